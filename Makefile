@@ -1,0 +1,41 @@
+# `make demo` and `make test` do all the set-up they need in .venv; Python 3.11 and make are enough to start.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint types tests bench docs clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m distmetrics demo
+
+test: lint types tests
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/distlint check $$(git ls-files '*.py' ':!distmetrics/cli/data' ':!tests/sample')  # all but the bad examples
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+tests: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist loadgroup  # two at a time: real processes are started by many of them
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.sync
+	$(BIN)/python -m benchmarks.import_time
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py
+
+$(VENV)/.installed: pyproject.toml lint/pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "distmetrics needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./lint --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache

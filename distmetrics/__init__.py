@@ -1,0 +1,78 @@
+"""Metrics of distributed PyTorch jobs that are right, fast, and never hang.
+
+>>> import torch
+>>> from distmetrics import all_gather
+>>> from distmetrics.testing import run
+>>> run(2, lambda comm: all_gather(torch.tensor(comm.rank)))
+[tensor([0, 1]), tensor([0, 1])]
+"""
+
+from distmetrics._version import __version__
+from distmetrics.errors import (
+    ConfigurationError,
+    DistmetricsError,
+    DivergedError,
+    InputError,
+    InputTypeError,
+    LawViolation,
+    MismatchError,
+    MissingDependencyError,
+    PeerLostError,
+    StateError,
+)
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
+    raise MissingDependencyError.of("torch", "torch", "import distmetrics") from None
+
+from distmetrics.collectives.ops import (
+    all_gather,
+    all_gather_cat,
+    all_gather_object,
+    all_reduce,
+    all_true,
+    any_true,
+    barrier,
+    broadcast,
+    mean,
+)
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import current, use
+from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.single import SingleCommunicator
+from distmetrics.comm.threads import ThreadWorld
+from distmetrics.state.sync import sync_and_compute, synced
+
+__all__ = [
+    "Communicator",
+    "ConfigurationError",
+    "DistmetricsError",
+    "DivergedError",
+    "GroupCommunicator",
+    "InputError",
+    "InputTypeError",
+    "LawViolation",
+    "MismatchError",
+    "MissingDependencyError",
+    "PeerLostError",
+    "SingleCommunicator",
+    "StateError",
+    "ThreadWorld",
+    "__version__",
+    "all_gather",
+    "all_gather_cat",
+    "all_gather_object",
+    "all_reduce",
+    "all_true",
+    "any_true",
+    "barrier",
+    "broadcast",
+    "current",
+    "mean",
+    "sync_and_compute",
+    "synced",
+    "use",
+]

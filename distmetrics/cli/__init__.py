@@ -1,0 +1,44 @@
+"""The command line: ``python -m distmetrics demo``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from distmetrics._version import __version__
+from distmetrics.errors import DistmetricsError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code: 0 fine, 1 a claim did not hold, 2 it could not run."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except DistmetricsError as error:
+        print(f"distmetrics {args.command}: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="distmetrics", description="Metrics of distributed PyTorch jobs.")
+    parser.add_argument("--version", action="version", version=f"distmetrics {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo",
+        help="real data, real processes: the wrong numbers, the right ones, and the code that made them",
+        description="Train on 2 and on 4 processes, compare five ways to get each metric, lint a bad training script.",
+    )
+    demo.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the differences")
+    demo.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from distmetrics.cli.demo import demo
+
+    return demo(plot=args.plot, as_json=args.json)

@@ -1,0 +1,240 @@
+"""What one rank is about to send, and whether all ranks mean the same call. Pure.
+
+Manifests are compared before any data moves: transports take unequal calls for equal ones, and then abort the process
+or hand out a wrong number without a word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from distmetrics.comm.base import Call, Site
+from distmetrics.errors import DistmetricsError, InputError, InputTypeError, MismatchError, StateError, compose, who
+
+__all__ = ["LeafSpec", "Manifest", "agree", "judge", "refuse_problems"]
+
+_PROBLEMS: dict[str, type[DistmetricsError]] = {
+    kind.__name__: kind for kind in (InputError, InputTypeError, StateError)
+}
+_SHOWN = 3  # leaves, or groups of ranks, spelt out in one line of a report
+_LONG = 160  # characters of a tree's structure that a report shows
+_NO_PROBLEM = b",null]"  # how an encoded manifest without a problem ends
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """One tensor: where it sits in the tree, its dtype, its shape, and what a layer above adds (a reduction, say)."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    note: str = ""
+
+    def key(self) -> object:
+        """All of it: what must be equal on all ranks unless an operation says otherwise."""
+        return self
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.path, f"{self.dtype}{list(self.shape)}", self.note) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One rank's call: operation, name, tree, leaves, where in the user's code; or why it cannot be made.
+
+    Attributes:
+        op: the operation with all that must be equal: ``all_reduce sum``, ``broadcast from rank 0``.
+        name: the user's name of the call.
+        tree: text of the tree's structure.
+        leaves: the tensors, in the order in which they travel.
+        site: the user's line; ranks may differ in it.
+        problem: ``(kind, text)`` of an input that this rank must refuse; it joins the round, so that all ranks raise.
+    """
+
+    op: str
+    name: str = ""
+    tree: str = ""
+    leaves: tuple[LeafSpec, ...] = ()
+    site: Site | None = None
+    problem: tuple[str, str] | None = None
+    _blob: list[bytes] = field(default_factory=list, init=False, compare=False, repr=False)
+    _call: list[Call] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def encode(self) -> bytes:
+        """Return the manifest as JSON bytes; equal manifests give equal bytes. Made once."""
+        if not self._blob:
+            leaves = [(leaf.path, leaf.dtype, leaf.shape, leaf.note) for leaf in self.leaves]
+            parts = (self.op, self.name, self.tree, leaves, self.site, self.problem)
+            self._blob.append(json.dumps(parts, separators=(",", ":")).encode())
+        return self._blob[0]
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read what :meth:`encode` wrote."""
+        op, name, tree, leaves, site, problem = json.loads(data)
+        return cls(
+            op,
+            name,
+            tree,
+            tuple(LeafSpec(path, dtype, tuple(shape), note) for path, dtype, shape, note in leaves),
+            None if site is None else Site(*site),
+            None if problem is None else (problem[0], problem[1]),
+        )
+
+    def call(self) -> Call:
+        """Describe the call for reports. Made once."""
+        if not self._call:
+            op = f'{self.op} "{self.name}"' if self.name else self.op
+            self._call.append(Call(op, _shorten(self.leaves), self.site))
+        return self._call[0]
+
+
+def refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
+    """Raise on every rank what any rank must refuse."""
+    bad = {r: manifest.problem for r, manifest in enumerate(manifests) if manifest.problem is not None}
+    if not bad:
+        return
+    first, (kind, text) = next(iter(bad.items()))
+    problem, _, advice = text.partition("\nDo: ")
+    lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
+    lines |= {r: f"{manifests[r].call()}  {known[1].partition(chr(10))[0]}" for r, known in bad.items()}
+    notes = ["No data was moved."]
+    raise _PROBLEMS[kind](
+        compose(f"{manifests[first].call().op}: {problem} ({who(bad)})", lines, notes=notes, do=advice.strip()),
+        rank=rank,
+        peers=bad,
+        site=manifests[rank].site,
+    )
+
+
+def judge(blobs: Sequence[bytes], rank: int, *, do: str = "") -> None:
+    """Check that all ranks make the same call, from their manifests' bytes; see :func:`agree`."""
+    if blobs[0].endswith(_NO_PROBLEM) and all(blob == blobs[0] for blob in blobs):
+        return
+    agree([Manifest.decode(blob) for blob in blobs], rank, do=do)
+
+
+def agree(
+    manifests: Sequence[Manifest],
+    rank: int,
+    *,
+    leaf_key: Callable[[LeafSpec], object] | None = LeafSpec.key,
+    do: str = "",
+) -> None:
+    """Check that all ranks make the same call; raise the same error on every rank otherwise.
+
+    Args:
+        manifests: every rank's, in rank order.
+        rank: the rank that asks, for the error's attributes.
+        leaf_key: what of a leaf must be equal: by default all of it; None to leave the leaves alone.
+        do: advice for shapes that differ, where the operation has some.
+
+    Raises:
+        MismatchError: operation, name, tree or leaves differ.
+        InputError: a rank cannot make the call at all.
+    """
+    refuse_problems(manifests, rank)
+    for part in (_operation, _tree):
+        if len(set(map(part, manifests))) > 1:
+            raise _mismatch(manifests, rank, part)
+    if leaf_key is None:
+        return
+    if len({len(manifest.leaves) for manifest in manifests}) > 1:
+        raise _mismatch(manifests, rank, _count)
+    for index in range(len(manifests[0].leaves)):
+        leaves = [manifest.leaves[index] for manifest in manifests]
+        if len({leaf_key(leaf) for leaf in leaves}) > 1:
+            raise _mismatch(manifests, rank, partial(_leaf, index), do)
+
+
+def _operation(manifest: Manifest) -> str:
+    return manifest.call().op
+
+
+def _tree(manifest: Manifest) -> str:
+    return manifest.tree
+
+
+def _count(manifest: Manifest) -> str:
+    return f"{manifest.tree} of {len(manifest.leaves)} tensors"
+
+
+def _leaf(index: int, manifest: Manifest) -> str:
+    return str(manifest.leaves[index])
+
+
+def _mismatch(
+    manifests: Sequence[Manifest], rank: int, part: Callable[[Manifest], str], do: str = ""
+) -> DistmetricsError:
+    """Build the error for manifests that differ in ``part``, which is also what its text shows of each rank."""
+    groups: dict[str, list[int]] = {}
+    for r, manifest in enumerate(manifests):
+        groups.setdefault(part(manifest), []).append(r)
+    usual = max(groups, key=lambda view: len(groups[view]))
+    odd = {view: ranks for view, ranks in groups.items() if view != usual}
+    verb = "call" if part is _operation else "send"
+    short = dict(zip(groups, _clip([*groups]), strict=True))
+    said = [f"{who(ranks)} {verb}{'s' * (len(ranks) == 1)} {short[view]}" for view, ranks in [*odd.items()][:_SHOWN]]
+    rest = who(groups[usual]) if len(groups[usual]) == 1 or len(groups) > _SHOWN + 1 else "the others"
+    what = "a collective" if part is _operation else manifests[rank].call().op
+    lines = {}
+    for r, manifest in enumerate(manifests):
+        shown = manifest.call().detail if part is _operation else short[part(manifest)]
+        lines[r] = "  ".join(text for text in (f"{manifest.call().op} {shown}", str(manifest.site or "")) if text)
+    likely, advice = _advice(manifests, part)
+    text = compose(
+        f"ranks disagree on {what}: {', '.join(said)}, {rest} {short[usual]}",
+        lines,
+        notes=["No data was moved; every rank keeps what it had."],
+        likely=likely,
+        do=do if do and advice is _EQUAL_SHAPES else advice,
+    )
+    peers = [r for ranks in odd.values() for r in ranks]
+    return MismatchError(text, rank=rank, peers=peers, site=manifests[rank].site)
+
+
+_EQUAL_SHAPES = "make the shape equal on all ranks."
+
+
+def _advice(manifests: Sequence[Manifest], part: Callable[[Manifest], str]) -> tuple[str, str]:
+    """Return the likely cause of a mismatch, and what to do."""
+    if part is _operation:
+        return (
+            "a collective under a condition, or in a loop, that not all ranks share.",
+            "make every rank call the same collectives, in the same order, under the same names.",
+        )
+    if part in (_tree, _count):
+        return (
+            "a key or an element that only some ranks have, or metrics made with different arguments.",
+            "give every rank the same keys, with zeros if need be; make metrics with the same arguments.",
+        )
+    if any(len({leaf.dtype for leaf in leaves}) > 1 for leaves in zip(*(m.leaves for m in manifests), strict=False)):
+        return (
+            "a rank without data built its tensor from Python numbers, and torch inferred the dtype.",
+            "give the dtype, or keep the numbers in a metric.",
+        )
+    return "shards of different size.", _EQUAL_SHAPES
+
+
+def _clip(views: Sequence[str]) -> list[str]:
+    """Cut long texts down to the neighbourhood of the first place where they differ."""
+    if max(map(len, views)) <= _LONG:
+        return [*views]
+    start = max(0, _common(views) - _LONG // 2)
+    cut = [view[start : start + _LONG] for view in views]
+    return [
+        f"{'…' * (start > 0)}{part}{'…' * (start + _LONG < len(view))}" for part, view in zip(cut, views, strict=True)
+    ]
+
+
+def _common(views: Sequence[str]) -> int:
+    """Length of the beginning that all texts share."""
+    return next((index for index, chars in enumerate(zip(*views, strict=False)) if len(set(chars)) > 1), 0)
+
+
+def _shorten(leaves: Sequence[LeafSpec]) -> str:
+    shown = ", ".join(str(leaf) for leaf in leaves[:_SHOWN])
+    return shown if len(leaves) <= _SHOWN else f"{shown}, … ({len(leaves)} tensors)"

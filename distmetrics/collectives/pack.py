@@ -1,0 +1,124 @@
+"""Tensors of many dtypes and shapes in one run of bytes, and back. Pure.
+
+Tensors that share a key (their dtype, and for reductions the operation) lie side by side in one bucket, so that a
+bucket is one ``torch.cat`` to build and one operation to reduce, however many tensors it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Bucket", "Layout", "dtype_of", "layout", "pack", "unpack"]
+
+ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tensors of one dtype that lie side by side, those of one shape next to each other.
+
+    Attributes:
+        dtype: of all of them.
+        key: what else they share.
+        members: their places in the list that was laid out.
+        groups: ``(shape, count, elements)`` of each run of equal shapes, in the order of ``members``.
+        start: first byte in the run; ``stop``: the byte after the last.
+    """
+
+    dtype: torch.dtype
+    key: Hashable
+    members: tuple[int, ...]
+    groups: tuple[tuple[tuple[int, ...], int, int], ...]
+    start: int
+    stop: int
+
+    def view(self, run: Tensor) -> Tensor:
+        """This bucket's elements in the byte run ``run``, not copied."""
+        return run[self.start : self.stop].view(self.dtype)
+
+    def join(self, tensors: list[Tensor]) -> Tensor:
+        """Lay the members' tensors, given in their order, side by side."""
+        flat: list[Tensor] = []
+        start = 0
+        for shape, count, _ in self.groups:  # vectors need nothing, scalars one stack: most states are one of these
+            group = tensors[start : start + count]
+            flat += group if len(shape) == 1 else [x.reshape(-1) for x in group] if shape else [torch.stack(group)]
+            start += count
+        return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+    def split(self, elements: Tensor) -> list[Tensor]:
+        """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order; one operation a run of shapes."""
+        lead = elements.shape[:-1]
+        runs = elements.split_with_sizes([size for _, _, size in self.groups], dim=-1)
+        parts: list[Tensor] = []
+        for run, (shape, count, _) in zip(runs, self.groups, strict=True):
+            parts += run.reshape(*lead, count, *shape).unbind(len(lead))
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies: the buckets, each tensor's shape, the number of bytes."""
+
+    buckets: tuple[Bucket, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    nbytes: int
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the torch dtype of a short name.
+
+    >>> dtype_of("bfloat16")
+    torch.bfloat16
+    """
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def layout(
+    dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable] | None = None
+) -> Layout:
+    """Lay tensors out in buckets by (dtype, key), in order of first appearance.
+
+    >>> layout([torch.int8, torch.float32, torch.int8], [(3,), (2, 2), ()]).nbytes
+    32
+    """
+    buckets: dict[Hashable, dict[tuple[int, ...], list[int]]] = {}
+    for index, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
+        by_shape = buckets.setdefault((dtype, None if keys is None else keys[index]), {})
+        by_shape.setdefault(tuple(shape), []).append(index)
+    placed: list[Bucket] = []
+    start = 0
+    for by_shape in buckets.values():
+        members = tuple(index for same in by_shape.values() for index in same)
+        groups = tuple((shape, len(same), len(same) * math.prod(shape)) for shape, same in by_shape.items())
+        dtype, key = dtypes[members[0]], None if keys is None else keys[members[0]]
+        stop = start + dtype.itemsize * sum(size for _, _, size in groups)
+        placed.append(Bucket(dtype, key, members, groups, start, stop))
+        start = -(-stop // ALIGN) * ALIGN
+    return Layout(tuple(placed), tuple(shapes), start)
+
+
+def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tensor:
+    """Copy tensors into one uint8 run on ``device``, as ``where`` says."""
+    run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device)
+    with torch.no_grad():
+        for bucket in where.buckets:
+            parts = [tensors[index] for index in bucket.members]
+            bucket.view(run).copy_(bucket.join([x if x.device == device else x.to(device) for x in parts]))
+    return run
+
+
+def unpack(run: Tensor, where: Layout) -> list[Tensor]:
+    """Return the tensors of a run as views of it, in the order in which they were laid out."""
+    tensors: list[Tensor] = [run] * len(where.shapes)
+    for bucket in where.buckets:
+        for index, part in zip(bucket.members, bucket.split(bucket.view(run)), strict=True):
+            tensors[index] = part
+    return tensors

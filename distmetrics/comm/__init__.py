@@ -1,0 +1,1 @@
+"""Layer 1: who talks. Knows tensors, not metrics."""

@@ -1,0 +1,195 @@
+"""What a transport must offer, and where in the user's code a call came from.
+
+A :class:`Communicator` moves equal shapes in rank order and never in place. Everything above it (trees, uneven sizes,
+agreement, metrics) is built from these five calls, so a new transport is one small class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from distmetrics.errors import Site
+
+__all__ = [
+    "OPS",
+    "Call",
+    "Communicator",
+    "Op",
+    "Site",
+    "brief",
+    "call_site",
+    "check_parts",
+    "check_src",
+    "current_call",
+    "fold",
+    "in_call",
+    "raise_site",
+]
+
+Op = Literal["sum", "prod", "max", "min"]
+OPS: tuple[str, ...] = get_args(Op)
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
+# Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()` through torch.
+_BETWEEN = (_PACKAGE, contextlib.__file__, str(Path(torch.__file__).parent) + os.sep)
+
+
+@runtime_checkable
+class Communicator(Protocol):
+    """One rank's end of a world: equal shapes and dtypes on all ranks, rank order, never in place.
+
+    Attributes:
+        rank: this rank, from 0.
+        world_size: number of ranks.
+        device: where the transport needs its tensors; callers move them there and back.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the transport needs its tensors."""
+        ...
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Every rank's ``x``, in rank order."""
+        ...
+
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Elementwise ``op`` over all ranks; the same bits on every rank."""
+        ...
+
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Give ``parts[r]`` to rank r; the result holds what each rank gave to this one, in rank order."""
+        ...
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Rank ``src``'s ``x``, on every rank."""
+        ...
+
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+        ...
+
+
+def check_parts(parts: Sequence[Tensor], world_size: int) -> None:
+    """Refuse parts of an all_to_all that are not one for each rank, or not alike."""
+    if len(parts) != world_size:
+        raise ValueError(f"all_to_all needs one part for each of {world_size} ranks, got {len(parts)}")
+    if len({(part.dtype, part.shape) for part in parts}) > 1:
+        raise ValueError(f"all_to_all needs parts alike, got {', '.join(brief(p.dtype, p.shape) for p in parts)}")
+
+
+def check_src(src: int, world_size: int) -> None:
+    """Refuse a source that is no rank."""
+    if not 0 <= src < world_size:
+        raise ValueError(f"broadcast from rank {src} in a world of {world_size}")
+
+
+def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
+    """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
+
+    A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on another processor.
+    """
+    result = rows[0].clone()
+    for row in rows[1:]:
+        if op == "sum":
+            result += row
+        elif op == "prod":
+            result *= row
+        else:
+            result = torch.maximum(result, row) if op == "max" else torch.minimum(result, row)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a rank is doing, in the user's terms: ``all_gather "val/f1" float32[10]`` and where."""
+
+    op: str
+    detail: str = ""
+    site: Site | None = None
+
+    def __str__(self) -> str:
+        return "  ".join(part for part in (f"{self.op} {self.detail}".strip(), str(self.site or "")) if part)
+
+
+_call: ContextVar[Call | None] = ContextVar("distmetrics_call", default=None)
+
+
+@contextlib.contextmanager
+def in_call(call: Call) -> Iterator[None]:
+    """Name the transport calls made inside by the user's call that needs them, for reports."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def current_call(op: str, x: Tensor | None = None) -> Call:
+    """Return the user's call that is under way, or describe a direct use of the transport."""
+    return _call.get() or Call(op, "" if x is None else brief(x.dtype, x.shape), call_site())
+
+
+def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    """Write dtype and shape the short way.
+
+    >>> brief(torch.float32, (2, 3))
+    'float32[2, 3]'
+    """
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+def call_site() -> Site | None:
+    """Find the nearest caller outside distmetrics: the line that a user must look at."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_user_code(frame.f_code.co_filename):
+            return Site(_short(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None
+
+
+def raise_site(traceback: TracebackType | None) -> Site | None:
+    """Find the innermost place outside distmetrics that an exception passed through."""
+    site = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if _is_user_code(code.co_filename):
+            site = Site(_short(code.co_filename), traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return site
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_user_code(file: str) -> bool:
+    return not file.startswith(_BETWEEN) or file.startswith(_OWN_TOOLS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _short(file: str) -> str:
+    here = Path.cwd()
+    path = Path(file)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])

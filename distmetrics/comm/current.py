@@ -1,0 +1,63 @@
+"""The communicator in force: what a collective uses when it is not told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch.distributed as dist
+
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.single import SingleCommunicator
+from distmetrics.errors import InputTypeError
+
+__all__ = ["chosen", "current", "use"]
+
+_in_force: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
+_single = SingleCommunicator()
+
+
+def current() -> Communicator:
+    """Return the communicator in force.
+
+    That is the one of the nearest :func:`use`; else ``torch.distributed``'s default group where a job has one; else a
+    world of one.
+
+    >>> current().world_size
+    1
+    """
+    comm = _in_force.get()
+    if comm is not None:
+        return comm
+    if dist.is_available() and dist.is_initialized():
+        from distmetrics.comm.group import GroupCommunicator
+
+        return GroupCommunicator.of(dist.group.WORLD)
+    return _single
+
+
+def chosen(comm: Communicator | None) -> Communicator:
+    """Return ``comm`` if a caller gave one, else the communicator in force.
+
+    Raises:
+        InputTypeError: ``comm`` is no communicator.
+    """
+    if comm is None:
+        return current()
+    if not hasattr(comm, "device") or not hasattr(comm, "all_gather"):
+        raise InputTypeError(
+            f"comm= must be a communicator, got a {type(comm).__name__}\n"
+            "Do:     for a process group pass distmetrics.GroupCommunicator(group)."
+        )
+    return comm
+
+
+@contextmanager
+def use(comm: Communicator) -> Iterator[Communicator]:
+    """Put ``comm`` in force inside the block, for this thread or task alone."""
+    token = _in_force.set(comm)
+    try:
+        yield comm
+    finally:
+        _in_force.reset(token)

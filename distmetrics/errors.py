@@ -1,0 +1,196 @@
+"""Every error that distmetrics raises, and the one builder of their texts.
+
+::
+
+    Exception
+    └── DistmetricsError            anything below; carries .code .rank .peers .site
+        ├── MismatchError           ranks disagree on a call: no data was moved
+        ├── DivergedError           ranks are in different places: one waits where another never comes
+        ├── PeerLostError           a rank raised, exited or was killed while others needed it
+        ├── StateError              a metric's state cannot be read or synced
+        ├── LawViolation            a metric breaks a law of the testing kit
+        ├── InputError (ValueError)
+        │   └── InputTypeError (TypeError)   a value that no rank can send
+        ├── ConfigurationError (ValueError)  flags, environment or set-up contradict each other
+        └── MissingDependencyError (ImportError)
+
+A text has one shape: what is wrong, in the user's terms; one line a rank (equal ranks grouped); what became of the
+data; the likely cause; what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, NamedTuple
+
+__all__ = [
+    "ConfigurationError",
+    "DistmetricsError",
+    "DivergedError",
+    "InputError",
+    "InputTypeError",
+    "LawViolation",
+    "MismatchError",
+    "MissingDependencyError",
+    "PeerLostError",
+    "Site",
+    "StateError",
+    "compose",
+    "rank_ranges",
+]
+
+
+class Site(NamedTuple):
+    """A place in the user's code: file, line and function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}" if self.function else f"{self.file}:{self.line}"
+
+
+class DistmetricsError(Exception):
+    """Base of all errors of distmetrics.
+
+    Attributes:
+        code: stable short name of the kind, for logs and searches.
+        rank: the rank on which this copy was raised, or None outside a world.
+        peers: the ranks that the error is about.
+        site: the place in the user's code where this rank was.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self, message: str, *, rank: int | None = None, peers: Iterable[int] = (), site: Site | None = None
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.peers = tuple(peers)
+        self.site = site
+
+
+class MismatchError(DistmetricsError):
+    """Ranks disagree on a call: operation, name, tree, dtype or shape. Raised on every rank, before data moves."""
+
+    code = "mismatch"
+
+
+class DivergedError(DistmetricsError):
+    """Ranks are in different places: at least one waits in a call that another will never make."""
+
+    code = "diverged"
+
+
+class PeerLostError(DistmetricsError):
+    """A rank raised, exited or was killed while this one needed it."""
+
+    code = "peer-lost"
+
+
+class StateError(DistmetricsError):
+    """The state of a metric cannot be read, synced or restored."""
+
+    code = "state"
+
+
+class LawViolation(DistmetricsError):  # noqa: N818  (a law is violated; "LawViolationError" says it twice)
+    """A metric breaks a law of the testing kit."""
+
+    code = "law"
+
+
+class InputError(DistmetricsError, ValueError):
+    """A value that makes no sense here, such as a negative weight; raised on every rank."""
+
+    code = "input"
+
+
+class InputTypeError(InputError, TypeError):
+    """A value of a type that cannot be sent, such as a string or a sparse tensor; raised on every rank."""
+
+    code = "input-type"
+
+
+class ConfigurationError(DistmetricsError, ValueError):
+    """Flags, environment or set-up contradict each other."""
+
+    code = "configuration"
+
+
+class MissingDependencyError(DistmetricsError, ImportError):
+    """An optional package is needed and not installed; the text has the command that installs it."""
+
+    code = "missing-dependency"
+
+    @classmethod
+    def of(cls, package: str, extra: str, why: str) -> MissingDependencyError:
+        """Build the error for ``package``, which the extra ``extra`` brings and ``why`` needs."""
+        return cls(f"{why} needs {package}, which is not installed.\nDo:     pip install 'distmetrics[{extra}]'")
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Write ranks as short ranges.
+
+    >>> rank_ranges([0, 1, 3, 4, 5, 9])
+    '0-1, 3-5, 9'
+    """
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+def who(ranks: Iterable[int]) -> str:
+    """Name ranks: ``rank 2`` or ``ranks 0-1, 3``."""
+    ranks = sorted(set(ranks))
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"
+
+
+def compose(
+    headline: str,
+    lines: Mapping[int, str],
+    *,
+    notes: Iterable[str] = (),
+    likely: str = "",
+    do: str = "",
+) -> str:
+    """Build a text of the one shape that all errors have.
+
+    Args:
+        headline: what is wrong, in the user's terms, on one line.
+        lines: what each rank did; ranks with equal lines share one.
+        notes: what became of data and state.
+        likely: the likely cause.
+        do: what to do.
+
+    >>> print(compose("ranks disagree", {0: "a", 1: "a", 2: "b"}, likely="a typo", do="fix it"))
+    ranks disagree
+    <BLANKLINE>
+      ranks 0-1  a
+      rank 2     b
+    <BLANKLINE>
+    Likely: a typo
+    Do:     fix it
+    """
+    groups: dict[str, list[int]] = {}
+    for rank, line in sorted(lines.items()):
+        groups.setdefault(line, []).append(rank)
+    labels = {line: who(ranks) for line, ranks in groups.items()}
+    width = max(map(len, labels.values()), default=0)
+    parts = [headline]
+    if groups:
+        parts += ["", *(f"  {label:<{width}}  {line}" for line, label in labels.items())]
+    tail = [*notes]
+    if likely:
+        tail.append(f"Likely: {likely}")
+    if do:
+        tail.append(f"Do:     {do}")
+    if tail:
+        parts += ["", *tail]
+    return "\n".join(parts)

@@ -1,0 +1,1 @@
+"""Layer 3: what to sync, and how."""

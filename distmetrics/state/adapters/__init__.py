@@ -1,0 +1,79 @@
+"""Find the metrics in whatever a user hands over, and compute them in the same form."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from distmetrics.state.adapters.base import Adapter, Target
+
+__all__ = ["Adapter", "Target", "compute", "targets"]
+
+
+def targets(metrics: Any) -> list[Target]:
+    """Return every metric with states of its own in ``metrics``, each once, in an order that all ranks share."""
+    seen: set[int] = set()
+    taken: set[str] = set()
+    found: list[Target] = []
+    for path, root in _roots(metrics, ""):
+        for target in _metrics_of(root, path):
+            if id(target.metric) not in seen:
+                seen.add(id(target.metric))
+                found.append(target if target.path not in taken else target._replace(path=_another(target.path, taken)))
+                taken.add(found[-1].path)
+    return found
+
+
+def compute(metrics: Any) -> Any:
+    """Compute every metric in ``metrics`` from the state that is in; the result has the form of the input."""
+    if _is_metric(metrics):
+        return metrics.compute()
+    if isinstance(metrics, Mapping | nn.ModuleDict):
+        return {key: compute(value) for key, value in metrics.items()}
+    if isinstance(metrics, Sequence | nn.ModuleList) and not isinstance(metrics, str | bytes):
+        return [compute(value) for value in metrics]
+    return {path: compute(root) for path, root in _roots(metrics, "")} if isinstance(metrics, nn.Module) else metrics
+
+
+def _roots(metrics: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the outermost metrics and their paths."""
+    if _is_metric(metrics):
+        yield path, metrics
+    elif isinstance(metrics, Mapping):
+        for key in sorted(
+            metrics, key=lambda key: (str(key), type(key).__name__)
+        ):  # ranks may have filled a dict in different order
+            yield from _roots(metrics[key], _join(path, key))
+    elif isinstance(metrics, nn.Module):
+        for name, child in metrics.named_children():
+            yield from _roots(child, _join(path, name))
+    elif isinstance(metrics, Sequence) and not isinstance(metrics, str | bytes):
+        for index, value in enumerate(metrics):
+            yield from _roots(value, _join(path, index))
+
+
+def _metrics_of(root: Any, path: str) -> list[Target]:
+    from distmetrics.state.adapters.torchmetrics import metrics_of  # imported once there is a metric of it
+
+    return metrics_of(root, path)
+
+
+def _join(path: str, step: object) -> str:
+    return f"{path}.{step}" if path else str(step)
+
+
+def _another(path: str, taken: set[str]) -> str:
+    """Return a path of its own for a metric whose path reads like another's, as those of keys 1 and "1" do."""
+    return next(other for number in itertools.count(2) if (other := f"{path} ({number})") not in taken)
+
+
+def _is_metric(value: Any) -> bool:
+    """Whether torchmetrics made it; who never imported torchmetrics has no metric of it."""
+    torchmetrics = sys.modules.get("torchmetrics")
+    return torchmetrics is not None and isinstance(
+        value, torchmetrics.Metric | torchmetrics.MetricCollection | torchmetrics.MetricTracker
+    )

@@ -1,0 +1,192 @@
+"""torchmetrics: metrics, collections, and wrappers, whose children hold the states."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.utilities import (
+    dim_zero_cat,
+    dim_zero_max,
+    dim_zero_mean,
+    dim_zero_min,
+    dim_zero_sum,
+)
+
+from distmetrics.state.adapters.base import Target
+from distmetrics.state.spec import Kind, StateSpec, StateSpecs
+
+__all__ = ["CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
+
+_KINDS: dict[Any, Kind] = {
+    dim_zero_sum: "sum",
+    dim_zero_mean: "mean",
+    dim_zero_max: "max",
+    dim_zero_min: "min",
+}
+# What computing must see: a synced metric that will neither sync again nor un-sync itself.
+_SYNCED = {"_computed": None, "_to_sync": False, "_should_unsync": False, "_is_synced": True}
+_COUNTER = "_update_count"
+
+
+class TorchmetricsAdapter:
+    """Reads ``Metric._reductions``, which says of each state how it is reduced."""
+
+    marks: Mapping[str, Any] = _SYNCED
+    counter = _COUNTER
+
+    def specs(self, metric: Metric) -> StateSpecs:
+        """Return the states in the order of their ``add_state`` calls."""
+        shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
+        return _specs(tuple(metric._reductions.items()), shapes)
+
+    def home(self, metric: Metric) -> dict[str, Any]:
+        """States are plain attributes."""
+        return metric.__dict__
+
+    def updates(self, metric: Metric) -> int:
+        """Return the update count; state that was loaded rather than updated counts as one update."""
+        if metric._update_count:
+            return int(metric._update_count)
+        return 0 if all(_is_default(metric, name) for name in metric._defaults) else 1
+
+    def is_synced(self, metric: Metric) -> bool:
+        """Return torchmetrics' own flag, which is among our marks too."""
+        return metric._is_synced
+
+
+class DelegatingAdapter(TorchmetricsAdapter):
+    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does: only the child holds them."""
+
+    def specs(self, metric: Metric) -> StateSpecs:
+        """They are the child's."""
+        return _NO_STATE
+
+    def updates(self, metric: Metric) -> int:
+        """Return the update count."""
+        return int(metric._update_count)
+
+
+class CollectionAdapter:
+    """Suspends the compute groups of a collection while the global state is in.
+
+    Groups are formed from the first batch that a rank saw, so ranks may have formed different ones; a group that is
+    right for local state would overwrite global state.
+    """
+
+    marks: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
+    counter = ""
+
+    def specs(self, metric: MetricCollection) -> StateSpecs:
+        """A collection has no state of its own."""
+        return _GROUPS_ONLY
+
+    def home(self, metric: MetricCollection) -> dict[str, Any]:
+        """Groups are plain attributes."""
+        return metric.__dict__
+
+    def updates(self, metric: MetricCollection) -> int:
+        """A collection has no state of its own."""
+        return 0
+
+    def is_synced(self, metric: MetricCollection) -> bool:
+        """A collection has no state of its own."""
+        return False
+
+
+_KEPT = (*_SYNCED, _COUNTER)
+_NO_STATE = StateSpecs((), _KEPT)
+_GROUPS_ONLY = StateSpecs((), tuple(CollectionAdapter.marks))
+_METRICS, _DELEGATING, _COLLECTIONS = TorchmetricsAdapter(), DelegatingAdapter(), CollectionAdapter()
+
+
+def metrics_of(root: nn.Module, path: str) -> list[Target]:
+    """Find every metric below ``root``, itself included: wrappers' children too.
+
+    Not by ``named_modules``: it hashes modules, and a metric's hash reads all of its state.
+    """
+    found: list[Target] = []
+    _collect(root, path, found)
+    return found
+
+
+class _Roster(NamedTuple):
+    """The metrics of a collection as they were found, and what must be unchanged for them to be those still."""
+
+    collection: weakref.ref[MetricCollection]
+    path: str
+    members: list[int]
+    reductions: list[tuple[dict[str, Any], int]]
+    metrics: list[Target]
+
+
+_rosters: dict[int, _Roster] = {}
+
+
+def _members(collection: MetricCollection, path: str) -> list[Target]:
+    """Find the metrics of a collection, which is the same work at every sync: remembered while nothing changes."""
+    collection._compute_groups_create_state_ref()  # members of a group share state once the collection was asked
+    itself = Target(path, collection, _COLLECTIONS, _GROUPS_ONLY, collection.__dict__)
+    key = id(collection)
+    known = _rosters.get(key)
+    members = list(map(id, collection._modules.values()))
+    if (
+        known is not None
+        and known.collection() is collection
+        and known.path == path
+        and known.members == members
+        and all(len(own) == size for own, size in known.reductions)
+    ):
+        return [itself, *known.metrics]
+    found: list[Target] = []
+    for name, child in collection._modules.items():
+        _collect(child, f"{path}.{name}" if path else name, found)
+    if [id(target.metric) for target in found] == members:  # flat: no wrappers, whose children may change unseen
+        own = [(target.metric._reductions, len(target.metric._reductions)) for target in found]
+        ref = weakref.ref(collection, lambda _: _rosters.pop(key, None))
+        _rosters[key] = _Roster(ref, path, members, own, found)
+    return [itself, *found]
+
+
+def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
+    if isinstance(module, MetricCollection):
+        found += _members(module, path)
+        return
+    if isinstance(module, Metric):
+        adapter = _METRICS if module._reductions.keys() <= module.__dict__.keys() else _DELEGATING
+        found.append(Target(path, module, adapter, adapter.specs(module), module.__dict__))
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{path}.{name}" if path else name, found)
+
+
+@functools.lru_cache(maxsize=1024)
+def _specs(reductions: tuple[tuple[str, Any], ...], shapes: tuple[tuple[int, ...] | None, ...]) -> StateSpecs:
+    each = zip(reductions, shapes, strict=True)
+    return StateSpecs(tuple(_spec(name, reduction, shape) for (name, reduction), shape in each), _KEPT)
+
+
+def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
+    """Describe one state; ``shape`` is its default's, None for a list."""
+    if reduction is dim_zero_cat:
+        return StateSpec(name, "cat")
+    if shape is None:
+        return StateSpec(name, "items", reduction)
+    if reduction in _KINDS:
+        return StateSpec(name, _KINDS[reduction], shape=shape)
+    return StateSpec(name, "stack", reduction, shape)
+
+
+def _is_default(metric: Metric, name: str) -> bool:
+    default, value = metric._defaults[name], getattr(metric, name)
+    if isinstance(default, Tensor) and isinstance(value, Tensor):
+        if default.shape != value.shape:
+            return False
+        default = default.to(value.device)
+        same = (default == value) | (default.isnan() & value.isnan())  # NaN is a default too
+        return bool(same.all())
+    return isinstance(value, list) and not value

@@ -1,0 +1,139 @@
+"""Carry out a plan: from the runs of bytes that the ranks sent to the state of all ranks. Touches no metric."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.exchange import exchange, inline_capacity
+from distmetrics.collectives.pack import Bucket, pack, unpack
+from distmetrics.collectives.reduce import reduce_large
+from distmetrics.comm.base import Communicator, Op, fold
+from distmetrics.state.describe import Outgoing
+from distmetrics.state.plan import Sent, StatePlan, SyncPlan, plan
+
+__all__ = ["execute"]
+
+
+def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple[SyncPlan, dict[str, Any]]:
+    """Agree on a plan, move the data, combine it.
+
+    Args:
+        comm: who talks.
+        mine: what this rank sends.
+        order: paths of all states, on any rank.
+
+    Returns: the plan, and for each of its paths the combined state: a tensor, or a list for "items" and "object".
+
+    Raises:
+        MismatchError: the metrics differ between ranks (on every rank, before data moves).
+    """
+    capacity = inline_capacity(comm.world_size)
+    inline = pack(mine.fixed, mine.sent.inline, comm.device)
+    bulk = pack(mine.lists, mine.sent.bulk, comm.device)
+    made: list[SyncPlan] = []
+
+    def judge(blobs: Sequence[bytes]) -> None:
+        made.append(plan(tuple(blobs), order, comm.rank, capacity))
+
+    rides = inline if inline.numel() <= capacity else inline.new_empty(0)
+    runs = exchange(comm, mine.manifest, rides, bulk, judge)
+    (sync,) = made
+    if sync.rides_along:
+        rows = [_align(run, sent, sync) for (run, _), sent in zip(runs, sync.sent, strict=True)]
+    else:
+        rows = [_align(inline, mine.sent, sync)]
+    result = _combine_fixed(rows, sync, comm)
+    if sync.lists:
+        _combine_lists([run for _, run in runs], sync, result)
+    for path, other in sync.aliases:
+        result[path] = result[other]
+    return sync, result
+
+
+def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
+    """Bring one rank's states into the layout that all share; what it lacks is filled with what changes nothing."""
+    if sent.inline == sync.agreed and sent.inline_paths == sync.paths:
+        return run
+    have = unpack(run, sent.inline)
+    tensors: list[Tensor] = [run] * len(sync.paths)
+    for bucket in sync.agreed.buckets:
+        for index in bucket.members:
+            path, shape = sync.paths[index], sync.agreed.shapes[index]
+            if path in sent.place:
+                tensors[index] = have[sent.place[path]].to(bucket.dtype)
+            else:
+                tensors[index] = torch.full(shape, _neutral(bucket), dtype=bucket.dtype, device=run.device)
+    return pack(tensors, sync.agreed, run.device)
+
+
+def _neutral(bucket: Bucket) -> float | int | bool:
+    if bucket.key not in ("max", "min"):
+        return 0
+    if bucket.dtype == torch.bool:
+        return bucket.key == "min"
+    if bucket.dtype.is_floating_point:
+        return math.inf if bucket.key == "min" else -math.inf
+    limits = torch.iinfo(bucket.dtype)
+    return limits.max if bucket.key == "min" else limits.min
+
+
+def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -> dict[str, Any]:
+    """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
+    result: dict[str, Any] = {}
+    for bucket in sync.agreed.buckets:
+        views = [bucket.view(row) for row in rows]
+        if bucket.key == "stack":
+            all_rows = torch.stack(views if sync.rides_along else comm.all_gather(views[0]))
+            ranks = {state.path: state.ranks for state in sync.states}
+            for index, part in zip(bucket.members, bucket.split(all_rows), strict=True):
+                path = sync.paths[index]
+                here = part[list(ranks[path])]
+                result[path] = here[0] if len(here) == 1 else here  # one rank's state needs no stack
+            continue
+        whole = _fold(views, bucket, sync.rides_along, comm)
+        paths = [sync.paths[index] for index in bucket.members]
+        result.update(zip(paths, bucket.split(whole), strict=True))
+        for path in paths if bucket.key == "mean" else ():
+            if sync.contributors[path] > 1:
+                result[path] = result[path] / sync.contributors[path]
+    return result
+
+
+def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Communicator) -> Tensor:
+    op: Op = "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
+    dtype = bucket.dtype
+    if dtype in (torch.bfloat16, torch.float16):  # half precision loses counts above 256 or 2048: fold in float32
+        views = [view.float() for view in views]
+    elif dtype == torch.bool:
+        views = [view.to(torch.uint8) for view in views]  # the sum of bools is "any", as it is within one process
+        op = "max" if op == "sum" else op
+    return (fold(views, op) if rides_along else reduce_large(comm, views[0], op)).to(dtype)
+
+
+def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any]) -> None:
+    """Join what has a length of its own on each rank, in rank order."""
+    per_rank = [unpack(run, sent.bulk) for run, sent in zip(runs, sync.sent, strict=True)]
+    join: dict[str, Callable[[StatePlan, list[Tensor], list[Sent]], Any]] = {
+        "cat": lambda state, parts, _: torch.cat([part.to(state.dtype) for part in parts]),
+        "items": _join_items,
+        "object": lambda _, parts, __: [item for part in parts for item in pickle.loads(bytes(part.tolist()))],  # noqa: S301
+    }
+    for state in sync.lists:
+        sent = [sync.sent[r] for r in state.ranks]
+        parts = [per_rank[r][sync.sent[r].place[state.path]] for r in state.ranks]
+        result[state.path] = join[state.kind](state, parts, sent)
+
+
+def _join_items(state: StatePlan, parts: list[Tensor], sent: list[Sent]) -> list[Tensor]:
+    items: list[Tensor] = []
+    for part, origin in zip(parts, sent, strict=True):
+        shapes = origin.items[state.path]
+        pieces = part.to(state.dtype).split_with_sizes([math.prod(shape) for shape in shapes])
+        items += [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    return items

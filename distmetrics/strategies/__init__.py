@@ -1,0 +1,1 @@
+"""How a model is split over devices: one file a strategy."""

@@ -1,0 +1,207 @@
+"""The seam between the trainer and how a model is split over devices.
+
+:class:`Strategy` is one process on one device. A strategy overrides what differs and nothing else. The
+trainer asks, in this order::
+
+    launch(fn)                      on every rank: fn()
+        place(module)               to this rank's device, the same weights on every rank
+        setup(module, optimizers)   what to call for a training step, and which optimizers to step
+        loader(loader)              this rank's part of the data
+        step(loss, optimizer)       backward, clip, optimizer step
+        align(module)               before an evaluation: one model on all ranks
+        weights(module)             what a checkpoint holds
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import current, use
+from distmetrics.errors import ConfigurationError
+from distmetrics.launch.environment import detect
+from distmetrics.strategies.sampling import shard
+
+__all__ = ["Strategy", "available", "register", "resolve"]
+
+T = TypeVar("T")
+Devices = int | Literal["auto"]
+TrainingStep = Callable[..., Any]
+
+
+class Strategy:
+    """How a model is split over devices; this one doesn't split it.
+
+    Attributes:
+        name: what ``Trainer(strategy=...)`` calls it.
+        isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
+        devices: number of ranks on this machine.
+        device_type: "cpu" or "cuda".
+    """
+
+    name: ClassVar[str] = ""
+    isolated: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.devices = 1
+        self.device_type = "cpu"
+
+    def bind(self, devices: Devices, accelerator: str) -> None:
+        """Take over the trainer's flags ``devices`` and ``accelerator``.
+
+        Raises:
+            ConfigurationError: they ask for what this strategy or this machine does not have.
+        """
+        self.device_type = _device_type(accelerator)
+        self.devices = _count(devices, self.device_type)
+
+    @property
+    def backend(self) -> str:
+        """The backend of ``torch.distributed`` that suits the device."""
+        return "nccl" if self.device_type == "cuda" else "gloo"
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the whole job."""
+        return self.devices
+
+    @property
+    def local_rank(self) -> int:
+        """This rank on its machine."""
+        return 0
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return torch.device("cuda", self.local_rank) if self.device_type == "cuda" else torch.device("cpu")
+
+    def comm(self) -> Communicator:
+        """Who this rank talks through, inside :meth:`launch`."""
+        return current()
+
+    def launch(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call ``fn(*args)`` on every rank; return this process's result, rank 0's where ranks are isolated."""
+        with use(self.comm()):
+            return fn(*args)
+
+    def place(self, module: nn.Module) -> None:
+        """Move the module to this rank's device, with the same weights on every rank."""
+        module.to(self.device)
+
+    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+        """Return what to call as ``step(batch, batch_idx)`` in training, and the optimizers to step.
+
+        Called with ``None`` for a batch, the step returns a loss that contributes nothing: how a rank without
+        data takes part in the others' steps.
+        """
+        return module.training_step, list(optimizers)  # type: ignore[return-value]
+
+    def loader(self, loader: Any, *, train: bool, seed: int = 0) -> Any:
+        """Return a loader of this rank's part of the data."""
+        comm = self.comm()
+        if comm.world_size == 1:
+            return loader
+        return shard(loader, world_size=comm.world_size, rank=comm.rank, train=train, seed=seed)
+
+    def step(self, loss: Tensor, optimizer: Optimizer, *, clip: float | None = None) -> None:
+        """Compute gradients, clip their norm to ``clip``, and step."""
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if clip is not None:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, clip)
+        optimizer.step()
+
+    def align(self, module: nn.Module) -> None:
+        """Make the module the same on every rank before it is evaluated, in what training lets drift."""
+
+    def weights(self, module: nn.Module) -> dict[str, Any]:
+        """Return the module's whole state dict; called on every rank."""
+        return module.state_dict()
+
+
+_REGISTRY: dict[str, str | Callable[[], Strategy]] = {
+    "single": "distmetrics.strategies.single:Single",
+    "ddp": "distmetrics.strategies.ddp:DDP",
+    "ddp_spawn": "distmetrics.strategies.ddp_spawn:DDPSpawn",
+}
+
+
+def register(name: str, factory: Callable[[], Strategy]) -> None:
+    """Make ``Trainer(strategy=name)`` use what ``factory()`` returns."""
+    _REGISTRY[name] = factory
+
+
+def available() -> list[str]:
+    """Return the names that ``Trainer(strategy=...)`` knows.
+
+    >>> "ddp" in available()
+    True
+    """
+    return ["auto", *sorted(_REGISTRY)]
+
+
+def resolve(strategy: str | Strategy, *, devices: Devices = 1, accelerator: str = "auto") -> Strategy:
+    """Return the strategy that the trainer's flags ask for, bound to them.
+
+    ``"auto"`` is "ddp" where a launcher such as torchrun started this process, else "single" on one device
+    and "ddp_spawn" on several.
+
+    Raises:
+        ConfigurationError: an unknown name, or flags that contradict each other.
+
+    >>> resolve("auto").name
+    'single'
+    """
+    if strategy == "auto":
+        if detect() is not None:
+            strategy = "ddp"
+        else:
+            strategy = "single" if _count(devices, _device_type(accelerator)) == 1 else "ddp_spawn"
+    if isinstance(strategy, str):
+        if strategy not in _REGISTRY:
+            raise ConfigurationError(f"there is no strategy {strategy!r}; there are {', '.join(available())}")
+        strategy = _make(_REGISTRY[strategy])
+    strategy.bind(devices, accelerator)
+    return strategy
+
+
+def _make(factory: str | Callable[[], Strategy]) -> Strategy:
+    if callable(factory):
+        return factory()
+    module, _, name = factory.partition(":")
+    made: Strategy = getattr(importlib.import_module(module), name)()
+    return made
+
+
+def _device_type(accelerator: str) -> str:
+    has_cuda = torch.cuda.is_available()
+    if accelerator == "auto":
+        return "cuda" if has_cuda else "cpu"
+    if accelerator == "cpu":
+        return "cpu"
+    if accelerator not in ("gpu", "cuda"):
+        raise ConfigurationError(f"accelerator must be 'cpu', 'gpu' or 'auto', got {accelerator!r}")
+    if not has_cuda:
+        raise ConfigurationError(f"accelerator={accelerator!r}, but torch sees no GPU here")
+    return "cuda"
+
+
+def _count(devices: Devices, device_type: str) -> int:
+    """Resolve ``devices``: what the launcher started, or every GPU, or one process on CPU."""
+    environment = detect()
+    if devices == "auto":
+        if environment is not None:
+            return environment.local_world_size
+        return torch.cuda.device_count() if device_type == "cuda" else 1
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise ConfigurationError(f"devices must be a positive number or 'auto', got {devices!r}")
+    if device_type == "cuda" and devices > torch.cuda.device_count():
+        raise ConfigurationError(f"devices={devices}, but this machine has {torch.cuda.device_count()} GPUs")
+    return devices

@@ -1,0 +1,209 @@
+"""Which samples a rank works on, and a loader that serves just those.
+
+In evaluation every sample counts exactly once, so ranks may get different numbers of samples, even none. In
+training every rank takes the same number of steps, so the order is padded with its own beginning, or cut
+with ``drop_last``. Both deal out the order of the loader's own sampler, whatever that is.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, cast
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+)
+
+from distmetrics.errors import InputError
+
+__all__ = ["EvaluationSampler", "TrainingSampler", "set_epoch", "shard"]
+
+
+class _Dealt(Sampler[Any]):
+    """The part of an order that belongs to one rank."""
+
+    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise InputError(f"there is no rank {rank} in a world of {world_size}")
+        self.source = source
+        self.world_size = world_size
+        self.rank = rank
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle differently in each epoch; passed on to a source that wants to know."""
+        self.epoch = epoch
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+
+    def _order(self) -> Sequence[Any]:
+        """Draw the whole order, the same on every rank whatever the ranks' random generators did before."""
+        if not isinstance(self.source, Sampler) or isinstance(self.source, SequentialSampler):
+            return range(len(self.source))
+        state = torch.get_rng_state()
+        try:
+            torch.default_generator.manual_seed(self.seed + self.epoch)
+            return list(self.source)
+        finally:
+            torch.set_rng_state(state)
+
+
+class EvaluationSampler(_Dealt):
+    """One rank's samples in evaluation: every sample on exactly one rank, none repeated, none left out.
+
+    Each rank gets a contiguous run, so that runs joined in rank order are the data set in its order. Runs
+    differ by at most one sample; with fewer samples than ranks some are empty.
+
+    Args:
+        source: the data set, or a sampler whose order is dealt out.
+        world_size: number of ranks.
+        rank: this rank.
+        seed: start of the random order of a sampler that shuffles; the same on all ranks.
+
+    >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
+    [[0, 1], [2, 3, 4]]
+    """
+
+    def _bounds(self, count: int) -> tuple[int, int]:
+        return count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        start, stop = self._bounds(len(order))
+        return iter(order[start:stop])
+
+    def __len__(self) -> int:
+        start, stop = self._bounds(len(self.source))
+        return stop - start
+
+
+class TrainingSampler(_Dealt):
+    """One rank's samples in training: the same number on every rank, so that all take the same steps.
+
+    Rank r takes every ``world_size``-th sample from the r-th on: together the ranks' n-th batches are the
+    n-th batch of one process with a batch ``world_size`` times as large. Where the samples do not divide,
+    the order is continued with its own beginning (up to ``world_size - 1`` samples count twice), or its
+    tail is left out with ``drop_last``.
+
+    Args:
+        source: the data set, or a sampler whose order is dealt out.
+        world_size: number of ranks.
+        rank: this rank.
+        seed: start of the random order; the same on all ranks. Epoch e shuffles with ``seed + e``.
+        drop_last: leave out the tail instead of repeating the beginning.
+
+    >>> [list(TrainingSampler("abcde", 2, rank)) for rank in range(2)]
+    [[0, 2, 4], [1, 3, 0]]
+    """
+
+    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0, drop_last: bool = False) -> None:
+        super().__init__(source, world_size, rank, seed=seed)
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        share = self._share(len(order))
+        return (order[(self.rank + step * self.world_size) % len(order)] for step in range(share))
+
+    def __len__(self) -> int:
+        return self._share(len(self.source))
+
+    def _share(self, count: int) -> int:
+        return count // self.world_size if self.drop_last else -(-count // self.world_size)
+
+
+class _Keys(Sampler[Any]):
+    """Any iterable of keys, as a sampler."""
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.keys))  # a sampler without a length raises TypeError
+
+
+def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0) -> Any:
+    """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` itself is left as it is.
+
+    Only the sampler differs: batch size, ``collate_fn``, workers, generator and the rest are the loader's
+    own, also those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch. A loader whose
+    order is not ours to choose (an ``IterableDataset``, or no ``DataLoader`` at all) comes back as it is,
+    with a warning; one that already deals out its samples (a ``DistributedSampler``, say) comes back as it
+    is.
+    """
+    stage = "training" if train else "evaluation"
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        what = "an IterableDataset" if isinstance(loader, DataLoader) else f"a {type(loader).__name__}"
+        _warn(
+            rank,
+            f"every rank reads the whole {stage} data: {what} has no sampler that could be dealt out to "
+            f"{world_size} ranks. Serve each rank its part and say use_distributed_sampler=False.",
+        )
+        return loader
+    if isinstance(loader.sampler, DistributedSampler) and not train:
+        _warn(
+            rank,
+            "a DistributedSampler repeats samples to fill up the ranks: they count twice in the evaluation. "
+            "Remove it: the trainer deals out every sample once.",
+        )
+    if isinstance(loader.sampler, DistributedSampler | _Dealt) or isinstance(loader.batch_sampler, _Dealt):
+        return loader
+    if loader.drop_last and not train:
+        _warn(
+            rank,
+            f"drop_last leaves out up to {world_size} batches of the evaluation data, one on each rank. "
+            "Remove it: the last batch may be smaller.",
+        )
+
+    def dealt(source: Any) -> Any:
+        keys = source if isinstance(source, Sampler) else _Keys(source)
+        if train:
+            return TrainingSampler(keys, world_size, rank, seed=seed, drop_last=loader.drop_last)
+        return EvaluationSampler(keys, world_size, rank, seed=seed)
+
+    if loader.batch_sampler is None:
+        return _clone(loader, sampler=dealt(loader.sampler))
+    if type(loader.batch_sampler) is not BatchSampler:
+        return _clone(loader, batch_sampler=dealt(loader.batch_sampler))
+    sampler = dealt(loader.sampler)
+    batches = BatchSampler(sampler, loader.batch_sampler.batch_size, loader.drop_last)
+    return _clone(loader, sampler=sampler, batch_sampler=batches)
+
+
+def _clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
+    """Copy a loader, with other samplers.
+
+    Not built anew from arguments: a subclass may take others, and torch's own grow with its versions. A
+    loader refuses new samplers by ``__setattr__`` because its iterators use the old ones; the copy has no
+    iterator yet.
+    """
+    clone = copy.copy(loader)
+    for name, value in changed.items():
+        object.__setattr__(clone, name, value)
+    clone._iterator = None
+    return clone
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader's samplers which epoch begins."""
+    for name in ("sampler", "batch_sampler"):
+        tell = getattr(getattr(loader, name, None), "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
+
+
+def _warn(rank: int, text: str) -> None:
+    if rank == 0:
+        warnings.warn(text, stacklevel=3)

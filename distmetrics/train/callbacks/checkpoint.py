@@ -1,0 +1,144 @@
+"""Keep the best checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distmetrics.collectives.ops import barrier
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.callbacks.monitor import Mode, check_mode, improved, monitored
+
+if TYPE_CHECKING:
+    from distmetrics.train.module import Module
+    from distmetrics.train.trainer import Trainer
+
+__all__ = ["ModelCheckpoint"]
+
+
+class ModelCheckpoint(Callback):
+    """Save a checkpoint after each epoch that is among the best, and drop those that no longer are.
+
+    Acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a file with a
+    checkpoint's name is whole. All ranks go on when it is there.
+
+    Args:
+        monitor: a logged value; None keeps the latest instead of the best.
+        mode: whether "min" or "max" is better.
+        save_top_k: how many to keep; -1 keeps all, 0 none.
+        save_last: also keep the latest epoch as ``last.ckpt``.
+        dirpath: where to; default ``checkpoints`` in the trainer's ``default_root_dir``.
+        filename: name without ``.ckpt``; ``{epoch}``, ``{step}`` and logged values are filled in, with a
+            format as in ``{val_loss:.3f}``.
+
+    Attributes:
+        best_model_path: the best checkpoint, or the latest without ``monitor``; "" before the first.
+        best_model_score: its value; None without ``monitor``.
+        last_model_path: the checkpoint of ``save_last``.
+        best_k_models: the checkpoints that are kept, and their values.
+    """
+
+    def __init__(
+        self,
+        monitor: str | None = None,
+        *,
+        mode: Mode = "min",
+        save_top_k: int = 1,
+        save_last: bool = False,
+        dirpath: str | Path | None = None,
+        filename: str = "epoch={epoch}-step={step}",
+    ) -> None:
+        if save_top_k < -1:
+            raise ConfigurationError(f"save_top_k must be -1, 0 or positive, got {save_top_k}")
+        self.monitor = monitor
+        self.mode = check_mode(mode)
+        self.save_top_k = save_top_k
+        self.save_last = save_last
+        self.dirpath = dirpath
+        self.filename = filename
+        self.best_model_path = ""
+        self.best_model_score: float | None = None
+        self.last_model_path = ""
+        self.best_k_models: dict[str, float] = {}
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        """Save if the epoch is among the best; every rank comes here and decides the same."""
+        value: float | None = float(trainer.current_epoch)
+        if self.monitor is not None:
+            value = monitored(trainer, self.monitor, "ModelCheckpoint")
+        keep = value is not None and self._among_best(value)
+        if not (keep or self.save_last):
+            return
+        folder = Path(self.dirpath) if self.dirpath is not None else trainer.default_root_dir / "checkpoints"
+        dropped: list[str] = []
+        paths: list[Path] = []
+        if keep:
+            assert value is not None
+            paths.append(self._free(folder / f"{self._name(trainer)}.ckpt"))
+            dropped = self._enter(str(paths[0]), value)
+        if self.save_last:
+            paths.append(folder / "last.ckpt")
+            self.last_model_path = str(paths[-1])
+        trainer.save_checkpoint(*paths)
+        if trainer.is_global_zero:
+            for path in dropped:
+                Path(path).unlink(missing_ok=True)
+        barrier(comm=trainer.strategy.comm(), name="checkpoint")
+
+    def _better(self) -> Mode:
+        return "max" if self.monitor is None else self.mode  # without a monitor the latest is the best
+
+    def _among_best(self, value: float) -> bool:
+        if self.save_top_k == 0:
+            return False
+        if self.save_top_k < 0 or len(self.best_k_models) < self.save_top_k:
+            return True
+        return improved(value, self.best_k_models[self._worst()], self._better())
+
+    def _worst(self) -> str:
+        """Return the first of the kept checkpoints that no other is worse than."""
+        worst, *others = self.best_k_models
+        for path in others:
+            if improved(self.best_k_models[worst], self.best_k_models[path], self._better()):
+                worst = path
+        return worst
+
+    def _enter(self, path: str, value: float) -> list[str]:
+        """Enter a checkpoint among the best; return those that drop out."""
+        dropped = []
+        if 0 < self.save_top_k <= len(self.best_k_models):
+            dropped = [self._worst()]
+            del self.best_k_models[dropped[0]]
+        self.best_k_models[path] = value
+        best = self.best_k_models.get(self.best_model_path)
+        if improved(value, best, self._better()) or not self.best_model_path:
+            self.best_model_path = path
+            self.best_model_score = value if self.monitor is not None else None
+        return dropped
+
+    def _name(self, trainer: Trainer) -> str:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        values |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        try:
+            return self.filename.format_map(values)
+        except KeyError as error:
+            known = ", ".join(sorted(values))
+            raise ConfigurationError(f"the file name {self.filename!r} wants {error}, and there are: {known}") from None
+
+    def _free(self, path: Path) -> Path:
+        """Return ``path``, or with a version where one of the kept checkpoints has that name."""
+        free, version = path, 1
+        while str(free) in self.best_k_models:
+            free, version = path.with_name(f"{path.stem}-v{version}{path.suffix}"), version + 1
+        return free
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which checkpoints are kept."""
+        names = ("best_model_path", "best_model_score", "last_model_path", "best_k_models")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the checkpoints that the state names."""
+        for name, value in state.items():
+            setattr(self, name, value)

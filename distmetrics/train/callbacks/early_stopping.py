@@ -1,0 +1,68 @@
+"""Stop when a value no longer gets better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.callbacks.monitor import Mode, check_mode, improved, monitored
+
+if TYPE_CHECKING:
+    from distmetrics.train.module import Module
+    from distmetrics.train.trainer import Trainer
+
+__all__ = ["EarlyStopping"]
+
+
+class EarlyStopping(Callback):
+    """Stop training once ``monitor`` no longer gets better.
+
+    Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better.
+
+    Args:
+        monitor: a logged value.
+        mode: whether "min" or "max" is better.
+        patience: how many epochs in a row without improvement end training.
+        min_delta: what counts as an improvement must exceed this.
+
+    Attributes:
+        best_score: the best value so far.
+        wait_count: epochs since then.
+        stopped_epoch: the epoch that was the last, or None.
+    """
+
+    def __init__(self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0) -> None:
+        self.monitor = monitor
+        self.mode = check_mode(mode)
+        self.patience = patience
+        self.min_delta = abs(min_delta)
+        self.best_score: float | None = None
+        self.wait_count = 0
+        self.stopped_epoch: int | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        """Compare the epoch's value with the best."""
+        value = monitored(trainer, self.monitor, "EarlyStopping")
+        if value is None:
+            return
+        if improved(value, self.best_score, self.mode, self.min_delta):
+            self.best_score, self.wait_count = value, 0
+            return
+        self.wait_count += 1
+        if self.wait_count >= self.patience:
+            self.stopped_epoch = trainer.current_epoch
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value and the count of epochs since."""
+        return {
+            "best_score": self.best_score,
+            "wait_count": self.wait_count,
+            "stopped_epoch": self.stopped_epoch,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self.best_score = state["best_score"]
+        self.wait_count = state["wait_count"]
+        self.stopped_epoch = state["stopped_epoch"]

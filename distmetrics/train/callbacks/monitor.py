@@ -1,0 +1,61 @@
+"""Looking up the value that a callback acts on: one that is the same on every rank."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from distmetrics.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from distmetrics.train.trainer import Trainer
+
+__all__ = ["Mode", "improved", "monitored"]
+
+Mode = Literal["min", "max"]
+
+
+def check_mode(mode: str) -> Mode:
+    """Return ``mode``.
+
+    Raises:
+        ConfigurationError: it is neither "min" nor "max".
+    """
+    if mode not in ("min", "max"):
+        raise ConfigurationError(f"mode must be 'min' or 'max', got {mode!r}")
+    return mode  # type: ignore[return-value]
+
+
+def improved(value: float, best: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """Whether ``value`` is better than ``best`` by more than ``min_delta``; NaN is never better.
+
+    >>> improved(0.5, 0.6, "min"), improved(0.5, 0.6, "max"), improved(0.5, None, "max")
+    (True, False, True)
+    """
+    if math.isnan(value):
+        return False
+    if best is None or math.isnan(best):
+        return True
+    return value < best - min_delta if mode == "min" else value > best + min_delta
+
+
+def monitored(trainer: Trainer, name: str, who: str) -> float | None:
+    """Return the epoch's value of ``name``, the same on every rank; None where the epoch had no validation.
+
+    Raises:
+        ConfigurationError: nothing is logged under that name, or only each rank's own value.
+    """
+    if name in trainer.local_metrics:
+        raise ConfigurationError(
+            f"{who} watches {name!r}, and every rank has its own value of it\n"
+            "Do:     log it with on_epoch=True and without sync_dist=False."
+        )
+    if name in trainer.fresh_metrics:
+        return float(trainer.callback_metrics[name])
+    if not trainer.validated:  # check_val_every_n_epoch: it may come in a later epoch
+        return None
+    known = ", ".join(sorted(trainer.callback_metrics)) or "none"
+    raise ConfigurationError(
+        f"{who} watches {name!r}, and logged values are: {known}\n"
+        "Do:     log it in training_step with on_epoch=True, or in validation_step."
+    )

@@ -1,0 +1,261 @@
+"""What the user logs, and how the ranks' values of an epoch become the number of one process.
+
+Every value is kept as (Σ weight·value, Σ weight) in float64. At the end of an epoch one exchange brings
+together what each rank logged, under which name and how; all ranks combine it in rank order and get the
+same bits. Metric objects are then synced all together. An epoch costs one collective for the values,
+however many, and one or two for the metric objects. A rank that had no batch takes part with an empty
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from distmetrics.collectives.ops import all_gather_object
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError, compose
+from distmetrics.state.sync import sync_and_compute
+
+__all__ = ["EpochLog", "Key", "Kind", "Logged", "ReduceFx", "as_number", "metric_at"]
+
+ReduceFx = Literal["mean", "sum", "max", "min"]
+REDUCE_FX: tuple[str, ...] = get_args(ReduceFx)
+Scope = Literal["all ranks", "this rank", "rank 0"]
+
+
+class Key(NamedTuple):
+    """What a value is kept under: the user's name, and the loader that it is about where there are several."""
+
+    name: str
+    loader: int = -1
+
+    @property
+    def label(self) -> str:
+        """The name that the user reads."""
+        return self.name if self.loader < 0 else f"{self.name}/dataloader_idx_{self.loader}"
+
+
+class Kind(NamedTuple):
+    """How a name was logged: what all ranks that log it must agree on.
+
+    Attributes:
+        reduce_fx: how values are combined.
+        scope: whose values count.
+        metric: where the module holds the metric object; empty for a value.
+        bare: whether a metric's several values go by their own names.
+        forked: whether there is a value of each step too, so that this one is also known as ``name_epoch``.
+    """
+
+    reduce_fx: str = "mean"
+    scope: Scope = "all ranks"
+    metric: str = ""
+    bare: bool = False
+    forked: bool = False
+
+    def __str__(self) -> str:
+        return f"the metric self.{self.metric}" if self.metric else f"a {self.reduce_fx} over {self.scope}"
+
+
+class _Record(NamedTuple):
+    """One rank's part of a value, as it travels."""
+
+    kind: Kind
+    total: float
+    weight: float
+
+
+_Table = dict[Key, _Record]
+
+
+class Logged(NamedTuple):
+    """The values of an epoch by key; which are this rank's own, and which have a value of each step beside them."""
+
+    values: dict[Key, Tensor]
+    local: set[Key]
+    forked: set[Key]
+
+
+class _Sum:
+    """A running Σ weight·value, Σ weight, or an extreme; on the value's device, so that no step waits for a copy."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.total: Tensor | None = None
+        self.weight = 0.0
+
+    def add(self, value: Tensor, weight: float) -> None:
+        if weight == 0:  # a batch without samples has no mean, and its NaN must not count
+            return
+        self.weight += weight
+        if self.kind.reduce_fx == "mean":
+            value = value * weight
+        self.total = value if self.total is None else _combine(self.kind.reduce_fx, self.total, value)
+
+    def record(self) -> _Record:
+        return _Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight)
+
+
+def _combine(reduce_fx: str, a: Tensor, b: Tensor) -> Tensor:
+    if reduce_fx in ("mean", "sum"):
+        return a + b
+    return torch.maximum(a, b) if reduce_fx == "max" else torch.minimum(a, b)  # both let NaN through
+
+
+class EpochLog:
+    """What one rank has logged in an epoch, or in one step."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Key, _Sum] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
+    def add(self, key: Key, kind: Kind, value: Tensor | None = None, weight: float = 1.0) -> None:
+        """Count ``value`` under ``key``; a metric object's value comes at the end of the epoch.
+
+        Raises:
+            ConfigurationError: the name was logged in another way before.
+        """
+        entry = self._sums.setdefault(key, _Sum(kind))
+        if entry.kind != kind:
+            raise ConfigurationError(
+                f"{key.label!r} is logged in two ways: as {entry.kind}, and as {kind}\n"
+                "Do:     log it in one way, or under two names."
+            )
+        if value is not None:
+            entry.add(value, weight)
+
+    def metrics(self) -> set[str]:
+        """Return where the module holds the metric objects logged so far."""
+        return {entry.kind.metric for entry in self._sums.values() if entry.kind.metric}
+
+    def close(self, comm: Communicator, module: nn.Module, *, name: str) -> Logged:
+        """Combine the values of all ranks; every rank must call it. Metric objects are reset.
+
+        Raises:
+            MismatchError: ranks log a name in different ways (on every rank).
+            ConfigurationError: a metric object has been logged for two loaders (on every rank).
+        """
+        mine: _Table = {key: entry.record() for key, entry in self._sums.items()}
+        tables: list[_Table] = all_gather_object(mine, comm=comm, name=name)
+        kinds = agree(tables, comm.rank)
+        values: dict[Key, Tensor] = {}
+        for key, kind in kinds.items():
+            ranks = {"all ranks": range(comm.world_size), "this rank": [comm.rank], "rank 0": [0]}[kind.scope]
+            records = [tables[rank][key] for rank in ranks if key in tables[rank]]
+            if records and not kind.metric:
+                values[key] = _value(kind, records)
+        values.update(_metric_values(kinds, comm, module, name))
+        local = {key for key, kind in kinds.items() if kind.scope == "this rank" and comm.world_size > 1}
+        return Logged(values, local, {key for key, kind in kinds.items() if kind.forked})
+
+
+def agree(tables: Sequence[_Table], rank: int) -> dict[Key, Kind]:
+    """Return how each name was logged, the same on all ranks that log it.
+
+    Raises:
+        MismatchError: two ranks log a name in different ways.
+    """
+    kinds: dict[Key, Kind] = {}
+    for table in tables:
+        for key, record in table.items():
+            if kinds.setdefault(key, record.kind) != record.kind:
+                lines = {r: f"as {t[key].kind}" if key in t else "not at all" for r, t in enumerate(tables)}
+                text = compose(
+                    f"ranks log {key.label!r} in different ways",
+                    lines,
+                    likely="a condition on the rank or on the data around self.log.",
+                    do="log a name with the same options on every rank.",
+                )
+                raise MismatchError(text, rank=rank, peers=range(len(tables)))
+    return kinds
+
+
+def _value(kind: Kind, records: Iterable[_Record]) -> Tensor:
+    """Combine the ranks' parts in rank order."""
+    total: Tensor | None = None
+    weight = 0.0
+    for record in records:
+        if record.weight > 0:
+            part = torch.tensor(record.total, dtype=torch.float64)
+            total = part if total is None else _combine(kind.reduce_fx, total, part)
+            weight += record.weight
+    if total is None:
+        return torch.tensor(float("nan"), dtype=torch.float64)
+    return total / weight if kind.reduce_fx == "mean" else total
+
+
+def _metric_values(kinds: Mapping[Key, Kind], comm: Communicator, module: nn.Module, name: str) -> dict[Key, Tensor]:
+    """Compute all logged metric objects over all ranks in one sync, and reset them."""
+    keys: dict[str, list[Key]] = {}
+    for key, kind in kinds.items():
+        if kind.metric:
+            keys.setdefault(kind.metric, []).append(key)
+    for path, several in keys.items():
+        if len({key.loader for key in several}) > 1:
+            raise ConfigurationError(
+                f"the metric self.{path} is logged for several loaders, whose samples it would mix\n"
+                "Do:     keep one metric object a loader, in an nn.ModuleList."
+            )
+    if not keys:
+        return {}
+    metrics = {path: metric_at(module, path) for path in keys}
+    computed = sync_and_compute(metrics, comm=comm, name=name)
+    for metric in metrics.values():
+        metric.reset()
+    return {
+        found: value
+        for path, several in keys.items()
+        for key in several
+        for found, value in _flat(key, kinds[key], path, computed[path])
+    }
+
+
+def _flat(key: Key, kind: Kind, path: str, value: Any) -> list[tuple[Key, Tensor]]:
+    """Give each number of a metric's value its name."""
+    if not isinstance(value, Mapping):
+        return [(key, as_number(f"self.{path}", value).cpu())]
+    return [
+        (
+            key._replace(name=str(inner) if kind.bare else f"{key.name}/{inner}"),
+            as_number(f"{path}.{inner}", part).cpu(),
+        )
+        for inner, part in value.items()
+    ]
+
+
+def metric_at(module: nn.Module, path: str) -> Any:
+    """Return the object at a dotted attribute path of the module."""
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def as_number(name: str, value: Any) -> Tensor:
+    """Return ``value`` as a 0-dim float64 tensor on its device.
+
+    Raises:
+        InputError: it has more than one element, or none.
+        InputTypeError: it is no real number.
+
+    >>> as_number("loss", torch.tensor([3], dtype=torch.int64))
+    tensor(3., dtype=torch.float64)
+    """
+    if not isinstance(value, Tensor):
+        try:
+            return torch.tensor(float(value), dtype=torch.float64)
+        except (TypeError, ValueError) as error:
+            raise InputTypeError(f"{name} must be a number to be logged, got a {type(value).__name__}") from error
+    if value.numel() != 1:
+        raise InputError(
+            f"{name} must be one number to be logged, got a tensor of shape {list(value.shape)}\n"
+            "Do:     log its .mean() or .sum(), or keep it in a metric object and log that."
+        )
+    if value.is_complex():
+        raise InputTypeError(f"{name} must be a real number to be logged, got {value.dtype}")
+    return value.detach().reshape(()).double()

@@ -1,0 +1,228 @@
+"""Where ``self.log`` ends up: the options are settled here, and the values kept until the step or epoch is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError
+from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, ReduceFx, Scope, as_number, metric_at
+from distmetrics.tree import flatten
+
+__all__ = ["Logger", "Options", "Stage", "batch_size_of", "is_metric"]
+
+Stage = Literal["train", "validate", "test"]
+_NO_BATCH = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of ``self.log``."""
+
+    on_step: bool | None = None
+    on_epoch: bool | None = None
+    sync_dist: bool | None = None
+    rank_zero_only: bool = False
+    batch_size: int | None = None
+    reduce_fx: ReduceFx = "mean"
+    prog_bar: bool = False
+
+    @property
+    def scope(self) -> Scope:
+        """Whose values make the epoch's."""
+        if self.rank_zero_only:
+            return "rank 0"
+        return "this rank" if self.sync_dist is False else "all ranks"
+
+
+class Logger:
+    """The log of one epoch of one stage on one rank.
+
+    Attributes:
+        stage: "train", "validate" or "test".
+        step_values: the latest value of each name that is logged on each step.
+        step_local: which of those are this rank's own.
+        prog_bar: the labels that the progress bar shows.
+    """
+
+    def __init__(self, stage: Stage, comm: Communicator, module: nn.Module, *, loaders: int = 1) -> None:
+        self.stage = stage
+        self.step_values: dict[str, Tensor] = {}
+        self.step_local: set[str] = set()
+        self.prog_bar: set[str] = set()
+        self._comm = comm
+        self._module = module
+        self._several = loaders > 1
+        self._epoch = EpochLog()
+        self._step = EpochLog()
+        self._batch: Any = _NO_BATCH
+        self._batch_size: int | None = None
+        self._loader = -1
+        self._paths: dict[int, str] = {}
+
+    def begin_step(self, batch: Any, loader: int = 0) -> None:
+        """Say that what is logged from now on is about ``batch``."""
+        self._batch, self._batch_size = batch, None
+        self._loader = loader if self._several else -1
+
+    def end_step(self) -> None:
+        """Say that no step is under way: what is logged from now on is about the epoch."""
+        self._batch, self._loader = _NO_BATCH, -1
+
+    def log(self, name: str, value: Any, options: Options) -> None:
+        """Log a value or a metric object; the options are those of :meth:`distmetrics.train.Module.log`."""
+        _check(name, options)
+        key = Key(name, self._loader)
+        if options.prog_bar:
+            self.prog_bar.add(key.label)
+        if is_metric(value):
+            _check_metric(name, options)
+            self._epoch.add(key, Kind(metric=self._path(name, value)))
+            return
+        number = as_number(f"the value of {name!r}", value)
+        if options.rank_zero_only and self._comm.rank != 0:
+            return
+        on_step, on_epoch = self._when(name, options)
+        sync_now = on_step and self.stage == "train" and bool(options.sync_dist)
+        weight = self._weight(name, options) if on_epoch or sync_now else 1.0
+        step_key = key._replace(name=f"{name}_step") if on_epoch else key
+        if on_epoch:
+            self._epoch.add(key, Kind(options.reduce_fx, options.scope, forked=on_step), number, weight)
+        if sync_now:
+            self._step.add(step_key, Kind(options.reduce_fx), number, weight)
+        elif on_step:
+            self._keep(step_key, number, local=not options.rank_zero_only)
+
+    def _when(self, name: str, options: Options) -> tuple[bool, bool]:
+        """Settle on_step and on_epoch: a training step is logged by itself, all else for the epoch."""
+        in_step = self._batch is not _NO_BATCH
+        by_step = in_step and self.stage == "train"
+        on_step = by_step if options.on_step is None else options.on_step
+        on_epoch = not by_step if options.on_epoch is None else options.on_epoch
+        if on_step and not in_step:
+            raise ConfigurationError(f"{name!r} is logged on_step, and no step is under way here")
+        if not (on_step or on_epoch):
+            raise ConfigurationError(f"{name!r} is logged neither on_step nor on_epoch: it would be lost")
+        return on_step, on_epoch
+
+    def log_values_of(self, metric: Any, options: Options) -> None:
+        """Log each value of a metric that has several, a ``MetricCollection`` say, under its own name."""
+        _check_metric("log_dict", options)
+        path = self._path("log_dict", metric)
+        self._epoch.add(Key(f"{path}.*", self._loader), Kind(metric=path, bare=True))
+
+    def sync_step(self, *, everyone: bool) -> None:
+        """Combine the step's values that were logged with ``sync_dist=True``.
+
+        Args:
+            everyone: whether every rank has a batch in this step. A rank without one can't know whether the
+                others log, so all ranks exchange in such a step.
+        """
+        if self._step or not everyone:
+            logged = self._step.close(self._comm, self._module, name=f"{self.stage} step")
+            for key, value in logged.values.items():
+                self._keep(key, value, local=False)
+            self._step = EpochLog()
+
+    def close(self) -> Logged:
+        """End the epoch: combine what all ranks logged in it. Every rank must call it."""
+        return self._epoch.close(self._comm, self._module, name=f"{self.stage} epoch")
+
+    def discard(self) -> None:
+        """Forget what was logged and reset the metric objects; nothing is sent."""
+        for path in self._epoch.metrics():
+            metric_at(self._module, path).reset()
+
+    def _keep(self, key: Key, value: Tensor, *, local: bool) -> None:
+        self.step_values[key.label] = value
+        if local and self._comm.world_size > 1:
+            self.step_local.add(key.label)
+
+    def _weight(self, name: str, options: Options) -> float:
+        """Return the number of samples behind a value; outside a step each rank counts once."""
+        if options.reduce_fx != "mean":
+            return 1.0
+        if options.batch_size is not None:
+            return float(options.batch_size)
+        if self._batch is _NO_BATCH:
+            return 1.0
+        if self._batch_size is None:
+            self._batch_size = batch_size_of(self._batch, name)
+        return float(self._batch_size)
+
+    def _path(self, name: str, metric: Any) -> str:
+        """Find the attribute of the module that holds the metric: a rank without batches finds it there too."""
+        path = self._paths.get(id(metric))
+        if path is None:
+            path = self._paths[id(metric)] = _find(self._module, metric, name)
+        return path
+
+
+def _check(name: Any, options: Options) -> None:
+    if not isinstance(name, str) or not name:
+        raise InputTypeError(f"a name to log under must be a string, got {name!r}")
+    if options.reduce_fx not in REDUCE_FX:
+        known = ", ".join(REDUCE_FX)
+        raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
+    if options.batch_size is not None and not options.batch_size >= 0:
+        raise InputError(f"batch_size of {name!r} must not be negative, got {options.batch_size}")
+    if options.sync_dist and options.rank_zero_only:
+        raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")
+
+
+def _check_metric(name: str, options: Options) -> None:
+    """Refuse what a metric object can't do: its value exists once an epoch, over all ranks."""
+    if options.on_step or options.on_epoch is False:
+        raise ConfigurationError(
+            f"{name!r} is a metric object, which has its value at the end of the epoch\n"
+            "Do:     for a value of each step, log what metric(...) returns."
+        )
+    if options.sync_dist is False or options.rank_zero_only:
+        raise ConfigurationError(
+            f"{name!r} is a metric object, which is always computed over all ranks\n"
+            "Do:     drop sync_dist=False and rank_zero_only=True."
+        )
+
+
+def is_metric(value: Any) -> bool:
+    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes and resets."""
+    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))
+
+
+def _find(module: nn.Module, metric: Any, name: str) -> str:
+    for prefix, owner in module.named_modules():
+        for attribute, value in (*owner.named_children(), *vars(owner).items()):
+            if value is metric:
+                return f"{prefix}.{attribute}".lstrip(".")
+    raise ConfigurationError(
+        f"the metric object logged as {name!r} is no attribute of the module: a rank without batches could not "
+        "find it\nDo:     assign it in __init__: self.some_name = metric; several go into an nn.ModuleDict."
+    )
+
+
+def batch_size_of(batch: Any, name: str) -> int:
+    """Return the number of samples in a batch: the first dimension that all its tensors share.
+
+    Raises:
+        InputError: there is no tensor, or their first dimensions differ.
+
+    >>> import torch
+    >>> batch_size_of({"image": torch.zeros(8, 3, 32, 32), "label": torch.zeros(8)}, "loss")
+    8
+    """
+    leaves, spec = flatten(batch)
+    sizes = {
+        path: leaf.shape[0]
+        for path, leaf in zip(spec.paths, leaves, strict=True)
+        if isinstance(leaf, Tensor) and leaf.ndim > 0
+    }
+    if len(set(sizes.values())) == 1:
+        return next(iter(sizes.values()))
+    seen = ", ".join(f"batch{path} has {size}" for path, size in sizes.items()) or "it holds no tensor with a dimension"
+    raise InputError(
+        f"can't tell how many samples are behind {name!r}, by which its mean is weighted: {seen}\n"
+        f"Do:     self.log({name!r}, value, batch_size=...)."
+    )

@@ -1,0 +1,222 @@
+"""The user's model, its steps and its optimizer in one class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from distmetrics.collectives import ops
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.log import ReduceFx
+from distmetrics.train.logger import Options, is_metric
+
+if TYPE_CHECKING:
+    from distmetrics.train.trainer import Trainer
+
+__all__ = ["Module"]
+
+T = TypeVar("T")
+
+
+class Module(nn.Module):
+    """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
+
+    Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and ``test_step`` to
+    evaluate, and any of the ``on_*`` hooks. Nothing in it says on how many devices it runs.
+
+    >>> from distmetrics.train import Trainer
+    >>> class Line(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = nn.Linear(1, 1)
+    ...     def training_step(self, batch, batch_idx):
+    ...         loss = ((self.layer(batch) - 2 * batch) ** 2).mean()
+    ...         self.log("loss", loss, on_epoch=True)
+    ...         return loss
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> trainer = Trainer(max_epochs=50)
+    >>> trainer.fit(Line(), [torch.linspace(-1, 1, 8).reshape(8, 1)])
+    >>> bool(trainer.callback_metrics["loss"] < 0.1)
+    True
+    """
+
+    _trainer: Trainer | None = None
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer that runs this module.
+
+        Raises:
+            ConfigurationError: none does.
+        """
+        if self._trainer is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} is not attached to a trainer\n"
+                "Do:     call it through Trainer.fit, validate or test; in a unit test of a step, replace self.log."
+            )
+        return self._trainer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_trainer"}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Return the loss of a batch, or a dict with key "loss".
+
+        Args:
+            batch: what the loader yields, on this rank's device.
+            batch_idx: number of the batch in the epoch on this rank, from 0.
+        """
+        raise ConfigurationError(f"{type(self).__name__} has no training_step")
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        """Evaluate a batch and log; with several loaders the third argument is ``dataloader_idx``."""
+        raise ConfigurationError(f"{type(self).__name__} has no validation_step")
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        """Evaluate a batch and log; with several loaders the third argument is ``dataloader_idx``."""
+        raise ConfigurationError(f"{type(self).__name__} has no test_step")
+
+    def configure_optimizers(self) -> Any:
+        """Return an optimizer, ``([optimizer], [scheduler])``, or ``{"optimizer": ..., "lr_scheduler": ...}``.
+
+        A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}`` says
+        otherwise.
+        """
+        raise ConfigurationError(f"{type(self).__name__} has no configure_optimizers")
+
+    def on_fit_start(self) -> None:
+        """Called on every rank before training."""
+
+    def on_fit_end(self) -> None:
+        """Called on every rank after training."""
+
+    def on_train_epoch_start(self) -> None:
+        """Called before the first step of an epoch."""
+
+    def on_train_epoch_end(self) -> None:
+        """Called after the last step of an epoch and its validation; values may be logged."""
+
+    def on_validation_epoch_start(self) -> None:
+        """Called before the first validation step."""
+
+    def on_validation_epoch_end(self) -> None:
+        """Called after the last validation step, on every rank; values may be logged."""
+
+    def on_test_epoch_start(self) -> None:
+        """Called before the first test step."""
+
+    def on_test_epoch_end(self) -> None:
+        """Called after the last test step, on every rank; values may be logged."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank, where the parameters are."""
+        first = next(self.parameters(), next(self.buffers(), None))
+        if first is not None:
+            return first.device
+        return torch.device("cpu") if self._trainer is None else self._trainer.strategy.device
+
+    @property
+    def current_epoch(self) -> int:
+        """Number of the epoch, from 0."""
+        return 0 if self._trainer is None else self._trainer.current_epoch
+
+    @property
+    def global_step(self) -> int:
+        """Number of optimizer steps so far."""
+        return 0 if self._trainer is None else self._trainer.global_step
+
+    @property
+    def global_rank(self) -> int:
+        """This rank in the job, from 0."""
+        return 0 if self._trainer is None else self._trainer.global_rank
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        prog_bar: bool = False,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        sync_dist: bool | None = None,
+        rank_zero_only: bool = False,
+        batch_size: int | None = None,
+        reduce_fx: ReduceFx = "mean",
+    ) -> None:
+        """Log a number, or a metric object that computes one at the end of the epoch.
+
+        The value of an epoch is what one process would have got on all the data: values of steps are
+        combined over steps and ranks in float64, a mean weighted by batch sizes, however unevenly ranks
+        share the data. NaN counts.
+
+        Args:
+            name: what to log under. With several loaders ``/dataloader_idx_i`` is added.
+            value: a number, a tensor of one element, or a metric object that is an attribute of this module
+                (its ``update`` is called by the step; here it is synced over all ranks, computed and
+                reset).
+            prog_bar: show it in the progress bar.
+            on_step: keep each step's value, as ``name``, or as ``name_step`` if there is one of the epoch
+                too. Default in ``training_step`` only. It is this rank's own, unless ``sync_dist=True`` in
+                training.
+            on_epoch: keep the epoch's value. Default everywhere but in ``training_step``.
+            sync_dist: True: in training combine each step's value over all ranks too, at one collective a
+                step.
+                False: keep this rank's own values; callbacks refuse to act on them.
+            rank_zero_only: rank 0's own value, for something already combined; other ranks may skip the call.
+                After the epoch every rank knows it.
+            batch_size: weight of the value in a mean; default the first dimension of the batch's tensors.
+                Outside a step every rank weighs 1.
+            reduce_fx: "mean", "sum", "max" or "min".
+
+        Raises:
+            InputError: more than one element, or no batch size to be found.
+            ConfigurationError: options that contradict each other, or no epoch is under way.
+            MismatchError: ranks log the name in different ways (on every rank, at the end of the epoch).
+        """
+        options = Options(
+            on_step=on_step,
+            on_epoch=on_epoch,
+            sync_dist=sync_dist,
+            rank_zero_only=rank_zero_only,
+            batch_size=batch_size,
+            reduce_fx=reduce_fx,
+            prog_bar=prog_bar,
+        )
+        self.trainer.logger_in_force(name).log(name, value, options)
+
+    def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
+        """Log every item of a mapping, or every metric of a ``MetricCollection``, under its own name.
+
+        Args:
+            values: names and what to log; see :meth:`log`.
+            options: those of :meth:`log`.
+        """
+        if is_metric(values):
+            self.trainer.logger_in_force("log_dict").log_values_of(values, Options(**options))
+            return
+        for name, value in values.items():
+            self.log(name, value, **options)
+
+    def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
+        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see :func:`distmetrics.all_gather`.
+
+        Every rank must call it, so it has no place under ``if self.trainer.is_global_zero``. In a
+        validation or test step ranks may have different numbers of batches: gather at the end of the epoch.
+
+        Raises:
+            MismatchError: trees, dtypes or shapes differ (on every rank). For shards of different length call
+                :func:`distmetrics.all_gather_cat`.
+            DivergedError: some rank has no batch in this training step, and will not come here.
+        """
+        self.trainer.require_everyone("all_gather")
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=self.trainer.strategy.comm())
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on rank 0 alone."""
+        if self.global_rank == 0:
+            print(*args, **kwargs)  # noqa: T201

@@ -1,0 +1,102 @@
+"""What ``configure_optimizers`` may return, and when learning rates change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from distmetrics.errors import ConfigurationError
+
+__all__ = ["Schedule", "configured"]
+
+Interval = Literal["epoch", "step"]
+_FORMS = (
+    "Do:     return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}; "
+    "exactly one optimizer."
+)
+
+
+@dataclass
+class Schedule:
+    """A learning-rate scheduler, and when it steps.
+
+    Attributes:
+        scheduler: torch's.
+        interval: after each "epoch" or each optimizer "step".
+        frequency: every how many of those.
+        monitor: the logged value that ``ReduceLROnPlateau`` wants.
+    """
+
+    scheduler: Any
+    interval: Interval = "epoch"
+    frequency: int = 1
+    monitor: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval not in ("epoch", "step"):
+            raise ConfigurationError(f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}")
+        if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
+            raise ConfigurationError(
+                "ReduceLROnPlateau needs a value to watch\n"
+                "Do:     return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': name}}."
+            )
+
+    def step(self, interval: Interval, count: int, metrics: Mapping[str, Tensor]) -> None:
+        """Step the scheduler, if ``count`` epochs or steps are a time for it.
+
+        Raises:
+            ConfigurationError: the value that it watches has not been logged.
+        """
+        if interval != self.interval or count % self.frequency:
+            return
+        if self.monitor is None:
+            self.scheduler.step()
+        elif self.monitor in metrics:
+            self.scheduler.step(metrics[self.monitor])
+        else:
+            known = ", ".join(sorted(metrics)) or "none"
+            raise ConfigurationError(f"the scheduler watches {self.monitor!r}, and logged values are: {known}")
+
+
+def configured(returned: Any) -> tuple[Optimizer, list[Schedule]]:
+    """Read what ``configure_optimizers`` returned.
+
+    Raises:
+        ConfigurationError: a form that we don't know, or not exactly one optimizer.
+    """
+    optimizers, schedulers = _split(returned)
+    if len(optimizers) != 1 or not isinstance(optimizers[0], Optimizer):
+        kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
+        raise ConfigurationError(f"configure_optimizers returned {kinds} for optimizers\n{_FORMS}")
+    return optimizers[0], [_schedule(scheduler) for scheduler in schedulers]
+
+
+def _split(returned: Any) -> tuple[list[Any], list[Any]]:
+    if isinstance(returned, Mapping):
+        if "optimizer" not in returned:
+            raise ConfigurationError(f"configure_optimizers returned a dict without 'optimizer'\n{_FORMS}")
+        scheduler = returned.get("lr_scheduler")
+        return [returned["optimizer"]], [] if scheduler is None else [scheduler]
+    if isinstance(returned, tuple) and len(returned) == 2:
+        return _listed(returned[0]), _listed(returned[1])
+    return _listed(returned), []
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _schedule(scheduler: Any) -> Schedule:
+    if not isinstance(scheduler, Mapping):
+        return Schedule(scheduler)
+    unknown = set(scheduler) - {"scheduler", "interval", "frequency", "monitor"}
+    if "scheduler" not in scheduler or unknown:
+        raise ConfigurationError(
+            f"a scheduler's dict has the keys scheduler, interval, frequency and monitor, got {sorted(scheduler)}"
+        )
+    return Schedule(**scheduler)

@@ -1,0 +1,79 @@
+"""The data of one call of the trainer: loaders that were passed, a data module's, or the module's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.data import DataModule
+
+__all__ = ["Call", "Sources"]
+
+Call = Literal["fit", "validate", "test"]
+
+
+@dataclass
+class Sources:
+    """What the user passed to ``fit``, ``validate`` or ``test``."""
+
+    train_dataloaders: Any = None
+    val_dataloaders: Any = None
+    test_dataloaders: Any = None
+    datamodule: DataModule | None = None
+
+    @classmethod
+    def of(cls, call: Call, first: Any, val: Any, datamodule: DataModule | None) -> Sources:
+        """Take a call's arguments; a data module may also come in the place of the loaders.
+
+        Raises:
+            ConfigurationError: loaders and a data module.
+        """
+        if isinstance(first, DataModule):
+            first, datamodule = None, first
+        if datamodule is not None and not (first is None and val is None):
+            raise ConfigurationError(f"{call} got loaders and a data module\nDo:     pass one of them.")
+        if call == "fit":
+            return cls(train_dataloaders=first, val_dataloaders=val, datamodule=datamodule)
+        if call == "validate":
+            return cls(val_dataloaders=first, datamodule=datamodule)
+        return cls(test_dataloaders=first, datamodule=datamodule)
+
+    def train(self, module: Any) -> Any:
+        """Return the loader to train on.
+
+        Raises:
+            ConfigurationError: there is none, or several.
+        """
+        found = _several(self._find(self.train_dataloaders, "train_dataloader", module))
+        if len(found) != 1:
+            raise ConfigurationError(
+                f"there must be one training loader, and there are {len(found)}\n"
+                "Do:     pass train_dataloaders=..., or a data module with a train_dataloader."
+            )
+        return found[0]
+
+    def val(self, module: Any) -> list[Any]:
+        """Return the loaders to validate on."""
+        return _several(self._find(self.val_dataloaders, "val_dataloader", module))
+
+    def test(self, module: Any) -> list[Any]:
+        """Return the loaders to test on."""
+        return _several(self._find(self.test_dataloaders, "test_dataloader", module))
+
+    def _find(self, given: Any, method: str, module: Any) -> Any:
+        if given is not None:
+            return given
+        owner = module if self.datamodule is None else self.datamodule
+        return getattr(owner, method)() if hasattr(owner, method) else None
+
+
+def _several(loaders: Any) -> list[Any]:
+    """Return the loaders as a list; a list of anything but loaders is one loader, whose items are the batches."""
+    if loaders is None:
+        return []
+    if isinstance(loaders, list | tuple) and loaders and all(isinstance(item, DataLoader) for item in loaders):
+        return list(loaders)
+    return [loaders]

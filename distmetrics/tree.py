@@ -1,0 +1,149 @@
+"""Trees of tensors: dicts, lists, tuples, named tuples, dataclasses, nested as one likes, empty ones too.
+
+Dict keys are visited in sorted order, so two ranks that filled a dict in different order agree; the rebuilt dict keeps
+the order of the one that came in. Containers registered with ``torch.utils._pytree`` (Hugging Face's outputs, say)
+work too. ``None`` is structure, not a leaf.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from torch.utils import _pytree
+
+__all__ = ["Spec", "flatten", "map_leaves"]
+
+T = TypeVar("T")
+_Build = Callable[[Iterator[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The shape of a tree without its leaves.
+
+    Attributes:
+        text: the structure, the same for equal trees on all ranks: ``{'a': *, 'b': [*, *]}``.
+        paths: how a user would reach each leaf: ``['a']``, ``['b'][0]``.
+    """
+
+    text: str
+    paths: tuple[str, ...]
+    _build: _Build = dataclasses.field(repr=False, compare=False)
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """Build the tree again around new leaves, one for each path."""
+        if len(leaves) != len(self.paths):
+            raise ValueError(f"the tree {self.text} has {len(self.paths)} leaves, got {len(leaves)}")
+        return self._build(iter(leaves))
+
+
+def flatten(tree: Any) -> tuple[list[Any], Spec]:
+    """Take a tree apart into its leaves and its :class:`Spec`.
+
+    >>> leaves, spec = flatten({"b": [2, 3], "a": 1})
+    >>> leaves, spec.text, spec.paths
+    ([1, 2, 3], "{'a': *, 'b': [*, *]}", ("['a']", "['b'][0]", "['b'][1]"))
+    >>> spec.unflatten([10, 20, 30])
+    {'b': [20, 30], 'a': 10}
+    """
+    leaves: list[Any] = []
+    paths: list[str] = []
+    text, build = _visit(tree, "", leaves, paths)
+    return leaves, Spec(text, tuple(paths), build)
+
+
+def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
+    """Return the tree with ``fn`` applied to every leaf.
+
+    >>> map_leaves(lambda x: x + 1, (1, {"a": 2}))
+    (2, {'a': 3})
+    """
+    leaves, spec = flatten(tree)
+    result: T = spec.unflatten([fn(leaf) for leaf in leaves])
+    return result
+
+
+def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[str, _Build]:
+    if tree is None:
+        return "None", lambda new: None
+    split = _split(tree)
+    if split is None:
+        leaves.append(tree)
+        paths.append(path)
+        return "*", next
+    kind, children, rebuild = split
+    visited = [_visit(child.value, path + child.step, leaves, paths) for child in children]
+    builds = [build for _, build in visited]
+    opening, closing = kind
+    inner = ", ".join(child.label + text for child, (text, _) in zip(children, visited, strict=True))
+    return f"{opening}{inner}{closing}", lambda new: rebuild([build(new) for build in builds])
+
+
+class _Child(NamedTuple):
+    """One child: its step in a path (``['a']``), its name in the structure text (``'a': ``), itself."""
+
+    step: str
+    label: str
+    value: Any
+
+
+_Split = tuple[tuple[str, str], list[_Child], Callable[[list[Any]], Any]]
+
+
+def _split(tree: Any) -> _Split | None:
+    """Split one container into its brackets, its named children and its builder; None for a leaf."""
+    kind = type(tree)
+    if kind in (list, tuple):
+        return ("[]" if kind is list else "()"), _items(tree), kind  # type: ignore[return-value]
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        return (f"{kind.__name__}(", ")"), _fields(kind._fields, tree), kind._make
+    if kind in (dict, OrderedDict, defaultdict):
+        return _split_dict(tree)
+    if kind in _pytree.SUPPORTED_NODES:
+        node = _pytree.SUPPORTED_NODES[kind]
+        parts, context = node.flatten_fn(tree)
+        return (
+            (f"{kind.__name__}<{context}>(", ")"),
+            _items(parts),
+            lambda new: node.unflatten_fn(new, context),
+        )
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        names = [field.name for field in dataclasses.fields(tree)]
+        children = _fields(names, [getattr(tree, name) for name in names])
+        return (f"{kind.__name__}(", ")"), children, lambda new: _replaced(tree, names, new)
+    return None
+
+
+def _items(values: Any) -> list[_Child]:
+    return [_Child(f"[{index}]", "", value) for index, value in enumerate(values)]
+
+
+def _fields(names: Iterable[str], values: Iterable[Any]) -> list[_Child]:
+    return [_Child(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)]
+
+
+def _split_dict(tree: dict[Any, Any]) -> _Split:
+    keys = sorted(tree, key=lambda key: (type(key).__name__, key if isinstance(key, str) else repr(key)))
+
+    def rebuild(new: list[Any]) -> Any:
+        by_key = dict(zip(keys, new, strict=True))
+        result = defaultdict(tree.default_factory) if isinstance(tree, defaultdict) else type(tree)()
+        for key in tree:  # the order of the dict that came in
+            result[key] = by_key[key]
+        return result
+
+    name = "" if type(tree) is dict else type(tree).__name__
+    return (f"{name}{{", "}"), [_Child(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys], rebuild
+
+
+def _replaced(tree: Any, names: list[str], values: list[Any]) -> Any:
+    """Copy a dataclass with other field values: no ``__post_init__`` runs twice, frozen and slotted ones work."""
+    result = copy.copy(tree)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(result, name, value)
+    return result

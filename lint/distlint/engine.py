@@ -1,0 +1,131 @@
+"""Source to findings: a pure function of text, path and rules."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from distlint.facts import ModuleFacts
+from distlint.model import Finding, Hit, Rule, TraceStep
+from distlint.prefilter import can_matter
+from distlint.suppress import find_suppressions
+
+SYNTAX_ERROR = ("DL000", "syntax-error")
+
+
+def check_source(source: bytes, path: str, rules: Iterable[Rule], *, prefilter: bool = True) -> list[Finding]:
+    """All findings in one file, in the order of lines.
+
+    Args:
+        source: the file's bytes.
+        path: how findings name the file.
+        rules: the rules to apply.
+        prefilter: skip rules whose tokens do not occur; findings are the same without.
+    """
+    rules = [rule for rule in rules if not prefilter or can_matter(rule, source)]
+    try:
+        text = _decode(source)
+        if not rules and _python_error(text) is None:
+            return []
+        module = cst.parse_module(text)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        return [_unreadable(path, error)]
+    except cst.ParserSyntaxError as error:
+        return [_unparsable(path, text, error)]
+    facts = ModuleFacts(module, path)
+    hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
+    if not hits:
+        return []
+    findings = _locate(facts, hits)
+    suppressions = find_suppressions(text)
+    return sorted((found for found in findings if not suppressions.hide(found)), key=_place)
+
+
+def _place(found: Finding) -> tuple[int, int, str]:
+    return found.line, found.column, found.code
+
+
+def _decode(source: bytes) -> str:
+    """The text, by byte order mark or coding line, as Python reads it."""
+    encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
+    return source.decode(encoding)
+
+
+def _python_error(text: str) -> SyntaxError | None:
+    """What Python itself has against a text; it is quick, and says it in better words than other parsers."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        return error
+    except ValueError as error:  # null bytes, before Python 3.12
+        return SyntaxError(str(error))
+    return None
+
+
+def _unreadable(path: str, error: Exception) -> Finding:
+    line = 1
+    if isinstance(error, UnicodeDecodeError):
+        line += error.object.count(b"\n", 0, error.start)
+        return _syntax_error(path, line, 1, f"cannot decode this line as {error.encoding}")
+    return _syntax_error(path, line, 1, str(error))
+
+
+def _unparsable(path: str, text: str, error: cst.ParserSyntaxError) -> Finding:
+    said = _python_error(text)
+    if said is not None and said.lineno:
+        return _syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
+    return _syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
+
+
+def _syntax_error(path: str, line: int, column: int, message: str) -> Finding:
+    code, name = SYNTAX_ERROR
+    first = " ".join(message.split())
+    return Finding(code, name, f"cannot be parsed: {first}", path, line, column, line, column, statement=(line, line))
+
+
+def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
+    wrapper = MetadataWrapper(facts.module, unsafe_skip_copy=True)
+    positions = wrapper.resolve(PositionProvider)
+
+    def position(node: cst.CSTNode) -> CodeRange:
+        found = positions[node]
+        assert isinstance(found, CodeRange)
+        return found
+
+    findings = []
+    for rule, hit in hits:
+        here = position(hit.node)
+        trace = tuple(TraceStep(facts.path, position(node).start.line, label, text) for node, label, text in hit.trace)
+        findings.append(
+            Finding(
+                code=rule.code,
+                name=rule.name,
+                message=hit.message,
+                path=facts.path,
+                line=here.start.line,
+                column=here.start.column + 1,
+                end_line=here.end.line,
+                end_column=here.end.column + 1,
+                severity=rule.severity,
+                trace=trace,
+                statement=_statement_lines(facts, hit.node, position),
+            )
+        )
+    return findings
+
+
+def _statement_lines(
+    facts: ModuleFacts, node: cst.CSTNode, position: Callable[[cst.CSTNode], CodeRange]
+) -> tuple[int, int]:
+    """First and last line of a simple statement; of a compound one, as far as the node."""
+    statement = facts.statement(node)
+    last = node if isinstance(statement, cst.BaseCompoundStatement) else statement
+    return position(statement).start.line, position(last).end.line

@@ -1,0 +1,183 @@
+"""What a class is to a training framework, told by its bases or, where those are elsewhere, its methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.scopes import LOCAL
+from distlint.facts.tree import tail, walk
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_lite")
+STEP_HOOKS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
+
+# kinds: module (torch.nn.Module), lightning (LightningModule, also a module), datamodule, dataset, callback,
+# metric, lite (LightningLite and Fabric subclasses), plain (everything is known and none of these)
+_LAST_NAME = {
+    "LightningModule": ("module", "lightning"),
+    "LightningDataModule": ("datamodule",),
+    "LightningLite": ("lite",),
+    "Fabric": ("lite",),
+    "PreTrainedModel": ("module",),
+}
+_SUFFIX = {
+    "LightningModule": ("module", "lightning"),
+    "DataModule": ("datamodule",),
+    "Dataset": ("dataset",),
+    "Callback": ("callback",),
+}
+_TORCH_DATA = ("torch.utils.data.", "torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.")
+_PLAIN_ROOTS = (
+    "builtins",
+    "abc",
+    "enum",
+    "typing",
+    "collections",
+    "dataclasses",
+    "threading",
+    "logging",
+    "unittest",
+)
+
+
+@dataclass
+class ClassFacts:
+    """One class of the module.
+
+    Attributes:
+        node: its definition.
+        kinds: what it is; see the table above.
+        known: whether every base is known.
+        methods: by name.
+        attributes: values assigned to ``self.<name>`` in any method.
+        bases: the bases that are defined in the same module.
+    """
+
+    node: cst.ClassDef
+    kinds: set[str] = field(default_factory=set)
+    known: bool = True
+    methods: dict[str, cst.FunctionDef] = field(default_factory=dict)
+    attributes: dict[str, list[cst.BaseExpression]] = field(default_factory=dict)
+    bases: list[ClassFacts] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return self.node.name.value
+
+    def method(self, name: str) -> cst.FunctionDef | None:
+        """A method of this class or of a base in the same module."""
+        if name in self.methods:
+            return self.methods[name]
+        found = (base.method(name) for base in self.bases)
+        return next((method for method in found if method is not None), None)
+
+    def values(self, name: str) -> list[cst.BaseExpression]:
+        """Everything assigned to ``self.<name>`` here or in bases in the same module."""
+        found = list(self.attributes.get(name, ()))
+        for base in self.bases:
+            found.extend(base.values(name))
+        return found
+
+
+def collect_classes(facts: ModuleFacts) -> dict[cst.ClassDef, ClassFacts]:
+    """Facts of every class in the module."""
+    found = {node: ClassFacts(node) for node in facts.nodes(cst.ClassDef)}
+    for node, info in found.items():
+        for statement in node.body.body:
+            if isinstance(statement, cst.FunctionDef):
+                info.methods[statement.name.value] = statement
+    _collect_attributes(facts, found)
+    for info in found.values():
+        _classify(facts, info, found, frozenset())
+    return found
+
+
+def _collect_attributes(facts: ModuleFacts, found: dict[cst.ClassDef, ClassFacts]) -> None:
+    for info in found.values():
+        for method in info.methods.values():
+            if not method.params.params:
+                continue
+            receiver = method.params.params[0].name.value
+            for node in walk(method.body):
+                if isinstance(node, cst.Assign):
+                    targets = [target.target for target in node.targets]
+                elif isinstance(node, cst.AnnAssign):
+                    targets = [node.target]
+                else:
+                    continue
+                value = node.value
+                for target in targets if value is not None else ():
+                    if not isinstance(target, cst.Attribute) or not isinstance(target.value, cst.Name):
+                        continue
+                    if target.value.value == receiver and value is not None:
+                        info.attributes.setdefault(target.attr.value, []).append(value)
+
+
+def _classify(
+    facts: ModuleFacts, info: ClassFacts, found: dict[cst.ClassDef, ClassFacts], seen: frozenset[cst.ClassDef]
+) -> None:
+    if info.kinds or info.node in seen:
+        return
+    for arg in info.node.bases:
+        base = arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value  # Generic[T], Dataset[T]
+        full = facts.resolve(base)
+        local = _local_class(facts, base) if full is not None and full.startswith(LOCAL) else None
+        if local is not None and local in found:
+            _classify(facts, found[local], found, seen | {info.node})
+            info.bases.append(found[local])
+            info.kinds |= found[local].kinds - {"plain"}
+            info.known = info.known and found[local].known
+            continue
+        last = tail(base) if full is None else full.rpartition(".")[2]
+        kinds = _kinds_of(full, last or "")
+        info.known = info.known and kinds is not None
+        info.kinds |= set(kinds or ())
+    if not info.known:
+        info.kinds |= _kinds_by_methods(facts, info)
+    if not info.kinds and info.known:
+        info.kinds.add("plain")
+
+
+def _local_class(facts: ModuleFacts, base: cst.BaseExpression) -> cst.ClassDef | None:
+    if not isinstance(base, cst.Name):
+        return None
+    for binding in facts.scope(base).lookup(base.value):
+        if isinstance(binding.node, cst.ClassDef):
+            return binding.node
+    return None
+
+
+def _kinds_of(full: str | None, last: str) -> tuple[str, ...] | None:
+    """Kinds of a base from another module; None when it tells nothing."""
+    root = (full or "").partition(".")[0]
+    if root in LIGHTNING_ROOTS and (last in _LAST_NAME or last.endswith("Callback") or ".callbacks" in (full or "")):
+        return _LAST_NAME.get(last, ("callback",))
+    if last in _LAST_NAME:
+        return _LAST_NAME[last]
+    if full is not None and full.startswith("torch.nn."):
+        return ("module",)
+    if full is not None and full.startswith(_TORCH_DATA) and not last.endswith("Sampler"):
+        return ("dataset",)
+    if root == "torchmetrics":
+        return ("metric", "module")
+    if root in _PLAIN_ROOTS or (full or "").startswith("torch.autograd."):
+        return ()
+    for suffix, kinds in _SUFFIX.items():
+        if last.endswith(suffix):
+            return kinds
+    return None
+
+
+def _kinds_by_methods(facts: ModuleFacts, info: ClassFacts) -> set[str]:
+    """A base elsewhere: Lightning's hooks, or a ``forward`` in a file that imports torch, tell."""
+    if STEP_HOOKS & info.methods.keys():
+        return {"module", "lightning"}
+    if "forward" in info.methods and facts.imports("torch"):
+        return {"module"}
+    return set()

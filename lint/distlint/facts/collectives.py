@@ -1,0 +1,124 @@
+"""Which calls are collective: every rank has to make them, or those that do wait for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts import known
+from distlint.facts.scopes import LOCAL
+from distlint.facts.tree import is_name, keyword, positional, tail
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+_WORLD_GROUPS = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD", "builtins.None")
+_GROUP_POSITION = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2, "reduce": 3, "gather": 3}
+
+
+def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """The name of the collective operation that a call makes, or None."""
+    func = call.func
+    full = None
+    name = tail(func)
+    if name not in known.LAST_NAMES:  # an import may have renamed it
+        full = facts.resolve(func) if isinstance(func, cst.Name) else None
+        name = (full or "").rpartition(".")[2]
+    if name not in known.LAST_NAMES:
+        return None
+    full = full or facts.resolve(func)
+    if full is not None and full in known.FUNCTIONS:
+        return None if _in_subgroup(facts, call, name) else name
+    if not isinstance(func, cst.Attribute):
+        return None
+    if full is not None and full.startswith("distmetrics.") and full.rpartition(".")[2] in known.METHODS["strategy"]:
+        return name
+    kind = receiver_kind(facts, func.value)
+    if name in known.TELLING_METHODS and kind is None and not _is_own_method(facts, call):
+        return name
+    if kind is None or name not in known.METHODS[kind]:
+        return _sharded_state(facts, call) if name == "state_dict" else None
+    return None if _is_own_method(facts, call) else name
+
+
+def _in_subgroup(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
+    """Whether the call names a group that may be smaller than the world."""
+    group = keyword(call, "group") or keyword(call, "process_group")
+    given = positional(call)
+    place = _GROUP_POSITION.get(name)
+    if group is None and place is not None and place < len(given):
+        group = given[place]
+    return group is not None and not is_name(group, "None") and facts.resolve(group) not in _WORLD_GROUPS
+
+
+def _is_own_method(facts: ModuleFacts, call: cst.Call) -> bool:
+    """``self.all_gather`` where the class defines it: judged by its body."""
+    name = facts.self_attribute(call.func)
+    owner = facts.owner(call)
+    return name is not None and owner is not None and owner.method(name) is not None
+
+
+def receiver_kind(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
+    """What a method is called on: accelerator, fabric, trainer, strategy, lightning, deepspeed, metric."""
+    owner = facts.owner(node)
+    if isinstance(node, cst.Name) and owner is not None and _is_receiver(facts, node):
+        if "lite" in owner.kinds:
+            return "fabric"
+        return "lightning" if "lightning" in owner.kinds or not owner.known else None
+    if is_name(node, "self") and owner is None:
+        return "lightning"  # a snippet without its class
+    attribute = facts.self_attribute(node)
+    values = owner.values(attribute) if attribute is not None and owner is not None else _assigned(facts, node)
+    for value in values:
+        kind = _constructed(facts, value)
+        if kind is not None:
+            return kind
+    if values and all(_is_other_object(facts, value) for value in values):
+        return None
+    return known.RECEIVERS.get(tail(node) or "") if isinstance(node, cst.Name | cst.Attribute) else None
+
+
+def _is_receiver(facts: ModuleFacts, node: cst.Name) -> bool:
+    method = facts.method_of(node)
+    params = method.params.params if method is not None else ()
+    return bool(params) and node.value == params[0].name.value
+
+
+def _assigned(facts: ModuleFacts, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    if not isinstance(node, cst.Name):
+        return []
+    bindings = facts.scope(node).lookup(node.value)
+    return [binding.value for binding in bindings if binding.kind == "value" and binding.value is not None]
+
+
+def _constructed(facts: ModuleFacts, value: cst.BaseExpression) -> str | None:
+    if not isinstance(value, cst.Call):
+        return None
+    full = facts.resolve(value.func) or ""
+    if full in known.CONSTRUCTORS:
+        return known.CONSTRUCTORS[full]
+    is_metric = full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper()
+    if is_metric and not is_name(keyword(value, "sync_on_compute"), "False"):
+        return "metric"
+    return None
+
+
+def _is_other_object(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    """A known constructor, literal or class of this file: certainly none of the receivers we know."""
+    if isinstance(value, cst.Call):
+        full = facts.resolve(value.func) or ""
+        return full.startswith((LOCAL, "numpy.", "builtins.", "transformers."))
+    return isinstance(value, cst.BaseString | cst.BaseNumber | cst.BaseList | cst.BaseDict)
+
+
+def _sharded_state(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """``model.state_dict()`` inside ``with FSDP.state_dict_type(...)`` gathers the shards of all ranks."""
+    for above in facts.ancestors(call):
+        if isinstance(above, cst.With):
+            for item in above.items:
+                if isinstance(item.item, cst.Call) and tail(item.item.func) == "state_dict_type":
+                    return "state_dict"
+        elif isinstance(above, cst.FunctionDef):
+            return None
+    return None

@@ -1,0 +1,159 @@
+"""What the parts of the linter hand to each other: rules, hits, findings."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from distlint.facts import ModuleFacts
+
+
+class Severity(enum.Enum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """A further place that a finding is about, such as the guard that hides a collective.
+
+    Attributes:
+        path: the file, as given on the command line.
+        line: from 1.
+        label: what the place is to the finding, in a word or two.
+        text: what is to be seen there.
+    """
+
+    path: str
+    line: int
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace a region of the file by ``text``."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Edits that remove a finding; ``safe`` when they cannot change what right code does."""
+
+    safe: bool
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to report, with lines and columns from 1.
+
+    Attributes:
+        code: stable code of the rule, such as ``DL101``.
+        name: stable name of the rule, such as ``collective-under-rank-guard``.
+        message: one sentence.
+        path: the file, as given on the command line.
+        line: first line.
+        column: first column.
+        end_line: last line.
+        end_column: column after the last character.
+        severity: error or warning.
+        fix: how to repair it, if that is known.
+        trace: further places, in the order of reading.
+        statement: first and last line of the statement, where a suppression comment may stand.
+    """
+
+    code: str
+    name: str
+    message: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    severity: Severity = Severity.ERROR
+    fix: Fix | None = None
+    trace: tuple[TraceStep, ...] = ()
+    statement: tuple[int, int] = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a rule yields: a node, not yet a position. The engine looks those up for files with hits alone.
+
+    Attributes:
+        node: the place.
+        message: one sentence.
+        trace: further nodes, each with a label and a text.
+    """
+
+    node: cst.CSTNode
+    message: str
+    trace: tuple[tuple[cst.CSTNode, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Example:
+    """Source that a rule must report, line by line: its documentation and its test.
+
+    Attributes:
+        source: a small module.
+        marks: line to a part of the message expected there; no other line may be reported.
+    """
+
+    source: str
+    marks: dict[int, str]
+
+
+class Rule(ABC):
+    """One code. The docstring of a rule is its page; its examples are its tests.
+
+    Attributes:
+        code: stable, never reused.
+        name: stable, in words.
+        group: the family that the page is filed under.
+        severity: error where a job hangs, crashes or reports a wrong number.
+        tokens: for the prefilter. A file can matter when at least one token of *each* group occurs.
+        bad: what must be reported.
+        good: what must not.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    group: ClassVar[str]
+    severity: ClassVar[Severity] = Severity.ERROR
+    tokens: ClassVar[tuple[tuple[bytes, ...], ...]]
+    bad: ClassVar[Sequence[Example]]
+    good: ClassVar[Sequence[str]]
+
+    @abstractmethod
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Everything that this rule has to say about one module."""
+
+    def can_matter(self, source: bytes) -> bool:
+        """A last question of the prefilter, for rules that tokens cannot tell enough about."""
+        return bool(source)
+
+    @classmethod
+    def page(cls) -> str:
+        """The rule's documentation, without indentation."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the page."""
+        return cls.page().partition("\n")[0]

@@ -1,0 +1,35 @@
+"""For programs: one array of objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from distlint.model import Finding
+
+
+def report_json(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
+    """All findings as one JSON array."""
+    return json.dumps([_one(found) for found in findings], indent=1) + "\n"
+
+
+def _one(found: Finding) -> dict[str, Any]:
+    fix = None
+    if found.fix is not None:
+        fix = {"safe": found.fix.safe, "edits": [asdict(edit) for edit in found.fix.edits]}
+    trace = [{"path": step.path, "line": step.line, "text": f"{step.label}: {step.text}"} for step in found.trace]
+    return {
+        "code": found.code,
+        "name": found.name,
+        "message": found.message,
+        "path": found.path,
+        "line": found.line,
+        "column": found.column,
+        "end_line": found.end_line,
+        "end_column": found.end_column,
+        "severity": found.severity.value,
+        "fix": fix,
+        "trace": trace,
+    }

@@ -1,0 +1,244 @@
+"""DL001."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.classes import STEP_HOOKS
+from distlint.facts.flow import reaching
+from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
+from distlint.model import Example, Hit, Rule, Severity
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+_PLACED = frozenset({"module", "datamodule", "callback", "lite"})
+_DEVICE_METHODS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})
+_LEFT_BEHIND = (
+    "self.device is still the CPU in __init__: the tensor stays there when the module moves; register it as a buffer"
+)
+
+
+class HardCodedDevice(Rule):
+    """A device written into code that a trainer places: it breaks on every other device.
+
+    The trainer moves modules and batches to the device of each process. ``.cuda()`` inside of them sends a
+    tensor to the *current* CUDA device instead, fails where there is none, and puts every process of a node
+    on device 0 where the index is written down:
+
+        RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0
+        and cuda:1!
+
+    How to fix: leave the call out; what must follow a tensor goes ``.to(x.device)`` or ``.to(self.device)``;
+    a tensor kept on a module is a buffer (``self.register_buffer("sigma", sigma)``). In ``__init__`` not even
+    ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
+
+    Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or
+    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``).
+
+    When to ignore: code that cannot run anywhere but on one CUDA device.
+    """
+
+    code, name, group = "DL001", "hard-coded-device", "portability"
+    severity = Severity.WARNING
+    tokens = ((b"cuda", b".device"), (b"class", b"forward", b"_step"))
+    bad = (
+        Example(
+            """\
+from torch import nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        x = x.cuda(0)
+        y = x.to(0)
+        return self.layer(y).to("cuda:1")
+""",
+            {5: "cuda", 6: "to(0)", 7: "cuda:1"},
+        ),
+        Example(
+            """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.bank = torch.rand(10, 2).to(self.device)
+        self.scale = torch.ones(3, device=self.device)
+
+    def training_step(self, batch, batch_idx):
+        weight = torch.ones(3, device="cuda")
+        device = torch.device("cuda")
+        return (self(batch.to(device)) * weight).sum()
+""",
+            {6: "__init__", 7: "__init__", 10: "cuda", 12: "cuda"},
+        ),
+        Example(
+            """\
+def forward(self, x):
+    x = x.cuda(0)
+    return x
+""",
+            {2: "cuda"},
+        ),
+    )
+    good = (
+        """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.register_buffer("bank", torch.rand(10, 2))
+        self.encoder = build().to(self.device)
+        self.rewards = [torch.tensor(0.0, device=self.device)]
+
+    def training_step(self, batch, batch_idx):
+        weight = torch.ones(3, device=batch.device)
+        return (self(batch.to(self.device)) * weight).sum()
+
+    def on_fit_start(self):
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self.reference = self.reference.cuda(self.bank.get_device())
+
+    def cuda(self, device=None):
+        self.helper.cuda()
+        return super().cuda(device)
+""",
+        """\
+class Evaluator:
+    def __init__(self, model, device):
+        self.model = model.cuda()
+        self.device = device
+        self.reference = load().to(self.device)
+
+def main(model):
+    model.to("cuda")
+""",
+        """\
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, device):
+        self.device = device
+        self.mean = load().to(self.device)
+
+    def forward(self, x):
+        mask = self.mask
+        if x.is_cuda:
+            mask = mask.cuda()
+        return x * mask
+""",
+    )
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Look at every call that names a device."""
+        for call in facts.nodes(cst.Call):
+            found = _hard_coded(facts, call)
+            if found is None or not _is_placed(facts, call) or _on_cuda_already(facts, call):
+                continue
+            yield Hit(call, f"{found} in code that a trainer places: follow a tensor or self.device instead")
+        for call in facts.nodes(cst.Call):
+            if _own_device_in_init(facts, call):
+                yield Hit(call, _LEFT_BEHIND)
+
+
+def _hard_coded(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """What names a CUDA device, as it is written."""
+    name = tail(call.func)
+    if name == "cuda" and isinstance(call.func, cst.Attribute):
+        if isinstance(call.func.value, cst.Call) and tail(call.func.value) == "super":
+            return None
+        device = argument(call, 0, "device")
+        if device is None or isinstance(device, cst.Integer) or is_name(device, "None"):
+            return f".cuda({facts.code(device) if device is not None else ''})"
+        return f".cuda({facts.code(device)})" if _cuda_literal(facts, device) else None
+    if name == "to" and isinstance(call.func, cst.Attribute):
+        if any(isinstance(value, cst.Integer) for value in positional(call)[:1]):
+            return f".to({facts.code(positional(call)[0])})"
+        device = next((value for value in [*positional(call)[:1], keyword(call, "device")] if value is not None), None)
+        found = _cuda_literal(facts, device)
+        return None if found is None else f'.to("{found}")'
+    found = _cuda_literal(facts, keyword(call, "device"))
+    return None if found is None else f'device="{found}"'
+
+
+def _cuda_literal(facts: ModuleFacts, node: cst.BaseExpression | None, depth: int = 0) -> str | None:
+    """The text of a device that is CUDA wherever the code runs."""
+    if node is None or depth > 2:
+        return None
+    text = text_of(node)
+    if text is not None:
+        return text if text == "cuda" or text.startswith("cuda:") else None
+    if isinstance(node, cst.Call) and facts.resolve(node.func) == "torch.device":
+        given = argument(node, 0, "type")
+        return _cuda_literal(facts, given, depth + 1)
+    if isinstance(node, cst.Name) and facts.function_of(node) is not None:
+        definitions = reaching(facts, node)
+        if len(definitions) == 1 and not definitions[0].steps:
+            return _cuda_literal(facts, definitions[0].value, depth + 1)
+    return None
+
+
+def _is_placed(facts: ModuleFacts, call: cst.Call) -> bool:
+    method = facts.method_of(call)
+    if method is None:
+        return _is_loose_hook(facts.function_of(call))
+    owner = facts.class_of(method)
+    if owner is None or method.name.value in _DEVICE_METHODS:
+        return False
+    return bool(owner.kinds & _PLACED)
+
+
+def _is_loose_hook(function: cst.FunctionDef | None) -> bool:
+    """``def forward(self, x)`` shown without its class, as documentation does."""
+    if function is None or function.name.value not in STEP_HOOKS | {"forward"}:
+        return False
+    params = function.params.params
+    return bool(params) and params[0].name.value == "self"
+
+
+def _on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
+    for above in facts.ancestors(call):
+        test = above.test if isinstance(above, cst.If | cst.IfExp) else None
+        if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            return False
+    return False
+
+
+def _speaks_of_cuda(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and "cuda" in node.value.lower()
+
+
+def _own_device_in_init(facts: ModuleFacts, call: cst.Call) -> bool:
+    """A new tensor put on ``self.device`` in ``__init__`` of a LightningModule without an own attribute."""
+    method = facts.function_of(call)
+    owner = facts.class_of(method) if method is not None else None
+    if method is None or owner is None or method.name.value != "__init__" or "lightning" not in owner.kinds:
+        return False
+    if owner.values("device") or owner.method("device") is not None:
+        return False
+    if tail(call.func) != "to" or not isinstance(call.func, cst.Attribute):
+        return facts.self_attribute(keyword(call, "device")) == "device" and _is_kept(facts, call)
+    given = [keyword(call, "device"), *positional(call)[:1]]
+    return any(facts.self_attribute(value) == "device" for value in given) and _makes_tensor(facts, call.func.value)
+
+
+def _makes_tensor(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
+    """A call of torch's functions, as opposed to a module, which moves with its parent."""
+    full = facts.resolve(node.func) if isinstance(node, cst.Call) else None
+    return full is not None and full.startswith("torch.") and full.rpartition(".")[2].islower()
+
+
+def _is_kept(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a new tensor is stored on ``self`` as it is."""
+    assign = facts.parents.get(call)
+    if not isinstance(assign, cst.Assign) or not _makes_tensor(facts, call):
+        return False
+    return any(facts.self_attribute(target.target) is not None for target in assign.targets)

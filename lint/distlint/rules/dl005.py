@@ -1,0 +1,240 @@
+"""DL005."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.classes import ClassFacts
+from distlint.facts.flow import reaching
+from distlint.facts.tree import argument, children, is_name, keyword, number, tail
+from distlint.model import Example, Hit, Rule, Severity
+from distlint.prefilter import has_local_definition
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+_PICKLED = {
+    "module": "module",
+    "datamodule": "data module",
+    "dataset": "data set",
+    "callback": "callback",
+    "metric": "metric",
+}
+_LOADERS = frozenset({"DataLoader", "StatefulDataLoader", "WebLoader"})
+# Calls whose result keeps the function it is given.
+_KEEPERS = frozenset(
+    {"partial", "vectorize", "defaultdict", "Compose", "Lambda", "RandomApply", "RandomChoice", "getattr"}
+)
+
+
+class Unpicklable(Rule):
+    """A lambda, local function or local class kept where it must be pickled: no worker can start.
+
+    Launchers that spawn processes pickle the module and the data module; loaders with spawned workers pickle
+    the data set, its transforms and ``collate_fn``; a checkpoint pickles what it holds. Functions are pickled
+    by name, and these have none:
+
+        AttributeError: Can't pickle local object 'Data.__init__.<locals>.<lambda>'
+
+    It works on Linux as long as everything forks, and fails on macOS, on Windows and under ``ddp_spawn``.
+
+    How to fix: a function at module level, with ``functools.partial`` for what it must know; a method;
+    ``operator.itemgetter``.
+
+    Silent: lambdas used at once (sort keys, ``map``, defaults), ``LambdaLR``, plain objects, a loader without
+    workers outside of modules and data modules.
+
+    When to ignore: the job always forks, and nothing is pickled into checkpoints.
+    """
+
+    code, name, group = "DL005", "unpicklable", "portability"
+    severity = Severity.WARNING
+    tokens = (
+        (b"lambda", b"def ", b"class "),
+        (b"torch", b"lightning", b"Module", b"Dataset", b"Loader", b"Callback", b"Model", b"_step", b"nn."),
+    )
+    bad = (
+        Example(
+            """\
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, normalize):
+        super().__init__()
+        self.scale = lambda x: x / 255
+        self.norm = nn.LayerNorm(8) if normalize else (lambda x: x)
+        self.heads = [lambda x: x, nn.ReLU()]
+""",
+            {6: "module", 7: "module", 8: "module"},
+        ),
+        Example(
+            """\
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+class Tiles(Dataset):
+    def __init__(self, classes):
+        def remap(label):
+            return classes[label]
+
+        self.remap = remap
+        self.lookup = np.vectorize(lambda label: classes[label])
+
+def loader(data, classes):
+    collate = lambda batch: [classes[label] for _, label in batch]
+    return DataLoader(data, collate_fn=collate, num_workers=4)
+""",
+            {9: "local function", 10: "data set", 13: "collate_fn"},
+        ),
+        Example(
+            """\
+from lightning.pytorch import LightningDataModule
+from torchvision import transforms
+
+class Data(LightningDataModule):
+    def setup(self, stage):
+        steps = [transforms.ToTensor()]
+        steps.append(transforms.Lambda(lambda x: x * 2 - 1))
+        self.train = read(transforms.Compose(steps))
+""",
+            {7: "transform"},
+        ),
+    )
+    good = (
+        """\
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+class Net(nn.Module):
+    def __init__(self, optimizer, sizes, default):
+        super().__init__()
+        self.sizes = sorted(sizes, key=lambda size: -size)
+        self.names = list(map(lambda size: f"layer{size}", sizes))
+        self.scheduler = LambdaLR(optimizer, lambda step: 1 / (step + 1))
+        self.default = default(lambda: 3)
+        double = lambda x: 2 * x
+        self.first = double(sizes[0])
+        self.act = nn.functional.relu
+""",
+        """\
+from torch.utils.data import DataLoader
+
+def pairs(batch):
+    return batch
+
+class Reader:
+    def __init__(self):
+        self.parse = lambda line: line.split()
+
+def loaders(data):
+    plain = DataLoader(data, collate_fn=lambda b: b), DataLoader(data, collate_fn=lambda b: b, num_workers=0)
+    return plain, DataLoader(data, collate_fn=pairs, num_workers=4)
+""",
+        """\
+from torchvision import transforms
+
+def show(image):
+    return transforms.Lambda(lambda x: x * 2)(image)
+""",
+    )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Only files with a lambda or a local definition."""
+        return b"lambda" in source or has_local_definition(source)
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Look at what objects keep, what loaders are given, and at transforms."""
+        reported: set[cst.CSTNode] = set()
+        for hit in (*_kept_by_objects(facts), *_given_to_loaders(facts), *_in_transforms(facts)):
+            if hit.node not in reported:
+                reported.add(hit.node)
+                yield hit
+
+
+def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
+    for info in facts.classes.values():
+        where = _pickled_as(info)
+        if where is None:
+            continue
+        for name, values in info.attributes.items():
+            for value in values:
+                for node, what in _unpicklable(facts, value):
+                    yield Hit(node, f"{what} kept on a {where} as self.{name} cannot be pickled")
+
+
+def _pickled_as(info: ClassFacts) -> str | None:
+    return next((text for kind, text in _PICKLED.items() if kind in info.kinds), None)
+
+
+def _given_to_loaders(facts: ModuleFacts) -> Iterator[Hit]:
+    for call in facts.nodes(cst.Call):
+        if tail(call.func) not in _LOADERS or not _has_workers(facts, call):
+            continue
+        for name in ("collate_fn", "worker_init_fn", "batch_sampler", "sampler"):
+            value = keyword(call, name)
+            for node, what in _unpicklable(facts, value) if value is not None else ():
+                yield Hit(node, f"{what} given to a loader as {name} cannot be pickled by spawned workers")
+
+
+def _has_workers(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether the loader may start workers, or is built in a class that a trainer takes along; by default neither."""
+    given = argument(call, 5, "num_workers")
+    if given is not None:
+        return number(given) != 0
+    owner = facts.owner(call)
+    return any(arg.star == "**" for arg in call.args) or (owner is not None and _pickled_as(owner) is not None)
+
+
+def _in_transforms(facts: ModuleFacts) -> Iterator[Hit]:
+    """``transforms.Lambda(lambda …)`` built by a data set, a data module or a module."""
+    for call in facts.nodes(cst.Call):
+        full = facts.resolve(call.func) or ""
+        if not full.startswith(("torchvision.transforms.", "monai.transforms.")) or not full.endswith("Lambda"):
+            continue
+        owner = facts.owner(call)
+        if owner is None or _pickled_as(owner) is None:
+            continue
+        for arg in call.args:
+            for node, what in _unpicklable(facts, arg.value):
+                yield Hit(node, f"{what} inside a transform of a {_pickled_as(owner)} cannot be pickled")
+
+
+def _unpicklable(facts: ModuleFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, str]]:
+    """What cannot be pickled among the things that ``value`` keeps."""
+    if isinstance(value, cst.Lambda):
+        yield value, "a lambda"
+    elif isinstance(value, cst.Name):
+        yield from _local_definition(facts, value)
+    elif isinstance(value, cst.IfExp):
+        yield from _unpicklable(facts, value.body)
+        yield from _unpicklable(facts, value.orelse)
+    elif isinstance(value, cst.BooleanOperation):
+        yield from _unpicklable(facts, value.left)
+        yield from _unpicklable(facts, value.right)
+    elif isinstance(value, cst.List | cst.Tuple | cst.Set | cst.Dict):
+        for element in value.elements:
+            for child in children(element):
+                if isinstance(child, cst.BaseExpression):
+                    yield from _unpicklable(facts, child)
+    elif isinstance(value, cst.Call) and tail(value.func) in _KEEPERS:
+        for arg in value.args:
+            yield from _unpicklable(facts, arg.value)
+
+
+def _local_definition(facts: ModuleFacts, name: cst.Name) -> Iterator[tuple[cst.CSTNode, str]]:
+    """A name that stands for a lambda, function or class made inside of a function."""
+    if facts.function_of(name) is None or is_name(name, "self"):
+        return
+    definitions = reaching(facts, name)
+    for definition in definitions:
+        if isinstance(definition.value, cst.Lambda) and not definition.steps:
+            yield definition.value, "a lambda"
+    if definitions:
+        return
+    for binding in facts.scope(name).lookup(name.value):
+        if isinstance(binding.node, cst.FunctionDef | cst.ClassDef) and facts.function_of(binding.node) is not None:
+            kind = "function" if isinstance(binding.node, cst.FunctionDef) else "class"
+            yield name, f"the local {kind} {name.value}"

@@ -1,0 +1,321 @@
+"""DL101."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts import known
+from distlint.facts.projection import Projector
+from distlint.facts.rank_names import RANK_TOKENS
+from distlint.facts.ranks import Role, roles
+from distlint.facts.sequences import Difference, differences
+from distlint.facts.tree import walk_scope
+from distlint.model import Example, Hit, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+Region = cst.FunctionDef | cst.Module
+_EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
+
+
+class CollectiveUnderRankGuard(Rule):
+    """A collective that only some ranks reach: the others never answer, and the job hangs.
+
+    Every rank must make the same collectives in the same order. Where a test of the rank lets one rank into
+    an ``all_gather`` and the others past it, the first waits inside the call while the others go on to their
+    next collective, or to the end:
+
+        rank 0   all_gather(x)  … waits for rank 1
+        rank 1   (next step)    … waits for rank 0 in the backward pass
+
+    Nothing is printed; after the time-out of the process group (10 to 30 minutes) NCCL aborts the job.
+
+    The rule follows both ways through every branch on the rank (``is_global_zero``, ``rank == 0``, variables
+    derived from them, early ``return``, ``and``, conditional expressions, ``@rank_zero_only``) and reports
+    the call at which the two sequences of collectives part. Calls that are collective inside count too:
+    ``trainer.save_checkpoint``, ``accelerator.save_state``, ``accelerator.get_state_dict``, ``compute()`` of
+    a metric that syncs, and functions of the same file that make a collective at any depth.
+
+    How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
+    with the result: print, write, ``self.log(..., rank_zero_only=True)``.
+
+    Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
+    meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
+    which lets every rank in where the call needs all of them.
+
+    When to ignore: where the strategy makes the call local, for example ``accelerator.get_state_dict`` under
+    plain DDP, and the code will never run under another.
+    """
+
+    code, name, group = "DL101", "collective-under-rank-guard", "divergence"
+    tokens = (RANK_TOKENS, known.TOKENS)
+    bad = (
+        Example(
+            """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def on_validation_epoch_end(self):
+        if self.trainer.is_global_zero:
+            scores = self.all_gather(self.scores)
+            self.log("score", scores.mean(), rank_zero_only=True)
+""",
+            {6: "only rank 0 reaches this all_gather"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def save(model, path):
+    if dist.get_rank() != 0:
+        return
+    dist.barrier()
+    model.write(path)
+""",
+            {6: "only rank 0 reaches this barrier"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def evaluate(scores):
+    main = dist.get_rank() == 0
+    total = dist.all_reduce(scores) if main else None
+    main and dist.barrier()
+    return total
+""",
+            {5: "only rank 0 reaches this all_reduce", 6: "only rank 0 reaches this barrier"},
+        ),
+        Example(
+            """\
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+
+def snapshot(path):
+    accelerator.wait_for_everyone()
+    accelerator.save_state(path)
+
+def train(steps):
+    for step in range(steps):
+        if accelerator.is_main_process and step % 100 == 0:
+            snapshot(f"step-{step}")
+""",
+            {12: "only rank 0 reaches this wait_for_everyone"},
+        ),
+        Example(
+            """\
+from lightning.pytorch.utilities import rank_zero_only
+from torchmetrics import Accuracy
+
+class Report:
+    def __init__(self):
+        self.accuracy = Accuracy(task="binary")
+
+    @rank_zero_only
+    def print(self):
+        print(self.accuracy.compute())
+""",
+            {10: "only rank 0 reaches this compute"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def step(rank, batches):
+    for batch in batches:
+        if rank > 0:
+            continue
+        dist.all_reduce(batch)
+    if rank == 1:
+        dist.broadcast(batch, 0)
+    else:
+        dist.barrier()
+""",
+            {7: "all_reduce", 9: "broadcast"},
+        ),
+        Example(
+            """\
+def melk(trainer, path):
+    if trainer.global_rank == 0:
+        trainer.save_checkpoint(path)
+""",
+            {3: "only rank 0 reaches this save_checkpoint"},
+        ),
+    )
+    good = (
+        """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def on_validation_epoch_end(self):
+        scores = self.all_gather(self.scores)
+        if self.trainer.is_global_zero:
+            self.log("score", scores.mean(), rank_zero_only=True)
+""",
+        """\
+import torch.distributed as dist
+
+def load(rank, path):
+    if rank != 0:
+        dist.barrier()
+    data = download(path)
+    if rank == 0:
+        dist.barrier()
+    return data
+""",
+        """\
+import torch.distributed as dist
+
+def gather(x, dst):
+    if dist.get_rank() == dst:
+        parts = [x.clone() for _ in range(dist.get_world_size())]
+        dist.gather(x, parts, dst=dst)
+        return parts
+    dist.gather(x, dst=dst)
+    return []
+""",
+        """\
+import torch.distributed as dist
+
+def reduce_on_node(x, rank, node_group):
+    if rank in (0, 1, 2, 3):
+        dist.all_reduce(x, group=node_group)
+    if dist.is_initialized():
+        dist.barrier()
+    if rank == 0 and x.isnan().any():
+        raise ValueError("NaN")
+    dist.barrier()
+""",
+        """\
+def save(self, path):
+    if self.use_deepspeed or self.accelerator.is_main_process:
+        self.accelerator.save_state(path)
+    if self.rank == 0:
+        self.checkpoint_io.save_checkpoint(path)
+        self.logger.log(path)
+        self.report.compute()
+""",
+        """\
+def results(self, parts, rank, everywhere):
+    synchronize(self.accelerator)
+    if not everywhere and rank != 0:
+        return None
+    merged = merge(parts)
+    if everywhere:
+        self.accelerator.wait_for_everyone()
+    return merged
+""",
+    )
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Compare what every kind of rank does in each function."""
+        projector = Projector(facts)
+        for region in projector.regions():
+            yield from _check_region(facts, projector, region)
+
+
+def _check_region(facts: ModuleFacts, projector: Projector, region: Region) -> Iterator[Hit]:
+    guards = projector.guards(region)
+    decorator = projector.decorator_key(region)
+    keys = {key for _, found in guards for key in found} | ({decorator[1]} if decorator is not None else set())
+    if not keys:
+        return
+    plain, *others = roles(keys)
+    ordinary = projector.project(region, plain)
+    reported: set[cst.CSTNode] = set()
+    for role in others:
+        special = projector.project(region, role)
+        for difference in differences(special, ordinary) if not projector.same(special, ordinary) else ():
+            call = difference.event.node
+            if call is None or call in reported:
+                continue
+            guard, is_around = _find_guard(facts, call, [test for test, found in guards if _decides(found, role)])
+            if guard is None:
+                guard, is_around = (decorator[0], False) if decorator is not None else (call, True)
+            if not is_around and guard in reported:
+                continue  # what follows an early exit is reported once, at the first collective
+            reported |= {call, guard}
+            yield _hit(facts, projector, difference, role, guard)
+
+
+def _decides(keys: set[str], role: Role) -> bool:
+    return any(role[key] for key in keys)
+
+
+def _find_guard(
+    facts: ModuleFacts, call: cst.CSTNode, tests: list[cst.BaseExpression]
+) -> tuple[cst.CSTNode | None, bool]:
+    """The test that lets ranks past ``call``, and whether the call stands inside of its branch."""
+    by_owner = {facts.parents[test]: test for test in tests}
+    above = [call, *facts.ancestors(call)]
+    for node in above:
+        if node in by_owner and by_owner[node] not in above:
+            return by_owner[node], True
+    place = facts.order[call]
+    before = [test for test in tests if facts.order[test] < place]
+    for test in reversed(before):
+        if any(isinstance(node, _EXITS) for node in walk_scope(facts.parents[test])):
+            return test, False
+    return (before[-1] if before else None), False
+
+
+def _hit(facts: ModuleFacts, projector: Projector, difference: Difference, role: Role, guard: cst.CSTNode) -> Hit:
+    event = difference.event
+    call = event.node
+    assert isinstance(call, cst.Call)
+    what = f"this {event.label}"
+    trace: list[tuple[cst.CSTNode, str, str]] = [(guard, "guard", _text(facts, guard))]
+    helper = projector.operations.get(call)
+    if isinstance(helper, cst.FunctionDef):
+        what += f" (inside {helper.name.value})"
+        inner = _inner(facts, projector, helper, event.label)
+        if inner is not None:
+            trace.append((inner, "collective", facts.code(inner)))
+    who = _who(role)
+    message = f"only {who} reaches {what}" if difference.first else f"{who} never reaches {what}"
+    if difference.instead is not None and difference.instead.node is not None:
+        message += f", the others make {difference.instead.label} instead"
+        trace.append((difference.instead.node, "others", facts.code(difference.instead.node)))
+    return Hit(
+        call,
+        f"{message}: the others wait for ever" if not difference.first else f"{message}: it waits for ever",
+        tuple(trace),
+    )
+
+
+def _who(role: Role) -> str:
+    key = next(key for key in sorted(role, reverse=True) if role[key])
+    if key == "local_rank==0":
+        return "local rank 0"
+    if key.startswith("rank==") and key[6:].isdigit():
+        return f"rank {key[6:]}"
+    return f"a rank with {key}"
+
+
+def _text(facts: ModuleFacts, guard: cst.CSTNode) -> str:
+    if isinstance(guard, cst.Decorator):
+        return "@" + facts.code(guard.decorator)
+    owner = facts.parents.get(guard)
+    prefix = "if " if isinstance(owner, cst.If) else "while " if isinstance(owner, cst.While) else ""
+    return prefix + facts.code(guard)
+
+
+def _inner(facts: ModuleFacts, projector: Projector, helper: cst.FunctionDef, label: str) -> cst.Call | None:
+    """The collective itself, however many helpers deep."""
+    seen: set[cst.FunctionDef] = set()
+    pending = [helper]
+    while pending:
+        function = pending.pop()
+        seen.add(function)
+        for node in walk_scope(function):
+            made = projector.operations.get(node) if isinstance(node, cst.Call) else None
+            if made == label and isinstance(node, cst.Call):
+                return node
+            if isinstance(made, cst.FunctionDef) and made not in seen:
+                pending.append(made)
+    return None

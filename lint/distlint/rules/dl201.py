@@ -1,0 +1,239 @@
+"""DL201."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.metric_calls import Verdict, collection_metric
+from distlint.facts.ranks import RankTests
+from distlint.facts.tree import argument, is_name, keyword, tail, text_of
+from distlint.facts.values import Values
+from distlint.model import Example, Hit, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+
+class SyncDistNonAverageable(Rule):
+    """``sync_dist=True`` on a metric that is no mean over examples: the logged number is wrong, silently.
+
+    ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all data for a loss or an
+    accuracy; it is not for F1, precision, recall, AUC, correlation, RMSE or perplexity:
+
+        rank 0   9 of 10 positives found, 1 false alarm    F1 0.90
+        rank 1   0 of 1 positives found, 9 false alarms    F1 0.00
+        logged   0.45                                      F1 of all data 0.60
+
+    Early stopping and checkpoints then follow a number that depends on how the data were split.
+
+    How to fix: keep a metric object that syncs its counts (``torchmetrics.F1Score`` on ``self``, updated in
+    the step) and log the object; for perplexity log the loss and take ``exp`` of the mean; for RMSE log the
+    mean squared error; or gather the predictions with ``self.all_gather`` and compute once.
+
+    The rule goes by what the value *is*, never by the key it is logged under: functions of scikit-learn,
+    torchmetrics, torcheval and SciPy, metric objects called on the batch, ``exp(loss)``, ``sqrt(mse)``,
+    followed through variables, dicts, step outputs and functions of the same file. Where that cannot be
+    known, it is silent.
+
+    Silent: metric objects and their ``compute()`` (they sync themselves, the flag is only redundant), values made
+    from gathered tensors, means over per-example scores, ``average="micro"`` (over classes, that is the
+    accuracy), other reductions (``reduce_fx``).
+
+    When to ignore: every rank is sure to see the same distribution, and a rough number is enough.
+    """
+
+    code, name, group = "DL201", "sync-dist-non-averageable", "wrong value"
+    tokens = ((b"sync_dist",),)
+    bad = (
+        Example(
+            """\
+from lightning.pytorch import LightningModule
+from sklearn.metrics import f1_score
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        f1 = f1_score(y.cpu(), self(x).argmax(-1).cpu())
+        self.log("val_metric", f1, sync_dist=True)
+""",
+            {8: "f1_score"},
+        ),
+        Example(
+            """\
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        loss = F.cross_entropy(self(batch["x"]), batch["y"])
+        self.log_dict({"loss": loss, "ppl": torch.exp(loss)}, sync_dist=True)
+        rmse = F.mse_loss(self(batch["x"]), batch["y"]) ** 0.5
+        self.log("rmse", rmse, sync_dist=True)
+        error = self(batch["x"]) - batch["y"]
+        self.log("error", torch.sqrt((error**2).mean()), sync_dist=True)
+""",
+            {8: "perplexity", 10: "root", 12: "root"},
+        ),
+        Example(
+            """\
+import torchmetrics
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.f1 = torchmetrics.F1Score(task="binary")
+        metrics = torchmetrics.MetricCollection({"auc": torchmetrics.AUROC(task="binary")})
+        self.metrics = metrics.clone(prefix="val_")
+
+    def validation_step(self, batch, batch_idx):
+        self.log("f1", self.f1(self(batch["x"]), batch["y"]), sync_dist=True)
+        self.log_dict(self.metrics(self(batch["x"]), batch["y"]), sync_dist=True)
+""",
+            {11: "F1Score", 12: "AUROC"},
+        ),
+        Example(
+            """\
+import numpy as np
+import torch
+from sklearn import metrics
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def score(self, y, p):
+        return (y == p).mean(), metrics.f1_score(y, p)
+
+    def validation_step(self, batch, batch_idx):
+        accuracy, f1 = self.score(batch["y"], self(batch["x"]))
+        return {"accuracy": accuracy, "f1": torch.tensor(f1)}
+
+    def validation_epoch_end(self, outputs):
+        f1 = torch.stack([x["f1"] for x in outputs]).mean()
+        accuracy = torch.stack([x["accuracy"] for x in outputs]).mean()
+        values = {"accuracy": accuracy}
+        values["f1"] = f1
+        for name, value in values.items():
+            self.log(name, value, sync_dist=True)
+        y, p = self.labels(outputs)
+        auc = np.array([metrics.roc_auc_score(y[:, i], p[:, i]) for i in range(3)])
+        self.log("auc", torch.as_tensor(auc.mean()), sync_dist=True)
+""",
+            {20: "f1_score", 23: "roc_auc_score"},
+        ),
+    )
+    good = (
+        """\
+import torch
+import torchmetrics
+from lightning.pytorch import LightningModule
+from sklearn.metrics import accuracy_score, f1_score
+
+class Model(LightningModule):
+    def __init__(self):
+        self.f1 = torchmetrics.F1Score(task="binary")
+        self.scale = torch.nn.Parameter(torch.zeros(()))
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.f1.update(self(x), y)
+        self.log("f1", self.f1, sync_dist=True)
+        self.log("val_f1_acc", accuracy_score(y, self(x)), sync_dist=True)
+        self.log("scale", torch.exp(self.scale), sync_dist=True)
+        self.log("local_f1", f1_score(y, self(x)))
+        self.log("worst_f1", f1_score(y, self(x)), sync_dist=True, reduce_fx="min")
+
+    def on_validation_epoch_end(self):
+        self.log("f1_epoch", self.f1.compute(), sync_dist=True)
+        y, p = self.all_gather(self.y), self.all_gather(self.p)
+        self.log("f1_all", f1_score(y.cpu(), p.cpu()), sync_dist=True)
+""",
+        """\
+import numpy as np
+from lightning.pytorch import LightningModule
+from sklearn.metrics import f1_score
+from torchmetrics.functional import f1_score as multiclass_f1
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        scores = [f1_score(y, p) for y, p in zip(batch["y"], self(batch["x"]))]
+        self.log("f1", np.mean(scores), sync_dist=True)
+        self.log("micro", f1_score(batch["y"], self(batch["x"]), average="micro"), sync_dist=True)
+        classes = multiclass_f1(batch["y"], self(batch["x"]), task="multiclass", num_classes=3)
+        self.log("classes", classes, sync_dist=True)
+        each = ((self(batch["x"]) - batch["y"]) ** 2).mean(dim=1)
+        self.log("distance", each.sqrt().mean(), sync_dist=True)
+        self.log("theirs", self.helper.f1(batch), sync_dist=True)
+""",
+        """\
+from lightning.pytorch import LightningModule
+from sklearn.metrics import f1_score
+
+class Model(LightningModule):
+    def on_validation_epoch_end(self):
+        f1 = f1_score(self.y, self.p)
+        if self.trainer.world_size > 1:
+            self.log("f1", self.all_f1, sync_dist=True)
+        else:
+            self.log("f1", f1, sync_dist=True)
+""",
+    )
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Judge the values of every call that logs with ``sync_dist=True``."""
+        values, tests = Values(facts), RankTests(facts)
+        for call in facts.nodes(cst.Call):
+            name = tail(call.func)
+            if name not in ("log", "log_dict") or not is_name(keyword(call, "sync_dist"), "True"):
+                continue
+            if _has_own_reduction(call) or _is_single_process(facts, tests, call):
+                continue
+            verdict = _judge_one(values, call) if name == "log" else _judge_many(facts, values, call)
+            if verdict is not None:
+                yield _hit(facts, call, verdict)
+
+
+def _hit(facts: ModuleFacts, call: cst.Call, verdict: Verdict) -> Hit:
+    where = f" under {verdict.key}" if verdict.key is not None else ""
+    message = (
+        f"sync_dist=True logs{where} the mean over ranks of {verdict.what}, which is not that of all data: "
+        f"{verdict.reason}"
+    )
+    return Hit(call, message, ((verdict.node, "value", facts.code(verdict.node)),))
+
+
+def _has_own_reduction(call: cst.Call) -> bool:
+    """Anything but a mean is another matter."""
+    given = keyword(call, "reduce_fx") or keyword(call, "sync_dist_op")
+    return given is not None and text_of(given) not in ("mean", "avg") and tail(given) != "mean"
+
+
+def _judge_one(values: Values, call: cst.Call) -> Verdict | None:
+    return values.judge(argument(call, 1, "value"))
+
+
+def _judge_many(facts: ModuleFacts, values: Values, call: cst.Call) -> Verdict | None:
+    logged = argument(call, 0, "dictionary")
+    found = collection_metric(facts, logged)
+    if found is not None:
+        return found
+    for key, value in values.entries(logged):
+        verdict = values.judge(value)
+        if verdict is not None:
+            shown = None if key is None else facts.code(key)
+            return Verdict(verdict.what, verdict.reason, verdict.node, shown)
+    return None
+
+
+def _is_single_process(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
+    """Whether the call is reached only where the job is not distributed: the flag does nothing there."""
+    below: cst.CSTNode = call
+    for above in facts.ancestors(call):
+        if isinstance(above, cst.If):
+            outcome = tests.decide(above.test, {})
+            if not tests.keys(above.test) and outcome is (below is not above.body):
+                return True
+        below = above
+    return False

@@ -1,0 +1,117 @@
+"""The main job, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distmetrics.cli import main
+from distmetrics.cli.demo import BAD_SCRIPT, WAYS, Section, lint
+from distmetrics.cli.demo_train import shard_bounds
+
+pytestmark = [pytest.mark.gloo, pytest.mark.xdist_group("demo")]  # one group, so that the demo runs once
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    plot = tmp_path_factory.mktemp("demo") / "demo.png"
+    command = [sys.executable, "-m", "distmetrics", "demo", "--json", "--plot", str(plot)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), plot
+
+
+def test_every_number_of_ours_is_the_single_process_number(report: tuple[dict[str, Any], Path]) -> None:
+    sections = report[0]["sections"]
+    assert [(s["data"], s["world_size"]) for s in sections] == [("breast cancer", 2), ("digits", 4)]
+    for section in sections:
+        assert len(set(section["shards"])) == section["world_size"], "the shards are to be uneven"
+        assert set(section["metrics"]) == {
+            "accuracy", "macro F1", "AUROC", "average precision", "loss", "confusion matrix",
+        }  # fmt: skip
+        for name, ways in section["metrics"].items():
+            assert ways["distmetrics"]["equal"], name
+            assert ways["torchmetrics"]["equal"], name
+
+
+def test_the_three_wrong_numbers_are_wrong(report: tuple[dict[str, Any], Path]) -> None:
+    for section in report[0]["sections"]:
+        for way in ("rank 0 alone", "mean of ranks", "padded sampler"):
+            assert not section["metrics"]["macro F1"][way]["equal"]
+            assert not section["metrics"]["confusion matrix"][way]["equal"]
+
+
+def test_what_the_trainer_logged_is_the_truth_too(report: tuple[dict[str, Any], Path]) -> None:
+    for section in report[0]["sections"]:
+        for name in ("accuracy", "macro F1", "AUROC", "average precision", "loss"):
+            assert section["logged"][name] == pytest.approx(section["metrics"][name]["truth"], rel=1e-6)
+
+
+def test_scikit_learn_agrees(report: tuple[dict[str, Any], Path]) -> None:
+    for section in report[0]["sections"]:
+        for name, value in section["scikit_learn"].items():
+            assert section["metrics"][name]["truth"] == pytest.approx(value, abs=1e-6)
+
+
+def test_two_collectives_for_all_metrics(report: tuple[dict[str, Any], Path]) -> None:
+    for section in report[0]["sections"]:
+        assert section["collectives"]["together"] == 2
+        assert section["collectives"]["distmetrics"] == {
+            "accuracy": 1, "macro F1": 1, "AUROC": 2, "average precision": 2, "loss": 1, "confusion matrix": 1,
+        }  # fmt: skip
+        assert sum(section["collectives"]["torchmetrics"].values()) > 20
+
+
+def test_the_picture_is_a_png(report: tuple[dict[str, Any], Path]) -> None:
+    assert report[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_linter_finds_the_four_mistakes(report: tuple[dict[str, Any], Path]) -> None:
+    assert sorted(finding["code"] for finding in report[0]["findings"]) == ["DL001", "DL005", "DL101", "DL201"]
+    assert lint(BAD_SCRIPT) == report[0]["findings"]
+
+
+def section(ours: Any, truth: Any) -> Section:
+    return Section("d", 2, [1, 2], {"m": truth}, {way: {"m": ours} for way in WAYS}, {}, {}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "truth", "right", "difference"),
+    [
+        (0.5, 0.5, True, 0.0),
+        (0.5 * (1 + 5e-7), 0.5, True, 2.5e-7),
+        (0.5 * (1 + 2e-6), 0.5, False, 1e-6),
+        ([[3, 1], [0, 2]], [[3, 1], [0, 2]], True, 0.0),
+        ([[3, 1], [0, 1]], [[3, 1], [0, 2]], False, -1.0),
+        ([[2, 2], [0, 2]], [[3, 1], [0, 2]], False, 0.0),  # the same number of samples, in the wrong cells
+    ],
+)
+def test_what_counts_as_right(ours: Any, truth: Any, right: bool, difference: float) -> None:
+    assert section(ours, truth).right("distmetrics", "m") is right
+    assert section(ours, truth).difference("distmetrics", "m") == pytest.approx(difference)
+
+
+def test_shards_cover_everything_once() -> None:
+    for samples in range(30):
+        for world_size in range(1, 6):
+            bounds = shard_bounds(samples, world_size)
+            assert (bounds[0], bounds[-1], len(bounds)) == (0, samples, world_size + 1)
+            assert bounds == sorted(bounds)
+
+
+def test_bad_usage_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["nonsense"])
+    assert stop.value.code == 2
+    assert "invalid choice" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["demo"]) == 2
+    assert "pip install 'distmetrics[demo]'" in capsys.readouterr().err

@@ -1,0 +1,205 @@
+"""What ranks do in the tests of the collectives; light to import, since every process imports it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import distmetrics as dm
+from distmetrics.collectives.exchange import inline_capacity
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.record import RecordingCommunicator
+from tests.comm.ranks import DTYPES, odd_tensors, of_rank, same_bits
+
+
+def gathers_every_dtype(comm: Communicator) -> None:
+    """Together in one tree, so that every bucket has a neighbour it must not run into."""
+    tree = {str(dtype): of_rank(comm.rank, dtype) for dtype in DTYPES}
+    gathered, joined, received = dm.all_gather(tree), dm.all_gather_cat(tree), dm.broadcast(tree, comm.world_size - 1)
+    for dtype in DTYPES:
+        everyone = [of_rank(rank, dtype) for rank in range(comm.world_size)]
+        assert same_bits(gathered[str(dtype)], torch.stack(everyone)), dtype
+        assert same_bits(joined[str(dtype)], torch.cat(everyone)), dtype
+        assert same_bits(received[str(dtype)], everyone[-1]), dtype
+
+
+def gathers_odd_memory(comm: Communicator) -> None:
+    everyone = [[x.detach() for x in odd_tensors(rank)] for rank in range(comm.world_size)]
+    for index, stack in enumerate(dm.all_gather(odd_tensors(comm.rank))):
+        assert torch.equal(stack, torch.stack([tensors[index] for tensors in everyone])), index
+        assert not stack.requires_grad
+    for index, total in enumerate(dm.all_reduce(odd_tensors(comm.rank))):
+        torch.testing.assert_close(total, torch.stack([tensors[index] for tensors in everyone]).sum(0))
+
+
+def gathers_numbers_and_arrays(comm: Communicator) -> None:
+    fixed = np.arange(3, dtype=np.int16)
+    fixed.flags.writeable = False
+    tree = {
+        "int": comm.rank,
+        "float": 0.5,
+        "bool": comm.rank == 0,
+        "complex": 1j,
+        "scalar": np.float32(1.5),
+        "read-only": fixed,
+        "backwards": np.arange(3)[::-1],
+        "big-endian": np.arange(2, dtype=">i8"),
+    }
+    got = dm.all_gather(tree)
+    assert got["int"].tolist() == list(range(comm.world_size))
+    wanted = [
+        torch.int64,
+        torch.float64,
+        torch.bool,
+        torch.complex128,
+        torch.float32,
+        torch.int16,
+        torch.int64,
+        torch.int64,
+    ]
+    assert [x.dtype for x in got.values()] == wanted
+    assert got["backwards"].tolist() == [[2, 1, 0]] * comm.world_size
+    assert got["big-endian"].tolist() == [[0, 1]] * comm.world_size
+
+
+def gathers_around_the_inline_capacity(comm: Communicator) -> None:
+    """Data that just rides along, and data that just does not."""
+    room = inline_capacity(comm.world_size)
+    for size in (room - 16, room, room + 1, 5 * room):
+        mine = torch.full((size,), comm.rank, dtype=torch.uint8)
+        assert dm.all_gather(mine)[:, -1].tolist() == list(range(comm.world_size))
+        assert dm.broadcast(mine, 0).sum() == 0
+        uneven = dm.all_gather_cat(mine if comm.rank else mine[:3])
+        assert uneven.numel() == 3 + size * (comm.world_size - 1)
+        assert dm.all_reduce(mine, "max").tolist() == [comm.world_size - 1] * size
+
+
+def gathers_many_leaves(comm: Communicator) -> None:
+    """A thousand leaves with long names: the manifest does not fit into its part of the first round."""
+    tree = {f"{'a long name of a metric ' * 3}{index}": torch.tensor([comm.rank, index]) for index in range(1000)}
+    got = dm.all_gather(tree)
+    assert list(got) == list(tree)
+    assert all(x.tolist() == [[rank, index] for rank in range(comm.world_size)] for index, x in enumerate(got.values()))
+
+
+def gathers_what_no_compression_shortens(comm: Communicator) -> None:
+    """Names of random letters, other lines on other ranks: the manifests overflow, and by different lengths."""
+    letters = torch.randint(33, 120, (400, 80), generator=torch.Generator().manual_seed(0)).tolist()
+    tree = {"".join(map(chr, name)): comm.rank for name in letters}
+    got = dm.all_reduce(tree) if comm.rank else longer_site(tree)
+    assert {int(x) for x in got.values()} == {sum(range(comm.world_size))}
+
+
+def longer_site(tree: Any) -> Any:
+    return dm.all_reduce(tree)
+
+
+def gathers_objects(comm: Communicator) -> None:
+    assert dm.all_gather_object({"rank": comm.rank}) == [{"rank": rank} for rank in range(comm.world_size)]
+    large = dm.all_gather_object(bytes([comm.rank]) * 200_000)
+    assert [(len(data), data[0]) for data in large] == [(200_000, rank) for rank in range(comm.world_size)]
+
+
+def joins_uneven_and_empty(comm: Communicator) -> None:
+    rows = [torch.full((rank, 2), rank) for rank in range(comm.world_size)]
+    assert torch.equal(dm.all_gather_cat(rows[comm.rank]), torch.cat(rows))
+    assert dm.all_gather_cat(torch.tensor(comm.rank)).tolist() == list(range(comm.world_size))
+
+
+def reduces_large_as_small(comm: Communicator) -> None:
+    """The two ways must agree: what rides along is folded here, what doesn't by the transport."""
+    generator = torch.Generator().manual_seed(comm.rank)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool, torch.complex64, torch.uint8):
+        x = torch.randint(0, 3, (26_000,), generator=generator).to(dtype)
+        for op in ("sum", "mean", "prod") + (() if dtype.is_complex else ("max", "min")):
+            large = dm.all_reduce(x, op)  # type: ignore[arg-type]
+            small = torch.cat([dm.all_reduce(part, op) for part in x.split(5200)])  # type: ignore[arg-type]
+            assert torch.equal(large, small), (dtype, op)
+            gathered = dm.all_gather(large)
+            assert all(torch.equal(row, large) for row in gathered)
+
+
+def keeps_nan(comm: Communicator) -> None:
+    """NaN on one rank is NaN on all, in small and large data; infinities are ordinary numbers."""
+    for size in (4, 40_000):
+        x = torch.full((size,), float(comm.rank))
+        if comm.rank == 0:
+            x[:3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
+        for op in ("sum", "max", "min", "mean", "prod"):
+            got = dm.all_reduce(x, op)  # type: ignore[arg-type]
+            assert got[0].isnan(), op
+            assert not got[3:].isnan().any(), op
+        last = comm.world_size - 1
+        assert dm.all_reduce(x, "max")[1:3].tolist() == [float("inf"), last or float("-inf")]
+        assert dm.all_reduce(x, "min")[1:3].tolist() == [1.0 if last else float("inf"), float("-inf")]
+
+
+def everything(comm: Communicator) -> None:
+    for work in WORKS:
+        work(comm)
+
+
+WORKS = [
+    gathers_every_dtype,
+    gathers_odd_memory,
+    gathers_numbers_and_arrays,
+    gathers_around_the_inline_capacity,
+    gathers_many_leaves,
+    gathers_what_no_compression_shortens,
+    gathers_objects,
+    joins_uneven_and_empty,
+    reduces_large_as_small,
+    keeps_nan,
+]
+
+
+def gradients(comm: Communicator, seed: int) -> list[Any]:
+    """Gather leaves with gradients, use them in a loss that differs between ranks, return this rank's gradients."""
+    a, b, unused, whole = leaves(comm.rank, seed)
+    got = dm.all_gather({"a": a, "b": b * 2, "unused": unused, "whole": whole}, sync_grads=True)
+    loss_of(comm.rank, got["a"], got["b"]).backward()
+    assert not got["whole"].requires_grad
+    return [x.grad for x in (a, b, unused)]
+
+
+def leaves(rank: int, seed: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    a, b, unused = (torch.randn(shape, generator=generator).requires_grad_() for shape in ((3, 2), (), (4,)))
+    return a, b, unused, torch.arange(3) + rank
+
+
+def loss_of(rank: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return ((rank + 1) * (a[rank] * a.sum(0)).sum() * b.prod()) + (a**2).mean()
+
+
+def second_derivative(comm: Communicator) -> torch.Tensor:
+    x = torch.tensor([2.0, 3.0]) + comm.rank
+    x.requires_grad_()
+    y = dm.all_gather(x**3, sync_grads=True)
+    (first,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
+    return torch.autograd.grad(first.sum(), x)[0]
+
+
+def rounds(comm: Communicator) -> dict[str, int]:
+    """Number of collectives that each call takes."""
+    calls = {
+        "all_gather": lambda c: dm.all_gather([torch.ones(3), 1, True], comm=c),
+        "all_gather_cat": lambda c: dm.all_gather_cat(torch.ones(comm.rank, 3), comm=c),
+        "all_reduce": lambda c: dm.all_reduce({"a": torch.ones(3), "b": torch.ones(2, dtype=torch.bfloat16)}, comm=c),
+        "mean": lambda c: dm.mean([torch.ones(3), 1], 1, comm=c),
+        "broadcast": lambda c: dm.broadcast(torch.ones(3), comm=c),
+        "barrier": lambda c: dm.barrier(comm=c),
+        "all_true": lambda c: dm.all_true(True, comm=c),
+        "all_gather_object": lambda c: dm.all_gather_object("x", comm=c),
+        "large all_gather": lambda c: dm.all_gather(torch.ones(100_000), comm=c),
+        "large all_reduce": lambda c: dm.all_reduce(torch.ones(100_000), comm=c),
+        "large broadcast": lambda c: dm.broadcast(torch.ones(100_000), comm=c),
+    }
+    counted = {}
+    for name, call in calls.items():
+        record = RecordingCommunicator(comm)
+        call(record)
+        counted[name] = len(record.calls)
+    return counted

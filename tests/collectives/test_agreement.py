@@ -1,0 +1,167 @@
+"""What ranks disagree on, and what one rank cannot send, is the same typed error on all ranks, before data moves."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import distmetrics as dm
+from distmetrics import InputTypeError, MismatchError
+from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.testing import outcomes, run
+from tests.backends import both_backends, same_error
+from tests.collectives.cases import CASES, all_verdicts
+
+
+@functools.cache
+def verdicts(backend: str) -> list[dict[str, Any]]:
+    return run(3, all_verdicts, backend=backend)  # type: ignore[arg-type]
+
+
+@both_backends
+@pytest.mark.parametrize("name", CASES)
+def test_every_rank_raises_the_same_error(name: str, backend: str) -> None:
+    """One world runs all cases, so each also shows that the world is in step after the one before."""
+    case = CASES[name]
+    each = [rank[name] for rank in verdicts(backend)]
+    assert [kind for kind, *_ in each] == [case.error.__name__] * 3
+    assert [rank for _, rank, *_ in each] == [0, 1, 2]
+    assert {peers for _, _, peers, _ in each} == {case.peers}
+    assert len({text for *_, text in each}) == 1
+
+
+@pytest.mark.gloo
+def test_threads_and_processes_give_the_same_verdicts() -> None:
+    """The thread world stands in for real processes in users' tests, texts included."""
+
+    assert verdicts("threads") == verdicts("gloo")
+
+
+def texts(name: str) -> str:
+    """The error's text, with the line number of this file's helper left out."""
+    return re.sub(r"cases\.py:\d+ in <lambda>", "cases.py:N", verdicts("threads")[0][name][3])
+
+
+def test_text_of_a_dtype() -> None:
+    """Pinned: the headline says who sends what, and the advice is the usual cause."""
+    assert texts("dtype") == (
+        "ranks disagree on all_reduce sum: rank 1 sends float64[2], the others float32[2]\n"
+        "\n"
+        "  ranks 0, 2  all_reduce sum float32[2]  tests/collectives/cases.py:N\n"
+        "  rank 1      all_reduce sum float64[2]  tests/collectives/cases.py:N\n"
+        "\n"
+        "No data was moved; every rank keeps what it had.\n"
+        "Likely: a rank without data built its tensor from Python numbers, and torch inferred the dtype.\n"
+        "Do:     give the dtype, or keep the numbers in a metric."
+    )
+
+
+def test_text_of_a_name() -> None:
+    """Pinned: two metrics reduced in different order would otherwise be summed into each other."""
+    assert texts("name") == (
+        'ranks disagree on a collective: rank 1 calls all_reduce sum "f1", the others all_reduce sum "loss"\n'
+        "\n"
+        '  ranks 0, 2  all_reduce sum "loss" float32[2]  tests/collectives/cases.py:N\n'
+        '  rank 1      all_reduce sum "f1" float32[2]  tests/collectives/cases.py:N\n'
+        "\n"
+        "No data was moved; every rank keeps what it had.\n"
+        "Likely: a collective under a condition, or in a loop, that not all ranks share.\n"
+        "Do:     make every rank call the same collectives, in the same order, under the same names."
+    )
+
+
+def test_text_of_uneven_shards() -> None:
+    """Pinned: the advice names the function that does what the user wanted."""
+    assert texts("shape") == (
+        "ranks disagree on all_gather: rank 1 sends float32[3], the others float32[2]\n"
+        "\n"
+        "  ranks 0, 2  all_gather float32[2]  tests/collectives/cases.py:N\n"
+        "  rank 1      all_gather float32[3]  tests/collectives/cases.py:N\n"
+        "\n"
+        "No data was moved; every rank keeps what it had.\n"
+        "Likely: shards of different size.\n"
+        "Do:     call all_gather_cat, which joins uneven shards along dim 0."
+    )
+
+
+def test_text_of_a_value_that_cannot_be_sent() -> None:
+    """Pinned: the rank and the leaf at fault."""
+    assert texts("string") == (
+        "all_gather: ['a'] is a str, which is no tensor and no number (rank 1)\n"
+        "\n"
+        "  ranks 0, 2  all_gather ['a'] float32[2]  tests/collectives/cases.py:N\n"
+        "  rank 1      all_gather  tests/collectives/cases.py:N  ['a'] is a str, which is no tensor and no number\n"
+        "\n"
+        "No data was moved.\n"
+        "Do:     for other objects call all_gather_object."
+    )
+
+
+def test_texts_stay_short_however_large_the_trees() -> None:
+    """The place where two trees of thousands of leaves differ is shown, not the trees."""
+    for name in ("number of leaves", "thousandth leaf"):
+        assert max(map(len, texts(name).splitlines())) < 500, name
+    keys = [{f"key {index}": 1 for index in range(500)} for _ in range(2)]
+    del keys[1]["key 250"]
+    error = same_error(outcomes(2, lambda comm: dm.all_gather(keys[comm.rank])), MismatchError)
+    headline = str(error).partition("\n")[0]
+    assert "'key 250'" in headline
+    assert len(headline) < 500
+
+
+def test_the_only_other_rank_is_named() -> None:
+    """With two ranks, or one left over, "the others" would be a riddle."""
+    error = same_error(outcomes(2, lambda comm: dm.all_gather(torch.ones(comm.rank + 1))), MismatchError)
+    assert str(error).startswith("ranks disagree on all_gather: rank 1 sends float32[2], rank 0 float32[1]\n")
+
+
+def test_many_different_ranks_are_counted_not_listed() -> None:
+    """The headline of a hundred different shapes shows some, and the lines below are still one for each kind."""
+    error = same_error(outcomes(8, lambda comm: dm.all_gather(torch.ones(comm.rank))), MismatchError)
+    assert str(error).partition("\n")[0].count("rank ") == 4
+    assert error.peers == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_different_lines_are_no_disagreement() -> None:
+    """Ranks may make the same call from two branches."""
+
+    def work(comm: Any) -> Any:
+        if comm.rank == 0:
+            return dm.all_reduce(1)
+        return dm.all_reduce(1)
+
+    assert run(2, work) == [2, 2]
+
+
+def test_no_data_moves_before_ranks_agree() -> None:
+    """Large data follows in a round of its own, and that round must not be reached."""
+
+    def work(comm: Any) -> Any:
+        record = RecordingCommunicator(comm)
+        with pytest.raises(MismatchError):
+            dm.all_reduce(torch.ones(100_000 + comm.rank), comm=record)
+        return [call.op for call in record.calls]
+
+    assert run(2, work) == [["all_gather"]] * 2
+
+
+def test_an_error_in_a_world_of_one_is_the_same_type() -> None:
+    """A script must fail in the same way before it is launched on many ranks."""
+    for name, case in CASES.items():
+        if case.peers == (0, 1, 2) or case.error is InputTypeError:
+            (outcome,) = outcomes(1, lambda comm, case=case: case.call(_AsRankOne(comm)))
+            if outcome.error is not None:
+                assert isinstance(outcome.error, case.error), name
+
+
+class _AsRankOne:
+    """Makes a case's odd rank of the only one there is."""
+
+    rank = 1
+
+    def __init__(self, comm: Any) -> None:
+        self.world_size = comm.world_size

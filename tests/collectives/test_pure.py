@@ -1,0 +1,177 @@
+"""The pure parts: manifests and their encoding, packing, frames. No world is needed to test them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distmetrics import InputTypeError, MismatchError, SingleCommunicator
+from distmetrics.collectives.exchange import exchange, frame_size, inline_capacity
+from distmetrics.collectives.manifest import LeafSpec, Manifest, agree, judge
+from distmetrics.collectives.pack import ALIGN, dtype_of, layout, pack, unpack
+from distmetrics.collectives.prepare import prepare
+from distmetrics.errors import Site
+from distmetrics.testing import run
+from tests.comm.ranks import DTYPES, same_bits
+
+names = st.text(max_size=8)
+leaf_specs = st.builds(
+    LeafSpec,
+    names,
+    st.sampled_from([str(dtype).removeprefix("torch.") for dtype in DTYPES]),
+    st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    names,
+)
+manifests = st.builds(
+    Manifest,
+    names,
+    names,
+    names,
+    st.lists(leaf_specs, max_size=4).map(tuple),
+    st.none() | st.builds(Site, names, st.integers(0), names),
+    st.none() | st.tuples(st.just("InputError"), names),
+)
+
+
+@given(manifests)
+def test_a_manifest_survives_the_wire(manifest: Manifest) -> None:
+    """Names may hold quotes, lone surrogates, anything."""
+    assert Manifest.decode(manifest.encode()) == manifest
+
+
+@given(manifests, manifests)
+def test_equal_bytes_mean_equal_manifests(one: Manifest, other: Manifest) -> None:
+    """The fast way compares bytes alone."""
+    assert (one.encode() == other.encode()) == (one == other)
+
+
+@given(st.lists(manifests, min_size=1, max_size=2).map(lambda few: [*few, *few]))
+def test_judging_bytes_is_judging_manifests(each: Sequence[Manifest]) -> None:
+    """The short cut for equal bytes must never let pass what a full comparison refuses, nor the other way round."""
+
+    def verdict(check: Any) -> str:
+        try:
+            check()
+        except (MismatchError, ValueError) as error:
+            return f"{type(error).__name__} {error}"
+        return "agreed"
+
+    one = verdict(lambda: judge([manifest.encode() for manifest in each], 0))
+    other = verdict(lambda: agree(each, 0))
+    assert one == other
+    alike = len({(m.op, m.name, m.tree, m.leaves) for m in each}) == 1
+    assert (one == "agreed") == (alike and not any(m.problem for m in each))
+
+
+dtypes = st.sampled_from(DTYPES)
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+def filled(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    return torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(dtypes, shapes, st.booleans()), max_size=8))
+def test_packed_tensors_come_out_unchanged(made: list[tuple[torch.dtype, tuple[int, ...], bool]]) -> None:
+    """Any mix of dtypes and shapes, transposed or not, and a key beside the dtype."""
+    tensors = [filled(dtype, shape, index) for index, (dtype, shape, _) in enumerate(made)]
+    tensors = [x.transpose(0, -1) if flip and x.ndim > 1 else x for x, (_, _, flip) in zip(tensors, made, strict=True)]
+    keys = ["sum" if flip else "max" for _, _, flip in made]
+    where = layout([x.dtype for x in tensors], [tuple(x.shape) for x in tensors], keys)
+    run_of_bytes = pack(tensors, where, torch.device("cpu"))
+    assert (run_of_bytes.dtype, run_of_bytes.numel()) == (torch.uint8, where.nbytes)
+    assert all(same_bits(new, old) for new, old in zip(unpack(run_of_bytes, where), tensors, strict=True))
+
+
+@given(st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=8))
+def test_a_layout_is_aligned_and_does_not_overlap(made: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
+    """Each bucket starts where any dtype may, after the end of the one before."""
+    where = layout([dtype for dtype, _ in made], [shape for _, shape in made])
+    end = 0
+    for bucket in where.buckets:
+        assert bucket.start % ALIGN == 0
+        assert bucket.start >= end
+        end = bucket.stop
+    assert where.nbytes >= end
+    assert where.nbytes % ALIGN == 0
+    assert sorted(index for bucket in where.buckets for index in bucket.members) == list(range(len(made)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_have_names(dtype: torch.dtype) -> None:
+    """A dtype travels by its name."""
+    assert dtype_of(str(dtype).removeprefix("torch.")) is dtype
+
+
+@given(st.integers(1, 100_000))
+def test_frames_are_aligned_and_bounded(world_size: int) -> None:
+    """Data starts after a quarter, so a quarter must be aligned; all frames together stay small."""
+    size = frame_size(world_size)
+    assert size // 4 % ALIGN == 0
+    assert 0 < inline_capacity(world_size) <= size - size // 4
+    assert size * world_size <= max(1 << 22, (1 << 12) * world_size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 300), st.integers(0, 40_000)), min_size=2, max_size=3),
+)
+def test_what_ranks_exchange_arrives_whole(sizes: list[tuple[int, int, int]]) -> None:
+    """Inline data on both sides of the capacity, bulk data or none, manifests on both sides of their room."""
+    letters = bytes(torch.randint(33, 120, (40_000,), generator=torch.Generator().manual_seed(0)).tolist()).decode()
+
+    def work(comm: Any) -> bool:
+        def data(rank: int, part: int) -> torch.Tensor:
+            count = sizes[rank][part]
+            return (torch.arange(count) % 251 + rank).to(torch.uint8)
+
+        seen: list[Sequence[bytes]] = []
+        manifest = Manifest(letters[: sizes[comm.rank][2]])
+        got = exchange(comm, manifest, data(comm.rank, 0), data(comm.rank, 1), seen.append)
+        for rank, (inline, bulk) in enumerate(got):
+            assert torch.equal(inline, data(rank, 0))
+            assert torch.equal(bulk, data(rank, 1))
+        assert [Manifest.decode(blob).op for blob in seen[0]] == [letters[:length] for *_, length in sizes]
+        return True
+
+    # inline data lies before bulk data in one run, so it is aligned in real use
+    sizes = [(inline // 16 * 16, bulk, length) for inline, bulk, length in sizes]
+    assert run(len(sizes), work) == [True] * len(sizes)
+
+
+def test_an_answer_that_is_no_frame_is_refused() -> None:
+    """Something else of the same size in the group, or another version: never read as data."""
+
+    class Garbled(SingleCommunicator):
+        world_size = 2
+
+        def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x, torch.ones_like(x)]
+
+    nothing = torch.empty(0, dtype=torch.uint8)
+    with pytest.raises(MismatchError, match="no frame of distmetrics"):
+        exchange(Garbled(), Manifest("x"), nothing, nothing, lambda blobs: None)
+
+
+def test_prepare_names_the_leaf_it_refuses() -> None:
+    """In a large tree the path is what a user needs."""
+    mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]})
+    assert mine.manifest.problem == (
+        "InputTypeError",
+        "['a'][1] is a str, which is no tensor and no number\nDo: for other objects call all_gather_object.",
+    )
+    with pytest.raises(InputTypeError, match=r"\['a'\]\[1\] is a str"):
+        judge([mine.manifest.encode()], 0)
+
+
+def test_numbers_become_tensors_as_wide_as_pythons() -> None:
+    """A Python float has 53 bits; as float32 it would lose half of them without a word."""
+    mine = prepare("all_gather", "", [1, 0.1, True, 1j])
+    assert [x.dtype for x in mine.tensors] == [torch.int64, torch.float64, torch.bool, torch.complex128]
+    assert mine.tensors[1].item() == 0.1

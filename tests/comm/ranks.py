@@ -1,0 +1,190 @@
+"""What ranks do in the tests of the transports; light to import, since every process imports it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import torch
+
+from distmetrics.comm.base import Communicator
+
+DTYPES = [
+    torch.bool,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.complex64,
+    torch.complex128,
+]
+REDUCED = [
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+]
+
+
+def of_rank(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor([rank, 0, 1], dtype=torch.float64).to(dtype)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Also for dtypes that torch cannot compare."""
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tolist() == other.tolist()
+
+
+def odd_tensors(rank: int) -> list[torch.Tensor]:
+    """Tensors whose memory is not what their shape suggests."""
+    base = torch.arange(12.0).reshape(3, 4) + 100 * rank
+    return [
+        torch.tensor(float(rank)),
+        torch.empty(0),
+        torch.empty(0, 3),
+        base.t(),
+        base[:, 1::2],
+        base[:1, 0],  # one element, and a stride of four
+        torch.tensor([float(rank)]).expand(5),
+        torch.complex(base, -base).conj(),
+        torch.complex(base, base).conj().imag,
+        base.clone().requires_grad_() * 2,
+    ]
+
+
+def every_dtype(comm: Communicator) -> None:
+    """Move each dtype by each operation; asserts here, where the values are."""
+    ranks = range(comm.world_size)
+    for dtype in DTYPES:
+        mine = of_rank(comm.rank, dtype)
+        rows = comm.all_gather(mine)
+        assert all(same_bits(rows[rank], of_rank(rank, dtype)) for rank in ranks), dtype
+        assert same_bits(comm.broadcast(mine, comm.world_size - 1), of_rank(comm.world_size - 1, dtype)), dtype
+        parts = comm.all_to_all([of_rank(10 * comm.rank + to, dtype) for to in ranks])
+        assert all(same_bits(parts[rank], of_rank(10 * rank + comm.rank, dtype)) for rank in ranks), dtype
+
+
+def every_reduction(comm: Communicator) -> None:
+    for dtype in REDUCED:
+        mine = torch.tensor([comm.rank + 1, 2], dtype=dtype)
+        all_ranks = torch.tensor([[rank + 1, 2] for rank in range(comm.world_size)])
+        wanted = {
+            "sum": all_ranks.sum(0),
+            "prod": all_ranks.prod(0),
+            "max": all_ranks.amax(0),
+            "min": all_ranks.amin(0),
+        }
+        for op, value in wanted.items():
+            assert same_bits(comm.all_reduce(mine, op), value.to(dtype)), (dtype, op)  # type: ignore[arg-type]
+
+
+def odd_memory(comm: Communicator) -> None:
+    for index, mine in enumerate(odd_tensors(comm.rank)):
+        everyone = [odd_tensors(rank)[index] for rank in range(comm.world_size)]
+        rows = comm.all_gather(mine)
+        assert all(same_bits(row, one.detach()) for row, one in zip(rows, everyone, strict=True)), index
+        assert not any(row.requires_grad for row in rows)
+        assert same_bits(comm.broadcast(mine, 0), everyone[0].detach()), index
+        assert torch.equal(comm.all_reduce(mine, "sum"), sum(one.detach() for one in everyone)), index
+        received = comm.all_to_all([mine] * comm.world_size)
+        assert all(same_bits(row, one.detach()) for row, one in zip(received, everyone, strict=True)), index
+
+
+def never_in_place(comm: Communicator) -> None:
+    """Neither the input changes, nor do results share memory with it or with another rank's."""
+    mine = torch.full((3,), float(comm.rank))
+    results = [
+        *comm.all_gather(mine),
+        comm.all_reduce(mine, "sum"),
+        comm.broadcast(mine, 0),
+        *comm.all_to_all([mine] * comm.world_size),
+    ]
+    comm.barrier()
+    for result in results:
+        result.fill_(-1.0)
+    comm.barrier()
+    assert mine.tolist() == [float(comm.rank)] * 3
+
+
+def refuses_misuse(comm: Communicator) -> list[str]:
+    """Wrong arguments are refused before anything is sent, so the world still works afterwards."""
+    x = torch.ones(2)
+    uneven = [torch.ones(1), *[x] * comm.world_size][: comm.world_size]
+    texts = []
+    for misuse in (
+        lambda: comm.all_to_all([x]),
+        lambda: comm.all_to_all(uneven),
+        lambda: comm.broadcast(x, comm.world_size),
+        lambda: comm.broadcast(x, -1),
+    ):
+        try:
+            misuse()
+        except ValueError as error:
+            texts.append(str(error))
+    assert comm.all_reduce(torch.tensor(1), "sum") == comm.world_size
+    return texts
+
+
+def raises_on_one(comm: Communicator, bad: int) -> Any:
+    if comm.rank == bad:
+        raise KeyError("no such column")
+    comm.barrier()
+
+
+def returns_early_on_one(comm: Communicator, bad: int) -> str:
+    comm.barrier()
+    if comm.rank == bad:
+        return "early"
+    comm.barrier()
+    return "late"
+
+
+def killed_on_one(comm: Communicator, bad: int) -> None:
+    comm.barrier()
+    if comm.rank == bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+def exits_on_one(comm: Communicator, bad: int) -> None:
+    comm.barrier()
+    if comm.rank == bad:
+        os._exit(3)
+    comm.barrier()
+
+
+def calls_again_after_a_loss(comm: Communicator, bad: int) -> list[str]:
+    """Who lost a peer once is told at once the next time, and never given another's data."""
+    if comm.rank == bad:
+        raise KeyError("no such column")
+    texts = []
+    for _ in range(2):
+        try:
+            comm.all_gather(torch.ones(2))
+        except Exception as error:  # noqa: BLE001  (the test looks at it)
+            texts.append(f"{type(error).__name__}: {error}".partition("\n")[0])
+    return texts
+
+
+def everything(comm: Communicator) -> list[str]:
+    """All that a healthy world does, in one start of its processes."""
+    every_dtype(comm)
+    every_reduction(comm)
+    odd_memory(comm)
+    never_in_place(comm)
+    return refuses_misuse(comm)

@@ -1,0 +1,75 @@
+"""The communicator of a process group that a script has set up by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from distmetrics import DistmetricsError, GroupCommunicator, all_reduce, current
+from distmetrics.comm.group import _transport_device
+from distmetrics.errors import PeerLostError
+
+
+@pytest.fixture
+def job(tmp_path: Any) -> Iterator[None]:
+    """A world of one under ``torch.distributed``, as torchrun would make it."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("job")
+def test_a_job_of_torch_distributed_is_the_default() -> None:
+    """A script under torchrun needs no ``comm=``; there is one communicator a group, which counts all calls."""
+    comm = current()
+    assert isinstance(comm, GroupCommunicator)
+    assert current() is comm
+    assert comm.calls == 0
+    comm.barrier()
+    assert all_reduce(torch.tensor(2)) == 2
+    assert GroupCommunicator.of(dist.group.WORLD).calls == 1  # a world of one sends nothing
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("job")
+def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> None:
+    """Nobody can name the peer then; the text must not pretend to, and the group is closed for good."""
+    comm = GroupCommunicator()
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("first\nConnection closed by peer")
+
+    with pytest.raises(PeerLostError, match="the connection to another rank broke") as caught:
+        comm._run(_call(), fails)
+    assert "The backend says: Connection closed by peer" in str(caught.value)
+    with pytest.raises(PeerLostError, match="the connection to another rank broke"):
+        comm.barrier()
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("job")
+def test_blame_leaves_other_errors_alone() -> None:
+    """Only a connection error of the backend may be put down to a lost peer."""
+    comm = GroupCommunicator()
+    for error in (ValueError("gloo"), RuntimeError("shape"), DistmetricsError("gloo"), RuntimeError("Broken pipe")):
+        assert comm.blame(error) is None  # the last for want of a board
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("job")
+def test_the_transport_wants_the_cpu_where_the_backend_has_one() -> None:
+    """gloo moves CPU tensors; the trip to a GPU is spared."""
+    assert _transport_device(dist.new_group([0], timeout=timedelta(seconds=5))) == torch.device("cpu")
+
+
+def _call() -> Any:
+    from distmetrics.comm.base import Call
+
+    return Call("all_gather")

@@ -1,0 +1,188 @@
+"""The small parts of the transport layer: board, communicator in force, outcomes, recording, call sites."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from distmetrics import SingleCommunicator, all_reduce, current, use
+from distmetrics.comm.base import Call, brief, call_site, current_call, fold, in_call, raise_site
+from distmetrics.comm.board import Board, Departure
+from distmetrics.comm.outcome import Outcome, settle
+from distmetrics.comm.record import Recorded, RecordingCommunicator, counted_torch_calls
+from distmetrics.errors import DivergedError, PeerLostError, Site
+from distmetrics.testing import run
+
+
+def test_the_board_hands_out_departures_in_order() -> None:
+    """Two views of one store see the same; the first one is the cause."""
+    store = dist.HashStore()
+    writer, reader = Board(store), Board(store)
+    assert reader.departures() == []
+    writer.leave(2, "raised KeyError", failed=True, calls=4)
+    writer.leave(0, "has returned", failed=False, calls=7)
+    gone = [Departure(2, 4, "raised KeyError", failed=True), Departure(0, 7, "has returned", failed=False)]
+    assert reader.departures() == gone == writer.departures()
+
+
+def test_the_board_names_only_who_will_not_come() -> None:
+    """A rank that returned after its 7th call has answered the 7th, and will never answer the 8th."""
+    board = Board(dist.HashStore())
+    board.leave(0, "has returned", failed=False, calls=7)
+    assert (board.missing(7), [gone.rank for gone in board.missing(8)]) == ([], [0])
+
+
+def test_a_death_certificate_does_not_overwrite_the_ranks_own_words() -> None:
+    """A rank that raised says why; its exit code says less."""
+    board = Board(dist.HashStore())
+    board.leave(1, "raised KeyError", failed=True)
+    board.leave_for(1, "ended with exit code 1")
+    board.leave_for(2, "was killed by SIGKILL")
+    assert [(gone.rank, gone.why) for gone in board.departures()] == [
+        (1, "raised KeyError"),
+        (2, "was killed by SIGKILL"),
+    ]
+
+
+def test_use_is_nested_and_undone_by_exceptions() -> None:
+    """A failing block must not leave its communicator in force for the rest of the process."""
+    one, two = SingleCommunicator(), SingleCommunicator()
+    with use(one):
+        with contextlib.suppress(KeyError), use(two):
+            assert current() is two
+            raise KeyError
+        assert current() is one
+    assert current() is not one
+
+
+def test_a_new_thread_starts_without_a_communicator_in_force() -> None:
+    """Context variables are per thread: a helper thread must not talk on its parent's communicator by accident."""
+    seen: list[Any] = []
+    with use(mine := SingleCommunicator()):
+        thread = threading.Thread(target=lambda: seen.append(current()))
+        thread.start()
+        thread.join()
+    assert seen[0] is not mine
+
+
+def test_settle_returns_values_in_rank_order() -> None:
+    """Ranks may end in any order."""
+    assert settle([Outcome(1, "b"), Outcome(0, "a")]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "cause"),
+    [
+        ([PeerLostError("x"), DivergedError("y"), KeyError("z")], 2),
+        ([PeerLostError("x"), DivergedError("y"), None], 1),
+        ([None, PeerLostError("x"), PeerLostError("y")], 1),
+        ([ValueError("first"), KeyError("second"), None], 0),
+    ],
+)
+def test_settle_raises_the_cause(errors: list[Exception | None], cause: int) -> None:
+    """Ranks that were let down come last, then ranks that waited in vain; among equals the lowest rank."""
+    ended = [Outcome(rank, error=error) for rank, error in enumerate(errors)]
+    with pytest.raises(type(errors[cause])) as caught:
+        settle(ended)
+    assert caught.value is errors[cause]
+    assert caught.value.__notes__[0] == f"raised on rank {cause}"
+
+
+def test_a_recorder_notes_operation_and_bytes() -> None:
+    """Rounds and bytes are claims of ours, and this is how they are counted."""
+
+    def work(comm: Any) -> list[Recorded]:
+        record = RecordingCommunicator(comm)
+        record.all_gather(torch.ones(3))
+        record.all_reduce(torch.ones(2, dtype=torch.int64), "max")
+        record.all_to_all([torch.ones(1)] * 2)
+        record.broadcast(torch.ones(5, dtype=torch.uint8), 0)
+        record.barrier()
+        assert (record.rank, record.world_size, record.device) == (comm.rank, 2, comm.device)
+        return record.calls
+
+    wanted = [("all_gather", 12), ("all_reduce max", 16), ("all_to_all", 8), ("broadcast", 5), ("barrier", 0)]
+    assert run(2, work) == [[Recorded(*call) for call in wanted]] * 2
+
+
+def test_counting_torchs_own_calls_puts_the_functions_back() -> None:
+    """They are wrapped for the block alone, also when it raises."""
+    before = dist.all_gather, dist.barrier
+    with counted_torch_calls() as calls:
+        assert dist.all_gather is not before[0]
+        with pytest.raises(ValueError, match="group"):
+            dist.barrier()  # there is no default group
+    with contextlib.suppress(KeyError), counted_torch_calls():
+        raise KeyError
+    assert calls == {"barrier": 1}
+    assert (dist.all_gather, dist.barrier) == before
+
+
+def test_fold_goes_in_rank_order() -> None:
+    """1e16 - 1e16 + 1 is 1 in this order alone: the same bits on every rank."""
+    rows = [torch.tensor([x], dtype=torch.float64) for x in (1e16, -1e16, 1.0)]
+    assert fold(rows, "sum").item() == 1.0
+    assert rows[0].item() == 1e16
+    assert fold([torch.tensor([1.0]), torch.tensor([float("nan")])], "max").isnan().all()
+
+
+def test_call_site_is_the_users_line_behind_with_statements_and_backward() -> None:
+    """``with`` enters through contextlib and backward through torch; the line to look at is the user's."""
+
+    @contextmanager
+    def ours() -> Any:
+        yield call_site()
+
+    here = call_site()
+    assert here is not None
+    assert (here.file, here.function) == (
+        "tests/comm/test_parts.py",
+        "test_call_site_is_the_users_line_behind_with_statements_and_backward",
+    )
+    with ours() as site:
+        assert site.file == "tests/comm/test_parts.py"
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            seen.append(current_call("reduce").site)
+            return grad
+
+    seen: list[Site | None] = []
+    Function.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert seen[0] is not None
+    assert seen[0].function == "backward"
+
+
+def test_raise_site_is_the_innermost_line_of_the_user() -> None:
+    """An error raised inside torch points at the user's line that called it."""
+    try:
+        torch.ones(2) @ torch.ones(3)
+    except RuntimeError as error:
+        site = raise_site(error.__traceback__)
+    assert site is not None
+    assert site.function == "test_raise_site_is_the_innermost_line_of_the_user"
+    try:
+        all_reduce("text")
+    except TypeError as error:
+        site = raise_site(error.__traceback__)
+    assert site is not None
+    assert site.function == "test_raise_site_is_the_innermost_line_of_the_user"
+
+
+def test_calls_are_named_by_the_users_call() -> None:
+    """A report says "all_reduce "val/f1"", not which transport operation it is made of."""
+    with in_call(Call('all_reduce "val/f1"', "float32[10]", Site("train.py", 8, ""))):
+        assert str(current_call("all_gather", torch.ones(3))) == 'all_reduce "val/f1" float32[10]  train.py:8'
+    assert current_call("all_gather", torch.ones(3)).op == "all_gather"
+    assert brief(torch.bfloat16, ()) == "bfloat16[]"

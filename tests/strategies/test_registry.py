@@ -1,0 +1,105 @@
+"""What ``Trainer(strategy=...)`` means, and what it can't mean."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.strategies import base
+from distmetrics.strategies.base import Strategy, available, register, resolve
+from distmetrics.strategies.ddp import DDP
+from distmetrics.strategies.ddp_spawn import DDPSpawn, find_unpicklable
+from distmetrics.strategies.single import Single
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_names():
+    assert available() == ["auto", "ddp", "ddp_spawn", "single"]
+    assert type(resolve("single", accelerator="cpu")) is Single
+    assert type(resolve("ddp", devices=2, accelerator="cpu")) is DDP
+    assert type(resolve("ddp_spawn", devices=2, accelerator="cpu")) is DDPSpawn
+
+
+def test_auto_is_one_process_or_spawned_ones():
+    assert resolve("auto", accelerator="cpu").name == "single"
+    assert resolve("auto", devices="auto", accelerator="cpu").name == "single"
+    assert resolve("auto", devices=3, accelerator="cpu").name == "ddp_spawn"
+
+
+def test_auto_joins_under_a_launcher(monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "n"}.items():
+        monkeypatch.setenv(name, value)
+    strategy = resolve("auto", devices="auto", accelerator="cpu")
+    assert (strategy.name, strategy.devices, strategy.world_size, strategy.local_rank) == ("ddp", 3, 6, 1)
+
+
+def test_an_instance_keeps_its_options():
+    strategy = DDP(find_unused_parameters=True)
+    assert resolve(strategy, devices=2, accelerator="cpu") is strategy
+    assert (strategy.options, strategy.devices) == ({"find_unused_parameters": True}, 2)
+
+
+def test_a_registered_strategy_has_a_name(monkeypatch):
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+
+    class Mine(Strategy):
+        name = "mine"
+
+    register("mine", Mine)
+    assert type(resolve("mine", accelerator="cpu")) is Mine
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"strategy": "dddp"}, "no strategy 'dddp'; there are auto, ddp"),
+        ({"strategy": "single", "devices": 2}, "runs on one device, and devices=2"),
+        ({"strategy": "ddp", "devices": 0}, "positive number or 'auto', got 0"),
+        ({"strategy": "ddp", "devices": True}, "got True"),
+        ({"strategy": "ddp", "accelerator": "tpu"}, "'cpu', 'gpu' or 'auto', got 'tpu'"),
+    ],
+)
+def test_flags_that_make_no_sense(flags, message):
+    with pytest.raises(ConfigurationError, match=message):
+        resolve(**{"accelerator": "cpu", **flags})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(ConfigurationError, match="sees no GPU"):
+        resolve("auto", accelerator="gpu")
+
+
+class Holder(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+def test_what_can_not_be_pickled_is_found():
+    lock = threading.Lock()
+    assert find_unpicklable([1, {"a": (2, 3)}], "data") is None
+    assert find_unpicklable({"a": [1, lock]}, "data") == "data['a'][1]"
+    assert find_unpicklable(Holder(nn.Sequential(Holder(lock))), "module") == "module.inner.0.inner"
+    loop = SimpleNamespace()
+    loop.me, loop.lock = loop, lock
+    assert find_unpicklable(loop, "x") == "x.lock"
+
+
+def test_the_attribute_that_can_not_be_sent_is_named():
+    def work(module):
+        raise AssertionError("never called")
+
+    strategy = resolve("ddp_spawn", devices=2, accelerator="cpu")
+    with pytest.raises(InputTypeError, match=r"module\.inner cannot be sent .*'ddp_spawn'.*lock"):
+        strategy.launch(work, Holder(threading.Lock()))

@@ -1,0 +1,100 @@
+"""Every code block of the README and the docs runs: Python blocks page by page, console blocks command by command.
+
+``<!-- no-run: reason -->`` on the line before a fence leaves a block out. A console command that ends in ``# exit N``
+must exit with N, every other with 0, and what the page shows below a command must be in its output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SAMPLE = Path(__file__).parent / "sample"  # the folder in which the pages' commands are typed
+PAGES = [ROOT / "README.md", ROOT / "lint" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int
+    language: str
+    code: str
+    skipped: bool
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    found = []
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        before = text[: match.start()].rstrip("\n").rpartition("\n")[2]
+        line = text.count("\n", 0, match.start()) + 2
+        found.append(Block(line, match[1], match[2], before.startswith("<!-- no-run: ")))
+    return found
+
+
+def run_python(page: Path, code: list[Block]) -> None:
+    namespace: dict[str, Any] = {"__name__": "docs"}
+    for block in code:
+        source = "\n" * (block.line - 1) + block.code  # so that a traceback names the page's own line
+        exec(compile(source, str(page), "exec"), namespace)
+
+
+def run_console(block: Block, folder: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'lint'}"
+    for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
+        line, *shown = part.splitlines()
+        command, _, wanted = line.partition("  # exit ")
+        if command.startswith("pip install"):
+            continue  # tests/test_wheels.py installs what users install
+        done = subprocess.run(
+            shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == int(wanted or 0), f"{command}\n{done.stdout}\n{done.stderr}"
+        for text in shown:
+            assert text in done.stdout, f"{command} does not print what the page shows:\n{text}\n\n{done.stdout}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_python(page, [b for b in blocks(page.read_text()) if b.language == "python" and not b.skipped])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_console_blocks_run(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
+    for block in blocks(page.read_text()):
+        if block.language == "console" and not block.skipped:
+            run_console(block, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_block_escapes(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        assert block.language in ("python", "console", "text", "yaml", "toml", "json"), f"{page.name}:{block.line}"
+
+
+def test_the_docs_test_can_fail(tmp_path: Path) -> None:
+    page = (
+        "```python\nx = 1\n```\n\n<!-- no-run: shown only -->\n```python\n1 / 0\n```\n\n```python\nassert x == 2\n```\n"
+    )
+    found = blocks(page)
+    assert [(b.line, b.skipped) for b in found] == [(2, False), (7, True), (11, False)]
+    with pytest.raises(AssertionError):
+        run_python(tmp_path / "page.md", [b for b in found if not b.skipped])
+    with pytest.raises(AssertionError):
+        run_console(Block(1, "console", "$ python -c 'raise SystemExit(3)'\n", skipped=False), tmp_path)
+    run_console(Block(1, "console", "$ python -c 'raise SystemExit(3)'  # exit 3\n", skipped=False), tmp_path)
+    run_console(Block(1, "console", "$ python -c 'print(12)'\n12\n", skipped=False), tmp_path)
+    with pytest.raises(AssertionError, match="does not print"):
+        run_console(Block(1, "console", "$ python -c 'print(12)'\n13\n", skipped=False), tmp_path)

@@ -1,0 +1,57 @@
+"""What an import brings along: users pay for it at every start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torchmetrics", "torcheval", "lightning", "hypothesis", "rich", "sklearn", "matplotlib", "deepspeed", "libcst")
+
+
+def loaded_by(statement: str, *, prelude: str = "") -> set[str]:
+    """Run a statement in a fresh interpreter; return the top-level modules loaded afterwards."""
+    code = (
+        f"{prelude}\n{statement}\nimport sys, json\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("module", ["distmetrics", "distmetrics.train", "distmetrics.launch.processes"])
+def test_import_loads_no_third_party_but_torch(module: str) -> None:
+    # Torch itself may bring some along: what counts is what we add to it.
+    assert not (loaded_by(f"import {module}") - loaded_by("import torch, torch.distributed")) & set(HEAVY)
+
+
+@pytest.mark.parametrize("module", ["distlint", "distlint.cli"])
+def test_import_of_the_linter_loads_no_torch(module: str) -> None:
+    assert not loaded_by(f"import {module}") & {"torch", "distmetrics", "torchmetrics"}
+
+
+def test_the_import_test_can_fail() -> None:
+    assert "rich" in loaded_by("import distmetrics", prelude="import rich")
+
+
+def test_public_names_exist_and_are_sorted() -> None:
+    import distmetrics
+
+    assert distmetrics.__all__ == sorted(distmetrics.__all__)
+    assert all(hasattr(distmetrics, name) for name in distmetrics.__all__)
+
+
+def test_without_torch_one_sentence_and_the_command() -> None:
+    code = "import sys; sys.modules['torch'] = None; import distmetrics"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "import distmetrics needs torch, which is not installed." in done.stderr
+    assert "pip install 'distmetrics[torch]'" in done.stderr
+
+
+def test_one_version() -> None:
+    import distlint
+    import distmetrics
+
+    assert distlint.__version__ == distmetrics.__version__

@@ -1,0 +1,177 @@
+"""Trees come apart and go together again unchanged, and equal trees have equal texts on every rank."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils import _pytree
+
+from distmetrics.tree import flatten, map_leaves
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Picky(namedtuple("Picky", "x y")):
+    def __new__(cls, both: Any) -> Picky:
+        return super().__new__(cls, both, both)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    loss: Any
+    rest: Any = None
+
+
+@dataclass
+class Checked:
+    value: Any
+    runs: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.runs += 1
+
+
+class ModelOutput(OrderedDict[str, Any]):
+    """Like the outputs of model libraries: a dict of a class of its own, registered with torch."""
+
+
+_pytree.register_pytree_node(
+    ModelOutput,
+    lambda output: (list(output.values()), list(output.keys())),
+    lambda values, keys: ModelOutput(zip(keys, values, strict=True)),
+)
+
+
+@pytest.mark.parametrize(
+    ("tree", "text", "paths"),
+    [
+        (1, "*", [""]),
+        (None, "None", []),
+        ([], "[]", []),
+        ((), "()", []),
+        ({}, "{}", []),
+        ([1, (2, None)], "[*, (*, None)]", ["[0]", "[1][0]"]),
+        ({"b": 1, "a": [2]}, "{'a': [*], 'b': *}", ["['a'][0]", "['b']"]),
+        ({1: 1, "1": 2}, "{1: *, '1': *}", ["[1]", "['1']"]),
+        (Point(1, [2]), "Point(x=*, y=[*])", [".x", ".y[0]"]),
+        (Frozen(1, {"k": 2}), "Frozen(loss=*, rest={'k': *})", [".loss", ".rest['k']"]),
+        (OrderedDict(b=1, a=2), "OrderedDict{'a': *, 'b': *}", ["['a']", "['b']"]),
+        (defaultdict(list, a=1), "defaultdict{'a': *}", ["['a']"]),
+        (ModelOutput(loss=1, logits=2), "ModelOutput<['loss', 'logits']>(*, *)", ["[0]", "[1]"]),
+        (deque([1, 2], maxlen=5), "deque<5>(*, *)", ["[0]", "[1]"]),
+    ],
+)
+def test_texts_and_paths(tree: Any, text: str, paths: list[str]) -> None:
+    """These texts are compared between ranks and shown in errors."""
+    leaves, spec = flatten(tree)
+    assert (spec.text, list(spec.paths)) == (text, paths)
+    again = spec.unflatten(leaves)
+    assert again == tree
+    assert type(again) is type(tree)
+
+
+def test_integer_keys_are_part_of_the_structure() -> None:
+    """Two ranks with ``{0: x}`` and ``{1: x}`` mean different things, though positions of a list look the same."""
+    assert flatten({0: 1})[1].text != flatten({1: 1})[1].text
+
+
+def test_dicts_agree_whatever_the_order_they_were_filled_in() -> None:
+    """Ranks may log in different order; each gets its own order back."""
+    first, second = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    assert flatten(first)[1] == flatten(second)[1]
+    assert flatten(first)[0] == flatten(second)[0]
+    assert list(map_leaves(lambda x: x, second)) == ["b", "a"]
+
+
+def test_a_default_dict_keeps_its_factory() -> None:
+    """The rebuilt one must still answer for keys that are not there."""
+    again = map_leaves(lambda x: x, defaultdict(list, a=1))
+    assert again["new"] == []
+
+
+def test_dataclasses_are_copied_not_constructed() -> None:
+    """A ``__post_init__`` that counts or checks must not run on the copy, nor the original change."""
+    tree = Checked(1)
+    again = map_leaves(lambda x: x + 10, tree)
+    assert (again.value, again.runs, tree.value) == (11, 11, 1)
+
+
+def test_named_tuples_with_a_constructor_of_their_own() -> None:
+    """Rebuilding goes around ``__new__``, which may want other arguments."""
+    assert map_leaves(lambda x: x + 1, Picky(1)) == (2, 2)
+
+
+def test_torch_return_types_are_trees() -> None:
+    """``torch.max(x, dim=0)`` is what users have in hand."""
+    top = torch.max(torch.tensor([[1, 5], [7, 2]]), dim=0)
+    assert [leaf.tolist() for leaf in flatten(top)[0]] == [[7, 5], [1, 0]]
+
+
+def test_unknown_containers_are_leaves() -> None:
+    """A set has no order that all ranks share; the layer above refuses it by its type."""
+    assert flatten({1, 2})[0] == [{1, 2}]
+
+
+def test_the_wrong_number_of_leaves_is_refused() -> None:
+    """A builder that ran dry would give a tree with holes."""
+    spec = flatten([1, 2])[1]
+    with pytest.raises(ValueError, match=r"the tree \[\*, \*\] has 2 leaves, got 3"):
+        spec.unflatten([1, 2, 3])
+
+
+leaf = st.integers() | st.booleans()
+keys = st.text(max_size=3) | st.integers(-3, 3)
+
+
+def grow(trees: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(trees, max_size=3),
+        st.lists(trees, max_size=3).map(tuple),
+        st.dictionaries(keys, trees, max_size=3),
+        st.dictionaries(keys, trees, max_size=3).map(OrderedDict),
+        st.builds(Point, trees, trees),
+        st.builds(Frozen, trees, trees),
+    )
+
+
+any_tree = st.recursive(leaf | st.none(), grow, max_leaves=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_tree)
+def test_round_trip(tree: Any) -> None:
+    """Whatever the nesting: same types, same values, same order of keys."""
+    leaves, spec = flatten(tree)
+    again = spec.unflatten(leaves)
+    assert again == tree
+    assert repr(again) == repr(tree)
+    assert len(leaves) == len(spec.paths) == len(set(spec.paths))
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_tree)
+def test_paths_lead_to_their_leaves(tree: Any) -> None:
+    """An error that names ``['a'][0]`` names the leaf that a user finds there."""
+    leaves, spec = flatten(tree)
+    for value, path in zip(leaves, spec.paths, strict=True):
+        assert eval(f"tree{path}", {"tree": tree}) is value
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_tree, any_tree)
+def test_equal_texts_mean_equal_structure(one: Any, other: Any) -> None:
+    """Agreement is decided on texts alone: two trees with one text must rebuild into each other."""
+    leaves, spec = flatten(one)
+    if spec.text == flatten(other)[1].text:
+        blank_one, blank_other = map_leaves(lambda _: 0, one), map_leaves(lambda _: 0, other)
+        assert blank_one == blank_other
+    assert spec.unflatten(leaves) == one

@@ -1,0 +1,69 @@
+"""Both wheels, built from this tree and installed in empty environments, as users get them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheels")]
+
+
+def call(*command: object, code: int = 0) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def build(project: Path, out: Path) -> Path:
+    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, project)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def environment(folder: Path) -> Path:
+    venv.create(folder, with_pip=True)
+    return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_distlint_wheel_needs_no_torch(tmp_path: Path) -> None:
+    wheel = build(ROOT / "lint", tmp_path / "dist")
+    assert "distlint/py.typed" in names(wheel)
+    assert all(name.startswith(("distlint/", "distlint-")) for name in names(wheel))
+    python = environment(tmp_path / "venv")
+    call(python, "-m", "pip", "install", "--quiet", wheel)
+    installed = call(python, "-m", "pip", "list")
+    assert "torch" not in installed
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "import lightning as L\n\n\nclass M(L.LightningModule):\n    def on_validation_epoch_end(self):\n"
+        "        if self.trainer.is_global_zero:\n            self.all_gather(self.x)\n"
+    )
+    assert "DL101" in call(python.parent / "distlint", "check", bad, code=1)
+    assert "collective-under-rank-guard" in call(python, "-m", "distlint", "explain", "DL101")
+
+
+def test_distmetrics_wheel(tmp_path: Path) -> None:
+    wheel = build(ROOT, tmp_path / "dist")
+    files = names(wheel)
+    assert {"distmetrics/py.typed", "distmetrics/cli/data/bad_training.py"} <= files
+    assert all(name.startswith(("distmetrics/", "distmetrics-")) for name in files)
+    python = environment(tmp_path / "venv")
+    call(python, "-m", "pip", "install", "--quiet", wheel)
+    assert "pip install 'distmetrics[torch]'" in call(python, "-c", "import distmetrics", code=1)
+    call(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[torch]")
+    program = (
+        "import torch; from distmetrics import all_gather; from distmetrics.testing import run;"
+        "print(run(2, lambda comm: all_gather(torch.tensor(comm.rank)))[1].tolist())"
+    )
+    assert "[0, 1]" in call(python, "-W", "ignore", "-c", program)

@@ -1,0 +1,71 @@
+"""The kit's worlds: the same function runs on threads and on processes, and ends the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import distmetrics as dm
+from distmetrics import DivergedError
+from distmetrics.testing import outcomes, run
+from tests.backends import both_backends, verdicts
+from tests.comm import ranks
+
+
+@both_backends
+def test_values_come_in_rank_order(backend: str) -> None:
+    """Whichever rank ends first."""
+    assert run(3, ranks_own_number, "r", backend=backend) == ["r0", "r1", "r2"]  # type: ignore[arg-type]
+
+
+def ranks_own_number(comm: Any, letter: str) -> str:
+    assert dm.current() is comm
+    return f"{letter}{comm.rank}"
+
+
+def test_threads_get_the_same_objects() -> None:
+    """As documented: with threads arguments are shared, so a test can look at what ranks did."""
+    seen: list[int] = []
+    run(3, lambda comm, box: box.append(comm.rank), seen)
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    """A typo must not run on threads and look like a test of real processes."""
+    with pytest.raises(ValueError, match="backend must be 'threads' or 'gloo', got 'nccl'"):
+        run(1, ranks_own_number, "r", backend="nccl")  # type: ignore[arg-type]
+
+
+ENDINGS = [
+    (ranks.raises_on_one, 0),
+    (ranks.raises_on_one, 2),
+    (ranks.returns_early_on_one, 0),
+    (ranks.returns_early_on_one, 2),
+]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(("fn", "bad"), ENDINGS)
+def test_threads_end_as_processes_do(fn: Any, bad: int) -> None:
+    """What a user tests on threads holds on real processes: same error types, same ranks named."""
+    on_threads, on_processes = (outcomes(3, fn, bad, backend=backend) for backend in ("threads", "gloo"))
+    assert verdicts(on_threads) == verdicts(on_processes)
+    assert [outcome.value for outcome in on_threads] == [outcome.value for outcome in on_processes]
+
+
+@both_backends
+def test_a_loop_that_is_longer_on_one_rank_is_named(backend: str) -> None:
+    """The commonest hang there is: one rank has a batch more."""
+    with pytest.raises(
+        DivergedError, match=r"^ranks 0, 2 have returned, and others still wait for it|^rank \d has returned"
+    ) as caught:
+        run(3, one_batch_more, backend=backend)  # type: ignore[arg-type]
+    assert caught.value.rank == 1
+    assert set(caught.value.peers) <= {0, 2}
+
+
+def one_batch_more(comm: Any) -> None:
+    for _ in range(3 + (comm.rank == 1)):
+        dm.all_reduce(torch.ones(2), name="loss", comm=comm)

@@ -1,0 +1,93 @@
+"""What configure_optimizers may return, and when learning rates change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.train import Trainer
+from distmetrics.train.optimizers import configured
+from tests.train.models import Logistic, loader
+
+
+def make():
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    return optimizer, StepLR(optimizer, 1, gamma=0.5)
+
+
+def test_forms():
+    optimizer, scheduler = make()
+    forms = [
+        (optimizer, 0),
+        ([optimizer], 0),
+        ((optimizer, scheduler), 1),
+        (([optimizer], [scheduler]), 1),
+        ({"optimizer": optimizer}, 0),
+        ({"optimizer": optimizer, "lr_scheduler": scheduler}, 1),
+        ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}, 1),
+    ]
+    for form, count in forms:
+        found, schedules = configured(form)
+        assert found is optimizer
+        assert [schedule.scheduler for schedule in schedules] == [scheduler] * count
+
+
+def test_forms_that_we_do_not_know():
+    optimizer, scheduler = make()
+    plateau = ReduceLROnPlateau(optimizer)
+    for form, message in [
+        (None, "returned NoneType"),
+        ([], "returned nothing"),
+        ([optimizer, optimizer], "returned SGD, SGD"),
+        ({"lr_scheduler": scheduler}, "without 'optimizer'"),
+        ({"optimizer": optimizer, "lr_scheduler": {"interval": "step"}}, "has the keys"),
+        ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "strict": 1}}, "has the keys"),
+        ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "week"}}, "got 'week'"),
+        ((optimizer, plateau), "needs a value to watch"),
+    ]:
+        with pytest.raises(ConfigurationError, match=message):
+            configured(form)
+
+
+class Scheduled(Logistic):
+    def __init__(self, make_scheduler, **options):
+        super().__init__()
+        self.make_scheduler = make_scheduler
+        self.options = options
+
+    def configure_optimizers(self):
+        self.optimizer = SGD(self.parameters(), lr=1.0)
+        return {
+            "optimizer": self.optimizer,
+            "lr_scheduler": {"scheduler": self.make_scheduler(self.optimizer)} | self.options,
+        }
+
+
+def rate_after(epochs, module, **flags):
+    trainer = Trainer(strategy="single", accelerator="cpu", max_epochs=epochs, **flags)
+    trainer.fit(module, loader(8, 2), loader(4, 4))
+    return module.optimizer.param_groups[0]["lr"]
+
+
+def halve(optimizer):
+    return StepLR(optimizer, 1, gamma=0.5)
+
+
+def test_rates_change_by_epoch_or_step():
+    assert rate_after(2, Scheduled(halve)) == 0.25
+    assert rate_after(2, Scheduled(halve, interval="step")) == 0.5**8
+    assert rate_after(2, Scheduled(halve, interval="step", frequency=3)) == 0.5**2
+
+
+def test_a_plateau_watches_a_logged_value():
+    def plateau(optimizer):
+        return ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0)
+
+    assert rate_after(3, Scheduled(plateau, monitor="val_count")) == pytest.approx(0.01)
+    rare = rate_after(5, Scheduled(plateau, monitor="val_count"), check_val_every_n_epoch=2)
+    assert rare == pytest.approx(0.1)  # validated twice: an epoch without validation has nothing to watch
+    with pytest.raises(ConfigurationError, match=r"watches 'count', and logged values are: .*val_count"):
+        rate_after(1, Scheduled(plateau, monitor="count"))

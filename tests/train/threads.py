@@ -1,0 +1,46 @@
+"""A strategy for tests: ranks are threads of this process, each with its own copy of everything.
+
+Thousands of worlds can be tried in the time that processes take for one, and a wait that can't be met is decided.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from distmetrics.collectives.ops import all_reduce
+from distmetrics.comm.threads import ThreadWorld
+from distmetrics.strategies.base import Strategy
+
+
+class Threads(Strategy):
+    name = "threads"
+    isolated = True
+
+    def bind(self, devices, accelerator):
+        self.devices = devices
+
+    def launch(self, fn, *args):
+        copies = [copy.deepcopy(args) for _ in range(self.devices)]
+        return ThreadWorld(self.devices).run(lambda comm: fn(*copies[comm.rank]))[0]
+
+    def setup(self, module, optimizers):
+        def step(batch: Any, batch_idx: int) -> Any:
+            if batch is None:
+                return sum((p * 0).sum() for p in module.parameters())
+            return module.training_step(batch, batch_idx)
+
+        return step, list(optimizers)
+
+    def step(self, loss, optimizer, *, clip=None):
+        optimizer.zero_grad()
+        loss.backward()
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        with torch.no_grad():
+            for p, total in zip(parameters, all_reduce([p.grad for p in parameters]), strict=True):
+                p.grad = total / self.devices
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
+        optimizer.step()
