@@ -7,6 +7,7 @@ peer has left ends in an error that names the peer, and not in a time-out.
 
 from __future__ import annotations
 
+import atexit
 import time
 import weakref
 from collections.abc import Sequence
@@ -21,9 +22,15 @@ from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError, compose, who
 
+if not dist.is_initialized():
+    # Its functions have the group of this moment as a default argument. Imported later, by torch._dynamo when
+    # DistributedDataParallel is made, say, it would keep the job's group alive past destroy_process_group.
+    import torch.distributed.nn.functional
+
 __all__ = ["GroupCommunicator"]
 
 _SLICE = timedelta(milliseconds=100)  # how long a wait lasts before it looks at the notice board
+_LET_GO = 0.05  # seconds at exit for the threads of groups that still live
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _DEVICE_OF = {"nccl": "cuda", "gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "xccl": "xpu", "fake": "cpu"}
 _REDUCE = {
@@ -46,10 +53,12 @@ class GroupCommunicator:
     """
 
     _by_group: ClassVar[weakref.WeakKeyDictionary[Any, GroupCommunicator]] = weakref.WeakKeyDictionary()
+    _any_made: ClassVar[bool] = False
 
     def __init__(self, group: Any = None, *, board: Board | None = None) -> None:
         # Weak: who holds a group past destroy_process_group ends with its threads running, in an abort at exit.
         self._weak_group = weakref.ref(dist.group.WORLD if group is None else group)
+        GroupCommunicator._any_made = True
         self._board = board
         self._broken: tuple[type[DistmetricsError], str, list[int]] | None = None
         self.calls = 0
@@ -204,6 +213,18 @@ class GroupCommunicator:
         while not (gone := self._board.missing(self.calls)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return gone
+
+
+@atexit.register
+def _let_go() -> None:
+    """Give the threads of groups that may still live the time to let go of the last call's tensors.
+
+    A thread of gloo that drops the last hold on a tensor of Python's needs the interpreter; when that is ending, the
+    process aborts with "terminate called without an active exception" (pytorch/pytorch#179291, #190489). Destroying the
+    group joins its threads only where nothing holds the group any more, DistributedDataParallel for one.
+    """
+    if GroupCommunicator._any_made:
+        time.sleep(_LET_GO)
 
 
 def _transport_device(group: Any) -> torch.device:

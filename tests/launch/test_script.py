@@ -45,12 +45,40 @@ def test_a_group_of_the_users_own_is_used_and_left_open():
         "trainer = Trainer(strategy='ddp', devices=1, accelerator='cpu', max_epochs=1)\n"
         "trainer.fit(Logistic(), loader(4))\n"
         "assert dist.is_initialized() and trainer.global_step == 1\n"
-        "dist.barrier()\n"
-        # torch itself keeps a group that DDP has used alive past destroy_process_group, and may abort in the way out
-        # while gloo's threads still run; that is no part of what is tested.
-        "import os; os._exit(0)\n"
+        "dist.destroy_process_group()\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_script_may_end_right_after_its_last_collective():
+    """gloo's threads may hold tensors of Python's yet, and would abort in an interpreter that is ending."""
+    done = python(
+        "import torch, torch.distributed as dist\n"
+        "from distmetrics import all_gather\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"  # holds the group
+        "all_gather(torch.ones(3))\n"
+        "for _ in range(100):\n"
+        "    dist.all_reduce(torch.ones(3), async_op=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the threads' names in /proc")
+def test_a_group_that_ddp_has_used_ends_its_threads_when_destroyed():
+    done = python(
+        "import gc, pathlib, torch, torch.distributed as dist\n"
+        "from distmetrics.comm.group import GroupCommunicator\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "GroupCommunicator.of(dist.group.WORLD).barrier()\n"
+        "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "gc.collect()\n"
+        "dist.destroy_process_group()\n"
+        "names = [task.joinpath('comm').read_text() for task in pathlib.Path('/proc/self/task').iterdir()]\n"
+        "print([name for name in names if 'gloo' in name])\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
 @pytest.mark.gloo
