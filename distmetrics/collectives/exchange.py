@@ -9,6 +9,7 @@ after the manifests have been compared.
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -90,16 +91,14 @@ def _gather_frames(comm: Communicator, manifest: Manifest, inline: Tensor, bulk:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
     size = frame_size(comm.world_size)
     area = size // 4
-    blob = manifest.encode()
-    if len(blob) > area - _HEAD.size:
-        blob = zlib.compress(blob, level=1)
-    head = _HEAD.pack(_MARK, len(blob), inline.numel(), bulk.numel()) + blob[: area - _HEAD.size]
+    blob, head, head_bytes = _head(manifest.encode(), inline.numel(), bulk.numel(), area)
     frame = torch.zeros(size, dtype=torch.uint8, device=comm.device)
-    frame[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8).to(comm.device)
+    frame[: len(head_bytes)] = head
     if inline.numel() <= size - area:
         frame[area : area + inline.numel()] = inline
-    frames = [_read_frame(row, area) for row in comm.all_gather(frame)]
-    longest = max(frame.manifest_bytes - len(frame.manifest) for frame in frames)
+    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), frame)
+    frames = [_read_frame(row, area, mine, head_bytes) for row in comm.all_gather(frame)]
+    longest = max([frame.manifest_bytes - len(frame.manifest) for frame in frames])
     if longest == 0:
         return frames
     left = torch.frombuffer(bytearray(blob[area - _HEAD.size :]) or bytearray(1), dtype=torch.uint8)
@@ -110,8 +109,21 @@ def _gather_frames(comm: Communicator, manifest: Manifest, inline: Tensor, bulk:
     ]
 
 
-def _read_frame(row: Tensor, area: int) -> _Frame:
-    mark, manifest_bytes, inline_bytes, bulk_bytes = _HEAD.unpack(to_bytes(row[: _HEAD.size]))
+@functools.lru_cache(maxsize=64)
+def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, area: int) -> tuple[bytes, Tensor, bytes]:
+    """Return the manifest as it travels, and the beginning of the frame: the same from one sync to the next."""
+    if len(blob) > area - _HEAD.size:
+        blob = zlib.compress(blob, level=1)
+    head = _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes) + blob[: area - _HEAD.size]
+    return blob, torch.frombuffer(bytearray(head), dtype=torch.uint8), head
+
+
+def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
+    """Read one rank's frame; most often its head is that of ``mine``."""
+    start = to_bytes(row[: len(head)])
+    if start == head:
+        return mine._replace(area=row[area:])
+    mark, manifest_bytes, inline_bytes, bulk_bytes = _HEAD.unpack_from(start)
     if mark != _MARK:
         raise MismatchError(
             "a rank answered with data that is no frame of distmetrics\n"
@@ -132,6 +144,7 @@ def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tenso
     return comm.all_gather(padded)
 
 
+@functools.lru_cache(maxsize=64)
 def _inflate(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
 

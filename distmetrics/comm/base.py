@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,12 @@ __all__ = [
 
 Op = Literal["sum", "prod", "max", "min"]
 OPS: tuple[str, ...] = get_args(Op)
+_PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
@@ -112,15 +118,9 @@ def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
 
     A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on another processor.
     """
-    result = rows[0].clone()
-    for row in rows[1:]:
-        if op == "sum":
-            result += row
-        elif op == "prod":
-            result *= row
-        else:
-            result = torch.maximum(result, row) if op == "max" else torch.minimum(result, row)
-    return result
+    if len(rows) == 1:
+        return rows[0].clone()
+    return functools.reduce(_PAIRWISE[op], rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import operator
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,60 +16,35 @@ from torch import Tensor
 from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.comm.base import Site
 from distmetrics.errors import StateError
-from distmetrics.state.plan import INLINE, UPDATES, Sent, sent_by
-from distmetrics.state.spec import StateSpec, StateSpecs
+from distmetrics.state.plan import UPDATES, Sent, sent_by
+from distmetrics.state.spec import StateSpec
+from distmetrics.state.structure import Structure
 
-__all__ = ["Outgoing", "Structure", "describe", "structure"]
+__all__ = ["Outgoing", "describe"]
 
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all ranks.
 _UNSENDABLE = (StateError, RuntimeError, TypeError, AttributeError, pickle.PicklingError)
 _Leaf = tuple[str, torch.dtype, tuple[int, ...], str]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Structure:
-    """What metrics have in common whatever they hold; made once for metrics of the same kinds under the same paths.
-
-    Attributes:
-        tree: a text that must be equal on all ranks.
-        order: paths of all states.
-        paths: the same, by metric.
-        kinds: of all states.
-        fixed: whether every state is of a size that does not depend on the data.
-    """
-
-    tree: str
-    order: tuple[str, ...]
-    paths: tuple[tuple[str, ...], ...]
-    kinds: tuple[str, ...]
-    fixed: bool
+_Signature = tuple[tuple[torch.dtype, tuple[int, ...], torch.device], ...]
+_signature_of = operator.attrgetter("dtype", "shape", "device")
 
 
 class Outgoing(NamedTuple):
-    """What this rank sends: the manifest, its layout, reduced and stacked states, lists as one tensor each."""
+    """What this rank sends: the manifest, its layout, reduced and stacked states, lists as one tensor each.
+
+    ``device``: where all states are, if they all are tensors on one device.
+    """
 
     manifest: Manifest
     sent: Sent
     fixed: list[Tensor]
     lists: list[Tensor]
-
-
-@functools.lru_cache(maxsize=256)
-def structure(metrics: tuple[tuple[str, str, StateSpecs], ...]) -> Structure:
-    """Describe metrics given as (path, class, states)."""
-    paths = tuple(
-        tuple(f"{path}.{spec.name}" if path else spec.name for spec in specs.each) for path, _, specs in metrics
-    )
-    texts = [f"{f'{path}: ' if path else ''}{kind}({', '.join(map(str, specs.each))})" for path, kind, specs in metrics]
-    kinds = ("sum", *(spec.kind for _, _, specs in metrics for spec in specs.each))
-    order = (UPDATES, *itertools.chain(*paths))
-    return Structure("; ".join(texts), order, paths, kinds, all(kind in INLINE for kind in kinds))
+    device: torch.device | None
 
 
 def describe(
     shape: Structure,
-    specs: Sequence[StateSpecs],
-    values: Sequence[Sequence[Any]],
+    values: Sequence[Any],
     updates: Sequence[int],
     name: str,
     site: Site | None,
@@ -82,46 +57,42 @@ def describe(
     so that every rank raises.
 
     Args:
-        shape: of the metrics; ``specs`` of each metric.
-        specs: the states of each metric.
-        values: the local values of the states, by metric.
+        shape: of the metrics.
+        values: the local values of the states, in its order.
         updates: how often each metric was updated.
         name: the user's name of the call.
         site: the user's line.
         problem: one that the caller has found already.
     """
     counts = torch.tensor(updates)
-    flat = list(itertools.chain.from_iterable(values))
-    idle = any(not count and own.each for count, own in zip(updates, specs, strict=True))
-    if shape.fixed and not idle and set(map(type, flat)) <= {Tensor}:
+    if shape.fixed and all(updates) and set(map(type, values)) <= {Tensor}:
         # By far the most common case: every state is a tensor. Its description is kept from sync to sync.
-        fixed, origins = _distinct([counts, *flat], shape.kinds)
-        signature = tuple([(value.dtype, value.shape) for value in fixed])
-        manifest, sent = _of_tensors(shape, signature, origins, name, site, problem)
-        return Outgoing(manifest, sent, fixed, [])
+        fixed, origins = _distinct([counts, *values], shape.kinds)
+        manifest, sent, device = _of_tensors(shape, tuple(map(_signature_of, fixed)), origins, name, site, problem)
+        return Outgoing(manifest, sent, fixed, [], device)
     leaves: list[_Leaf] = [(UPDATES, counts.dtype, counts.shape, "sum")]
     tensors: dict[str, Tensor] = {UPDATES: counts}
     shared: dict[int, tuple[str, _Leaf]] = {}
     try:
-        for own, paths, held, count in zip(specs, shape.paths, values, updates, strict=True):
-            for spec, path, value in zip(own.each, paths, held, strict=True) if count else ():
-                if not (type(value) is list and not value):
-                    leaves.append(_add(value, spec, path, tensors, shared))
+        for spec, path, owner, value in zip(shape.specs, shape.order[1:], shape.owners, values, strict=True):
+            if updates[owner] and not (type(value) is list and not value):
+                leaves.append(_add(value, spec, path, tensors, shared))
     except _UNSENDABLE as error:
         problem = problem or str(error)
     manifest, sent = _encode(shape, tuple(leaves), name, site, problem)
     inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
-    return Outgoing(manifest, sent, inline, bulk)
+    return Outgoing(manifest, sent, inline, bulk, None)
 
 
 def _distinct(values: list[Tensor], kinds: Sequence[str]) -> tuple[list[Tensor], tuple[int, ...]]:
     """Return what several states of one kind share once, and the place of the first for every state that shares."""
-    if len(set(map(id, values))) == len(values):
+    ids = list(map(id, values))
+    if len(set(ids)) == len(ids):
         return values, ()
-    places: dict[tuple[int, str], int] = {}
-    keys = zip(map(id, values), kinds, strict=True)
-    origins = tuple([places.setdefault(key, place) for place, key in enumerate(keys)])
-    return [value for place, value in enumerate(values) if origins[place] == place], origins
+    first: dict[tuple[int, str], int] = {}
+    places = range(len(ids))
+    origins = tuple(map(first.setdefault, zip(ids, kinds, strict=True), places))
+    return list(itertools.compress(values, map(operator.eq, origins, places))), origins
 
 
 def _add(
@@ -160,23 +131,25 @@ def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str]:
 @functools.lru_cache(maxsize=256)
 def _of_tensors(
     shape: Structure,
-    signature: tuple[tuple[torch.dtype, tuple[int, ...]], ...],
+    signature: _Signature,
     origins: tuple[int, ...],
     name: str,
     site: Site | None,
     problem: str | None,
-) -> tuple[Manifest, Sent]:
-    """Describe states that are tensors, given by (dtype, shape) and by what shares a tensor with what."""
+) -> tuple[Manifest, Sent, torch.device | None]:
+    """Describe states that are tensors, given by dtype, shape and device, and by what shares a tensor with what."""
     origins = origins or tuple(range(len(shape.order)))
     distinct = iter(signature)
     leaves: list[_Leaf] = []
     for place, (path, kind, origin) in enumerate(zip(shape.order, shape.kinds, origins, strict=True)):
         if origin == place:
-            leaves.append((path, *next(distinct), kind))
+            dtype, size, _ = next(distinct)
+            leaves.append((path, dtype, size, kind))
         else:
             first, dtype, size, note = leaves[origin]
             leaves.append((path, dtype, size, f"{note} ={first}"))
-    return _encode(shape, tuple(leaves), name, site, problem)
+    devices = {device for _, _, device in signature[1:]}  # the first are the counts
+    return *_encode(shape, tuple(leaves), name, site, problem), devices.pop() if len(devices) == 1 else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,10 +18,11 @@ from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.adapters.base import Target
-from distmetrics.state.describe import describe, structure
+from distmetrics.state.describe import describe
 from distmetrics.state.execute import execute
 from distmetrics.state.plan import UPDATES, SyncPlan
-from distmetrics.state.spec import StateSpecs
+from distmetrics.state.spec import StateSpec
+from distmetrics.state.structure import Structure, structure_of
 
 __all__ = ["sync_and_compute", "synced"]
 
@@ -76,65 +77,67 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
     """
     comm = chosen(comm)
     found = targets(metrics)
-    saved = [target.specs.fetch(target.home) for target in found]
-    values = [held[: len(target.specs.each)] for target, held in zip(found, saved, strict=True)]
+    shape = structure_of(found)
+    before = shape.read(found)
     with torch.no_grad():
-        plan, states, updates = _gather(found, values, comm, name, type(metrics).__name__)
-    try:  # everything is saved before the first change: an interrupt at any point loses nothing
-        for target, new, count in zip(found, states, updates, strict=True):
-            _put(target, new, count)
+        plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__)
+    try:  # everything is read before the first change: an interrupt at any point loses nothing
+        shape.write(found, after)
         yield plan
     finally:
-        for target, held in zip(found, saved, strict=True):
-            target.home.update(zip(target.specs.saved, held, strict=True))
-
-
-def _put(target: Target, states: Sequence[Any], updates: int) -> None:
-    """Put the state of all ranks into one metric, and mark it so that computing does not sync again."""
-    home, adapter = target.home, target.adapter
-    home.update(zip(target.specs.names, states, strict=True))
-    home.update(adapter.marks)
-    if adapter.counter:
-        home[adapter.counter] = updates
+        shape.write(found, before)
 
 
 def _gather(
-    found: Sequence[Target], values: Sequence[Sequence[Any]], comm: Communicator, name: str, given: str
-) -> tuple[SyncPlan | None, list[list[Any]], list[int]]:
-    """Return the plan, and for each target the states of all ranks and the number of updates."""
-    updates = [target.adapter.updates(target.metric) for target in found]
+    found: Sequence[Target], shape: Structure, before: Sequence[Any], comm: Communicator, name: str, given: str
+) -> tuple[SyncPlan | None, tuple[Any, ...]]:
+    """Return the plan, and all values as they are while the state of all ranks is in."""
+    values = shape.states(before)
+    updates = _updates(found, shape, before)
     if comm.world_size == 1:
-        _refuse(found, given)
-        return None, [[_copy(value) for value in held] for held in values], updates
-    specs = [target.specs for target in found]
-    shape = structure(tuple([(target.path, type(target.metric).__name__, target.specs) for target in found]))
+        _refuse(found, shape, before, given)
+        return None, shape.arrange((*map(_copy, values), *shape.marks, *updates))
     problem = None
     try:
-        _refuse(found, given)
+        _refuse(found, shape, before, given)
     except StateError as error:  # told to all ranks, in the round that they are waiting in
         problem = str(error)
-    outgoing = describe(shape, specs, values, updates, name, call_site(), problem)
+    outgoing = describe(shape, values, updates, name, call_site(), problem)
     plan, result = execute(comm, outgoing, shape.order)
-    states = [
-        _as_before(own, where, held, target.device, plan, result)
-        for target, own, where, held in zip(found, specs, shape.paths, values, strict=True)
-    ]
-    return plan, states, result[UPDATES].tolist()
+    states: Sequence[Any]
+    if shape.reduced and plan.complete and outgoing.device == comm.device:  # most syncs: all is where it belongs
+        states = [result[path] for path in shape.order[1:]]
+    else:
+        devices = [found[index].device for index in shape.counted]
+        states = [
+            _as_before(spec, path, local, devices[owner], plan, result)
+            for spec, path, local, owner in zip(shape.specs, shape.order[1:], values, shape.owners, strict=True)
+        ]
+    return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist()))
 
 
-def _refuse(found: Sequence[Target], given: str) -> None:
+def _updates(found: Sequence[Target], shape: Structure, before: Sequence[Any]) -> Sequence[int]:
+    """Return how often each metric was updated; most say so in their mapping, the others are asked."""
+    counts = shape.counts(before)
+    if len(counts) == len(shape.counted) and all(counts):
+        return counts
+    asked = [found[index] for index in shape.counted]
+    return [target.adapter.updates(target.metric) for target in asked]
+
+
+def _refuse(found: Sequence[Target], shape: Structure, before: Sequence[Any], given: str) -> None:
     """Raise for what cannot be synced, whatever the other ranks have."""
     if not found:
         raise StateError(
             f"a {given} holds no metric that distmetrics knows\n"
             "Do: pass a torchmetrics metric or MetricCollection, or a mapping, sequence or module that holds some."
         )
-    for target in found:
-        if target.adapter.is_synced(target.metric):
-            raise StateError(
-                f"the metric {target.path or type(target.metric).__name__} holds the state of all ranks already\n"
-                "Do: inside a block of synced(…) call compute() alone; a second sync would count every rank again."
-            )
+    if any(shape.flags(before)):
+        target = next(target for target in found if target.home.get(target.adapter.flag))
+        raise StateError(
+            f"the metric {target.path or type(target.metric).__name__} holds the state of all ranks already\n"
+            "Do: inside a block of synced(…) call compute() alone; a second sync would count every rank again."
+        )
 
 
 def _copy(value: Any) -> Any:
@@ -143,30 +146,16 @@ def _copy(value: Any) -> Any:
 
 
 def _as_before(
-    specs: StateSpecs,
-    paths: Sequence[str],
-    values: Sequence[Any],
-    device: torch.device,
-    plan: SyncPlan,
-    result: Mapping[str, Any],
-) -> list[Any]:
-    """Give the combined states of one metric the types and the device that its code expects."""
-    if specs.reduced and plan.complete:  # most metrics: nothing to do but to find the way back to the metric's device
-        states = [result[path] for path in paths]
-        return states if not states or states[0].device == device else [state.to(device) for state in states]
-    states = []
-    for spec, path, local in zip(specs.each, paths, values, strict=True):
-        state = result.get(path, _ABSENT)
-        if state is _ABSENT:
-            state = _copy(local)  # no rank has touched it
-        else:
-            if isinstance(state, list):
-                state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
-            elif state.device != device:
-                state = state.to(device)
-            if spec.finish is not None and plan.contributors[path] > 1:
-                state = spec.finish(state)
-            elif spec.kind == "cat" and isinstance(local, list):
-                state = [state]
-        states.append(state)
-    return states
+    spec: StateSpec, path: str, local: Any, device: torch.device, plan: SyncPlan, result: Mapping[str, Any]
+) -> Any:
+    """Give a combined state the type and the device that its metric's code expects."""
+    state = result.get(path, _ABSENT)
+    if state is _ABSENT:
+        return _copy(local)  # no rank has touched it
+    if isinstance(state, list):
+        state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
+    elif state.device != device:
+        state = state.to(device)
+    if spec.finish is not None and plan.contributors[path] > 1:
+        return spec.finish(state)
+    return [state] if spec.kind == "cat" and isinstance(local, list) else state

@@ -21,6 +21,7 @@ class Adapter(Protocol):
     Attributes:
         marks: what else to set there while the state of all ranks is in, so that computing needs no further sync.
         counter: name under which the number of updates is kept, or "".
+        flag: name of the mark that tells that the state of all ranks is in, or "".
     """
 
     @property
@@ -30,6 +31,11 @@ class Adapter(Protocol):
 
     @property
     def counter(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def flag(self) -> str:
         """See the class."""
         ...
 
@@ -43,10 +49,6 @@ class Adapter(Protocol):
 
     def updates(self, metric: Any) -> int:
         """Return how often the metric was updated here; a metric that never was has nothing to add to the whole."""
-        ...
-
-    def is_synced(self, metric: Any) -> bool:
-        """Return whether the metric holds the state of all ranks now."""
         ...
 
 

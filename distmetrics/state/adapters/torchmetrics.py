@@ -38,6 +38,7 @@ class TorchmetricsAdapter:
 
     marks: Mapping[str, Any] = _SYNCED
     counter = _COUNTER
+    flag = "_is_synced"
 
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
@@ -53,10 +54,6 @@ class TorchmetricsAdapter:
         if metric._update_count:
             return int(metric._update_count)
         return 0 if all(_is_default(metric, name) for name in metric._defaults) else 1
-
-    def is_synced(self, metric: Metric) -> bool:
-        """Return torchmetrics' own flag, which is among our marks too."""
-        return metric._is_synced
 
 
 class DelegatingAdapter(TorchmetricsAdapter):
@@ -80,6 +77,7 @@ class CollectionAdapter:
 
     marks: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
     counter = ""
+    flag = ""
 
     def specs(self, metric: MetricCollection) -> StateSpecs:
         """A collection has no state of its own."""
@@ -92,10 +90,6 @@ class CollectionAdapter:
     def updates(self, metric: MetricCollection) -> int:
         """A collection has no state of its own."""
         return 0
-
-    def is_synced(self, metric: MetricCollection) -> bool:
-        """A collection has no state of its own."""
-        return False
 
 
 _KEPT = (*_SYNCED, _COUNTER)
