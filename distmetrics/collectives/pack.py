@@ -7,6 +7,7 @@ bucket is one ``torch.cat`` to build and one operation to reduce, however many t
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 __all__ = ["Bucket", "Layout", "dtype_of", "layout", "pack", "unpack"]
 
+_device_of = operator.attrgetter("device")
 ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
 
 
@@ -45,9 +47,9 @@ class Bucket:
         """Lay the members' tensors, given in their order, side by side."""
         flat: list[Tensor] = []
         start = 0
-        for shape, count, _ in self.groups:  # vectors need nothing, scalars one stack: most states are one of these
+        for shape, count, _ in self.groups:  # vectors need nothing, the rest one operation a shape
             group = tensors[start : start + count]
-            flat += group if len(shape) == 1 else [x.reshape(-1) for x in group] if shape else [torch.stack(group)]
+            flat += group if len(shape) == 1 else [torch.cat(group).reshape(-1) if shape else torch.stack(group)]
             start += count
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
@@ -111,7 +113,9 @@ def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tens
     with torch.no_grad():
         for bucket in where.buckets:
             parts = [tensors[index] for index in bucket.members]
-            bucket.view(run).copy_(bucket.join([x if x.device == device else x.to(device) for x in parts]))
+            if set(map(_device_of, parts)) != {device}:
+                parts = [x.to(device) for x in parts]
+            bucket.view(run).copy_(bucket.join(parts))
     return run
 
 

@@ -45,9 +45,10 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
     runs = exchange(comm, mine.manifest, rides, bulk, judge)
     (sync,) = made
     if sync.rides_along:
-        rows = [_align(run, sent, sync) for (run, _), sent in zip(runs, sync.sent, strict=True)]
+        each = zip(runs, sync.alike, sync.sent, strict=True)
+        rows = [run if alike else _align(run, sent, sync) for (run, _), alike, sent in each]
     else:
-        rows = [_align(inline, mine.sent, sync)]
+        rows = [inline if sync.alike[comm.rank] else _align(inline, mine.sent, sync)]
     result = _combine_fixed(rows, sync, comm)
     if sync.lists:
         _combine_lists([run for _, run in runs], sync, result)
@@ -58,8 +59,6 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
 
 def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
     """Bring one rank's states into the layout that all share; what it lacks is filled with what changes nothing."""
-    if sent.inline == sync.agreed and sent.inline_paths == sync.paths:
-        return run
     have = unpack(run, sent.inline)
     tensors: list[Tensor] = [run] * len(sync.paths)
     for bucket in sync.agreed.buckets:
@@ -86,7 +85,7 @@ def _neutral(bucket: Bucket) -> float | int | bool:
 def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -> dict[str, Any]:
     """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
     result: dict[str, Any] = {}
-    for bucket in sync.agreed.buckets:
+    for place, bucket in enumerate(sync.agreed.buckets):
         views = [bucket.view(row) for row in rows]
         if bucket.key == "stack":
             all_rows = torch.stack(views if sync.rides_along else comm.all_gather(views[0]))
@@ -97,7 +96,7 @@ def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -
                 result[path] = here[0] if len(here) == 1 else here  # one rank's state needs no stack
             continue
         whole = _fold(views, bucket, sync.rides_along, comm)
-        paths = [sync.paths[index] for index in bucket.members]
+        paths = sync.bucket_paths[place]
         result.update(zip(paths, bucket.split(whole), strict=True))
         for path in paths if bucket.key == "mean" else ():
             if sync.contributors[path] > 1:

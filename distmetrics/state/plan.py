@@ -78,6 +78,8 @@ class SyncPlan:
         lists: the states that have a length of their own on each rank.
         aliases: ``(path, other)`` for each state that is the same tensor as another's on all ranks.
         complete: whether every state of the metrics is among ``states``.
+        bucket_paths: of the states in each bucket of the agreed layout.
+        alike: for each rank, whether what it sends has the agreed layout already.
     """
 
     states: tuple[StatePlan, ...]
@@ -89,6 +91,8 @@ class SyncPlan:
     lists: tuple[StatePlan, ...]
     aliases: tuple[tuple[str, str], ...]
     complete: bool
+    bucket_paths: tuple[tuple[str, ...], ...]
+    alike: tuple[bool, ...]
 
     @property
     def rounds(self) -> int:
@@ -152,7 +156,11 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     aliases = tuple((state.path, state.same_as) for state in states if state.same_as is not None)
     paths = tuple(state.path for state in fixed)
     complete = len(states) == len(order)
-    return SyncPlan(states, agreed, paths, sent, rides_along, contributors, lists, aliases, complete)
+    bucket_paths = tuple(tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets)
+    alike = tuple(each.inline == agreed and each.inline_paths == paths for each in sent)
+    return SyncPlan(
+        states, agreed, paths, sent, rides_along, contributors, lists, aliases, complete, bucket_paths, alike
+    )
 
 
 def sent_by(leaves: Sequence[LeafSpec]) -> Sent:

@@ -16,16 +16,17 @@ __all__ = ["Adapter", "Target", "compute", "targets"]
 
 def targets(metrics: Any) -> list[Target]:
     """Return every metric with states of its own in ``metrics``, each once, in an order that all ranks share."""
-    seen: set[int] = set()
+    found = [target for path, root in _roots(metrics, "") for target in _metrics_of(root, path)]
+    once = {id(target.metric): target for target in reversed(found)}
+    if len(once) == len(found) == len({target.path for target in found}):
+        return found
     taken: set[str] = set()
-    found: list[Target] = []
-    for path, root in _roots(metrics, ""):
-        for target in _metrics_of(root, path):
-            if id(target.metric) not in seen:
-                seen.add(id(target.metric))
-                found.append(target if target.path not in taken else target._replace(path=_another(target.path, taken)))
-                taken.add(found[-1].path)
-    return found
+    kept: list[Target] = []
+    for target in found:
+        if once[id(target.metric)] is target:
+            kept.append(target if target.path not in taken else target._replace(path=_another(target.path, taken)))
+            taken.add(kept[-1].path)
+    return kept
 
 
 def compute(metrics: Any) -> Any:
@@ -75,5 +76,6 @@ def _is_metric(value: Any) -> bool:
     """Whether torchmetrics made it; who never imported torchmetrics has no metric of it."""
     torchmetrics = sys.modules.get("torchmetrics")
     return torchmetrics is not None and isinstance(
-        value, torchmetrics.Metric | torchmetrics.MetricCollection | torchmetrics.MetricTracker
+        value,
+        (torchmetrics.Metric, torchmetrics.MetricCollection, torchmetrics.MetricTracker),
     )

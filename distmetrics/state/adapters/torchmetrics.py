@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -113,9 +114,21 @@ class _Roster(NamedTuple):
 
     collection: weakref.ref[MetricCollection]
     path: str
-    members: list[int]
-    reductions: list[tuple[dict[str, Any], int]]
+    reductions: list[dict[str, Any]]
+    states: list[int]
+    members: list[Metric]
     metrics: list[Target]
+
+    def holds(self, collection: MetricCollection, path: str) -> bool:
+        """Whether the collection has the same members, and they have the same number of states."""
+        modules = collection._modules.values()
+        return (
+            self.collection() is collection
+            and self.path == path
+            and len(self.members) == len(modules)
+            and all(map(operator.is_, self.members, modules))
+            and self.states == list(map(len, self.reductions))
+        )
 
 
 _rosters: dict[int, _Roster] = {}
@@ -123,27 +136,37 @@ _rosters: dict[int, _Roster] = {}
 
 def _members(collection: MetricCollection, path: str) -> list[Target]:
     """Find the metrics of a collection, which is the same work at every sync: remembered while nothing changes."""
-    collection._compute_groups_create_state_ref()  # members of a group share state once the collection was asked
+    _share_in_groups(collection)
     itself = Target(path, collection, _COLLECTIONS, _GROUPS_ONLY, collection.__dict__)
     key = id(collection)
     known = _rosters.get(key)
-    members = list(map(id, collection._modules.values()))
-    if (
-        known is not None
-        and known.collection() is collection
-        and known.path == path
-        and known.members == members
-        and all(len(own) == size for own, size in known.reductions)
-    ):
+    if known is not None and known.holds(collection, path):
         return [itself, *known.metrics]
     found: list[Target] = []
     for name, child in collection._modules.items():
         _collect(child, f"{path}.{name}" if path else name, found)
-    if [id(target.metric) for target in found] == members:  # flat: no wrappers, whose children may change unseen
-        own = [(target.metric._reductions, len(target.metric._reductions)) for target in found]
+    members = [target.metric for target in found]
+    if list(map(id, members)) == list(map(id, collection._modules.values())):  # no wrappers, whose children may change
+        reductions = [metric._reductions for metric in members]
         ref = weakref.ref(collection, lambda _: _rosters.pop(key, None))
-        _rosters[key] = _Roster(ref, path, members, own, found)
+        _rosters[key] = _Roster(ref, path, reductions, list(map(len, reductions)), members, found)
     return [itself, *found]
+
+
+def _share_in_groups(collection: MetricCollection) -> None:
+    """Give the members of a compute group the first one's state, as the collection does when it is asked for them.
+
+    Only the first of a group is updated. The collection's own method goes through ``nn.Module.__setattr__`` for every
+    state, which costs more than the rest of a sync.
+    """
+    if collection._state_is_copy:
+        collection._compute_groups_create_state_ref()  # the members' states are their own: leaves them so
+        return
+    for first, *others in collection._groups.values():
+        home = collection._modules[first].__dict__
+        shared = {name: home[name] for name in (*home["_defaults"], _COUNTER)}
+        for other in others:
+            collection._modules[other].__dict__.update(shared)
 
 
 def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
