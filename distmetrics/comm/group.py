@@ -93,7 +93,7 @@ class GroupCommunicator:
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Every rank's ``x``, in rank order."""
         flat = self._bytes(x)
-        stride = -(-flat.numel() // _ALIGN) * _ALIGN  # each row can be viewed as any dtype
+        stride = (flat.numel() // _ALIGN + 1) * _ALIGN  # each row can be viewed as any dtype, even one without elements
         rows = list(flat.new_empty(self.world_size, stride)[:, : flat.numel()].unbind())
         # The group's own method: what torch's function checks before it comes to this is so here, and costs as much
         # as a tenth of the collective.
