@@ -76,8 +76,10 @@ def exchange(
     with in_call(manifest.call()):
         frames = _gather_frames(comm, manifest, inline, bulk)
         judge([_inflate(frame.manifest) for frame in frames])
-        rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
         sizes = [f.bulk_bytes + (f.inline_bytes if f.inline_bytes > capacity else 0) for f in frames]
+        if not any(sizes):
+            return [(frame.area[: frame.inline_bytes], bulk[:0]) for frame in frames]
+        rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
         rests = _gather_padded(comm, rest, max(sizes))
     result = []
     for frame, row in zip(frames, rests, strict=True):
@@ -136,9 +138,7 @@ def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
 
 
 def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
-    """Gather runs of different length, each padded to the longest; no collective where there is nothing to send."""
-    if longest == 0:
-        return [torch.empty(0, dtype=torch.uint8, device=comm.device)] * comm.world_size
+    """Gather runs of different length, each padded to the longest."""
     padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
     used = min(data.numel(), longest)
     padded[:used] = data[:used]

@@ -107,13 +107,16 @@ def layout(
     return Layout(tuple(placed), tuple(shapes), start)
 
 
-def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tensor:
-    """Copy tensors into one uint8 run on ``device``, as ``where`` says."""
+def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device, *, together: bool = False) -> Tensor:
+    """Copy tensors into one uint8 run on ``device``, as ``where`` says.
+
+    ``together``: the tensors are known to be on one device, and need not be asked.
+    """
     run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device)
     with torch.no_grad():
         for bucket in where.buckets:
             parts = [tensors[index] for index in bucket.members]
-            if set(map(_device_of, parts)) != {device}:
+            if not together and len(set(map(_device_of, parts))) > 1:
                 parts = [x.to(device) for x in parts]
             bucket.view(run).copy_(bucket.join(parts))
     return run

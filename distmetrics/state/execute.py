@@ -19,6 +19,8 @@ from distmetrics.state.plan import Sent, StatePlan, SyncPlan, plan
 
 __all__ = ["execute"]
 
+_CPU = torch.device("cpu")
+
 
 def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple[SyncPlan, dict[str, Any]]:
     """Agree on a plan, move the data, combine it.
@@ -34,7 +36,7 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
     """
     capacity = inline_capacity(comm.world_size)
-    inline = pack(mine.fixed, mine.sent.inline, comm.device)
+    inline = pack(mine.fixed, mine.sent.inline, comm.device, together=mine.device == _CPU)  # the counts are on the CPU
     bulk = pack(mine.lists, mine.sent.bulk, comm.device)
     made: list[SyncPlan] = []
 

@@ -80,8 +80,7 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
     ]
     each = tuple(spec for _, _, specs, _ in metrics for spec in specs.each)
     counted = tuple(index for index, (*_, specs, how) in enumerate(metrics) if specs.each or how.counter)
-    place = {index: place for place, index in enumerate(counted)}
-    owners = tuple(place[index] for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each)
+    owners = tuple(counted.index(index) for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each)
     return Structure(
         tree="; ".join(texts),
         order=(UPDATES, *paths),
