@@ -4,12 +4,17 @@ A transport may abort when ranks send different numbers of bytes, so what the ro
 call: a frame. It holds the manifest and, where it fits, the data. So a call of small tensors costs one collective, and
 ranks that mean different calls still meet in equal frames and learn of it. What does not fit follows in a second round,
 after the manifests have been compared.
+
+In a large world even frames are too much to send to everyone. There the first round is one max-reduce of a hash h and
+of -h: the two maxima are each other's negatives only where all ranks sent the same, and then nobody needs to read what
+the others mean. Frames follow only where the hashes differ.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -22,12 +27,14 @@ from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.base import Communicator, in_call
 from distmetrics.errors import MismatchError
 
-__all__ = ["Judge", "exchange", "inline_capacity", "to_bytes"]
+__all__ = ["LARGE_WORLD", "Judge", "exchange", "inline_capacity", "to_bytes"]
 
 Judge = Callable[[Sequence[bytes]], None]
 _HEAD = struct.Struct("<QQQQ")  # mark and protocol; bytes of the manifest, of the inline and of the bulk data
 _MARK = 0x646D6574_00000001  # "dmet", protocol 1
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
+LARGE_WORLD = 256  # ranks above which hashes are compared first; up to here all frames together are at most 4 MiB
+_HASH_WORDS = 4
 
 
 class _Frame(NamedTuple):
@@ -51,8 +58,11 @@ def frame_size(world_size: int) -> int:
 
 
 def inline_capacity(world_size: int) -> int:
-    """Return how many bytes of data ride along in a frame; the other quarter is the manifest's."""
-    return frame_size(world_size) // 4 * 3
+    """Return how many bytes of data ride along in a frame; the other quarter is the manifest's.
+
+    None in a large world, where data that can be reduced is, and so does not grow with the world.
+    """
+    return 0 if world_size > LARGE_WORLD else frame_size(world_size) // 4 * 3
 
 
 def exchange(
@@ -74,6 +84,9 @@ def exchange(
         return [(inline, bulk)]
     capacity = inline_capacity(comm.world_size)
     with in_call(manifest.call()):
+        if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
+            judge([manifest.encode()] * comm.world_size)
+            return _gather_alike(comm, inline, bulk)
         frames = _gather_frames(comm, manifest, inline, bulk)
         judge([_inflate(frame.manifest) for frame in frames])
         sizes = [f.bulk_bytes + (f.inline_bytes if f.inline_bytes > capacity else 0) for f in frames]
@@ -90,6 +103,24 @@ def exchange(
     return result
 
 
+def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
+    """Whether all ranks have the same manifest and the same sizes, by a max-reduce of a few numbers."""
+    text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel())
+    digest = hashlib.blake2b(text, digest_size=8 * _HASH_WORDS).digest()
+    mine = torch.tensor(struct.unpack(f"<{_HASH_WORDS}q", digest)) >> 1  # so that -h is in range as well
+    largest, smallest = comm.all_reduce(torch.cat([mine, -mine]).to(comm.device), "max").chunk(2)
+    return torch.equal(largest, -smallest)
+
+
+def _gather_alike(comm: Communicator, inline: Tensor, bulk: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Gather data of which all ranks have equally much."""
+    if inline.numel() + bulk.numel() == 0:
+        return [(inline, bulk)] * comm.world_size
+    rest = torch.cat([inline, bulk])
+    rows = _gather_padded(comm, rest, rest.numel())
+    return [(row[: inline.numel()], row[inline.numel() : rest.numel()]) for row in rows]
+
+
 def _gather_frames(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
     size = frame_size(comm.world_size)
@@ -97,7 +128,7 @@ def _gather_frames(comm: Communicator, manifest: Manifest, inline: Tensor, bulk:
     blob, head, head_bytes = _head(manifest.encode(), inline.numel(), bulk.numel(), area)
     frame = torch.zeros(size, dtype=torch.uint8, device=comm.device)
     frame[: len(head_bytes)] = head
-    if inline.numel() <= size - area:
+    if inline.numel() <= inline_capacity(comm.world_size):
         frame[area : area + inline.numel()] = inline
     mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), frame)
     frames = [_read_frame(row, area, mine, head_bytes) for row in comm.all_gather(frame)]

@@ -140,7 +140,8 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     Raises:
         MismatchError: the metrics differ between ranks, or a state has shapes that do not go together.
     """
-    manifests = [Manifest.decode(blob) for blob in blobs]
+    decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}  # most often all ranks' are one
+    manifests = [decoded[blob] for blob in blobs]
     agree(manifests, rank, leaf_key=None)
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
@@ -149,7 +150,8 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     states = tuple(_state(path, by_path, manifests, rank) for path in order if by_path[path])
     fixed = [state for state in states if state.kind in INLINE and state.same_as is None]
     agreed = layout([s.dtype for s in fixed], [s.shape for s in fixed], [s.kind for s in fixed])
-    sent = tuple(sent_by(manifest.leaves) for manifest in manifests)
+    layouts = {blob: sent_by(manifest.leaves) for blob, manifest in decoded.items()}
+    sent = tuple(layouts[blob] for blob in blobs)
     contributors = {state.path: len(state.ranks) for state in states}
     rides_along = max(agreed.nbytes, *(each.inline.nbytes for each in sent)) <= capacity
     lists = tuple(state for state in states if state.kind not in INLINE and state.same_as is None)
