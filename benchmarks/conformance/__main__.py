@@ -1,0 +1,118 @@
+"""Run the benchmark: ``python -m benchmarks.conformance``, with the extra ``bench-conformance`` installed.
+
+python -m benchmarks.conformance                                 # everything, to benchmarks/results
+python -m benchmarks.conformance --only 'AUROC|Retrieval'        # a part, printed only
+python -m benchmarks.conformance --backend gloo --sample 60      # do threads and processes agree?
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.conformance.absent import absent
+from benchmarks.conformance.case import LAYOUTS, Case
+from benchmarks.conformance.catalogue import cases
+from benchmarks.conformance.measure import Plan, measure
+from benchmarks.conformance.report import Report, counts, disagreements
+from benchmarks.conformance.verdict import Row
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--only", default="", help="run the cases whose name matches this regular expression")
+    ask.add_argument("--world-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    ask.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
+    ask.add_argument("--backend", choices=["threads", "gloo"], default="threads", help="gloo: the sample, and no peer")
+    ask.add_argument("--sample", type=int, default=60, help="classes that distmetrics also syncs on gloo, 3 ranks")
+    ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
+    ask.add_argument("--limit", type=float, default=20.0, help="seconds after which a case hangs")
+    ask.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    ask.add_argument("--out", type=Path, help=f"folder of the results; default {RESULTS.name}/ if everything is run")
+    return ask.parse_args(words)
+
+
+def spread(names: Sequence[str], count: int) -> frozenset[str]:
+    """Choose one construction each of ``count`` classes, evenly over the catalogue."""
+    firsts = list({name.partition("[")[0]: name for name in reversed(names)}.values())[::-1]
+    count = min(count, len(firsts))
+    return frozenset(firsts[index * len(firsts) // count] for index in range(count))
+
+
+def main() -> int:
+    """Run, print, write; the exit code says whether distmetrics was right wherever it can be."""
+    args = options()
+    chosen = [case for name, case in cases().items() if re.search(args.only, name)]
+    sample = spread([case.name for case in chosen], args.sample)
+    if args.backend == "gloo":
+        chosen = [case for case in chosen if case.name in sample]
+    sizes = [] if args.backend == "gloo" else args.world_sizes
+    peer = args.backend == "threads" and not args.no_peer
+    plan = Plan(sizes, args.layouts, peer, sample, [3], args.limit)
+    start = time.monotonic()
+    rows, missing = _run(chosen, plan, args.jobs)
+    took = time.monotonic() - start
+    causes = {case.name: case.cause for case in chosen if case.cause}
+    report = Report(rows, causes, absent() | missing, _facts(took))
+    whole = args == options([]) or args.out
+    if whole:
+        report.write(args.out or RESULTS)
+    return _summary(report, took)
+
+
+def _run(chosen: Sequence[Case], plan: Plan, jobs: int) -> tuple[list[Row], dict[str, str]]:
+    """Run the cases, one line each; return the rows and the classes that cannot be constructed here."""
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    for number, (case, found, why) in enumerate(measure(chosen, plan, jobs), 1):
+        rows += found
+        if why:
+            missing[case.name] = why
+        words = [f"{library}: {_tally(found, library)}" for library in ("distmetrics", "torchmetrics")]
+        print(f"{number:4} of {len(chosen)}  {case.name:48} {why or '   '.join(words)}", flush=True)
+    return rows, missing
+
+
+def _tally(rows: Sequence[Row], library: str) -> str:
+    found = counts(row for row in rows if row.library == library)
+    return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n) or "–"
+
+
+def _facts(took: float) -> dict[str, str]:
+    packages = ("torch", "torchmetrics", "numpy")
+    return {
+        "command": f"`python -m benchmarks.conformance {shlex.join(sys.argv[1:])}`".replace(" `", "`"),
+        "versions": ", ".join(
+            [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+        ),
+        "duration": f"{took / 60:.0f} min",
+    }
+
+
+def _summary(report: Report, took: float) -> int:
+    """Print the totals and what is not right; return the exit code."""
+    for library in ("distmetrics", "torchmetrics"):
+        found = [row for row in report.rows if row.library == library]
+        print(f"{library}: {_tally(found, library)}, {len({row.kind for row in found})} classes")
+    bad = [row for row in report.rows if row.library == "distmetrics" and row.verdict != "ok"]
+    unexplained = [row for row in bad if row.name not in report.causes]
+    for row in unexplained:
+        print(f"  {row.verdict:6} {row.name}, {row.transport}, W = {row.world_size}, {row.layout}: {row.detail}")
+    apart = disagreements(report.rows)
+    print(f"threads and gloo disagree {len(apart)} times", *apart, sep="\n  ")
+    print(f"took {took:.0f} s")
+    return 1 if unexplained or apart else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

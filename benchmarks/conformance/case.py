@@ -1,0 +1,92 @@
+"""What is run: a metric, how its batches are made, and how they are dealt to ranks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["LAYOUTS", "Batch", "Case", "batches", "deal"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of one ``metric.update(...)``."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A metric as it is constructed, and a source of batches for it.
+
+    Attributes:
+        name: the class, with what is special about this construction in brackets: ``BinaryAUROC[thresholds=8]``.
+        group: torchmetrics' subpackage.
+        make: constructs the metric.
+        batch: makes a batch of n samples.
+        cause: why no sync can give the single process's value, where the metric's own definition forbids it.
+    """
+
+    name: str
+    group: str
+    make: Callable[[], Any]
+    batch: Callable[[torch.Generator, int], Batch]
+    cause: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The class alone."""
+        return self.name.partition("[")[0]
+
+
+def _even(rank: int) -> list[int]:
+    return [4, 4, 4]
+
+
+def _ragged(rank: int) -> list[int]:
+    return [3 + rank % 3, 1 + (2 * rank + 1) % 4, 2]
+
+
+def _uneven_counts(rank: int) -> list[int]:
+    return [3] * (1 + (2 * rank + 1) % 3)
+
+
+def _ones(rank: int) -> list[int]:
+    return [1] * (3 + rank % 2)
+
+
+def _one(world_size: int) -> int:
+    return world_size // 2
+
+
+# Name → sizes of one rank's batches, and whether the rank has any.
+LAYOUTS: dict[str, tuple[Callable[[int], list[int]], Callable[[int, int], bool]]] = {
+    "even": (_even, lambda rank, size: True),
+    "ragged": (_ragged, lambda rank, size: True),
+    "batch counts": (_uneven_counts, lambda rank, size: True),
+    "size 1": (_ones, lambda rank, size: True),
+    "empty first": (_ragged, lambda rank, size: rank != 0),
+    "empty last": (_ragged, lambda rank, size: rank != size - 1),
+    "empty but one": (_ragged, lambda rank, size: rank == _one(size)),
+}
+
+
+def deal(layout: str, world_size: int) -> list[list[int]]:
+    """Return the sizes of every rank's batches."""
+    sizes, has_data = LAYOUTS[layout]
+    return [sizes(rank) if has_data(rank, world_size) else [] for rank in range(world_size)]
+
+
+def batches(case: Case, layout: str, world_size: int, rank: int) -> list[Batch]:
+    """Make one rank's batches: the same ones whoever asks, in whatever process."""
+    made = []
+    for index, size in enumerate(deal(layout, world_size)[rank]):
+        generator = torch.Generator()
+        generator.manual_seed(zlib.crc32(f"{case.kind}/{layout}/{rank}/{index}".encode()))
+        made.append(case.batch(generator, size))
+    return made

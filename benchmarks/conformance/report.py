@@ -1,0 +1,142 @@
+"""The results as CSV, one row a case, world size and layout, and as Markdown, one row a class."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.conformance.verdict import VERDICTS, Row
+
+__all__ = ["Report", "counts", "disagreements"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a run has found.
+
+    Attributes:
+        rows: the verdicts.
+        causes: case → why its value cannot be that of a single process, by its own definition.
+        absent: class → why it was not run.
+        facts: name → value, shown at the top: command, versions, duration.
+    """
+
+    rows: Sequence[Row]
+    causes: Mapping[str, str]
+    absent: Mapping[str, str]
+    facts: Mapping[str, str]
+
+    def write(self, folder: Path) -> None:
+        """Write ``conformance.csv`` and ``conformance.md``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "conformance.csv").open("w", newline="") as file:
+            sheet = csv.writer(file, lineterminator="\n")
+            sheet.writerow([field.name for field in dataclasses.fields(Row)])
+            sheet.writerows(dataclasses.astuple(row) for row in self.rows)
+        (folder / "conformance.md").write_text(self.markdown())
+
+    def markdown(self) -> str:
+        """Return the report for reading."""
+        parts = [
+            "# Conformance",
+            _INTRODUCTION,
+            "\n".join(f"- {name}: {value}" for name, value in self.facts.items()),
+            "## Totals",
+            self._totals(),
+            "## Where distmetrics is not right",
+            self._exceptions("distmetrics"),
+            "## Where torchmetrics' own sync is not right",
+            self._exceptions("torchmetrics"),
+            "## Threads and processes",
+            self._transports(),
+            "## Classes",
+            self._classes(),
+            "## Not run",
+            "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(self.absent.items())) or "None.",
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def _totals(self) -> str:
+        lines = [f"| | classes | constructions | cases | {' | '.join(VERDICTS)} |", "|---" * 9 + "|"]
+        for library, transport in sorted({(row.library, row.transport) for row in self.rows}, reverse=True):
+            rows = [row for row in self.rows if (row.library, row.transport) == (library, transport)]
+            kinds, names = len({row.kind for row in rows}), len({row.name for row in rows})
+            cells = [f"{library}, {transport}", kinds, names, len(rows), *counts(rows).values()]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+        return "\n".join(lines)
+
+    def _exceptions(self, library: str) -> str:
+        """List each case that is not ok, with the layouts and the first detail of each verdict."""
+        found: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if row.library == library and row.verdict != "ok":
+                found[row.name, row.verdict].append(row)
+        lines = []
+        for (name, verdict), rows in sorted(found.items()):
+            first = rows[0]
+            where = ", ".join(f"{layout} × {n}" for layout, n in Counter(row.layout for row in rows).items())
+            example = f"W = {first.world_size}, {first.layout}: {first.detail}".replace("|", "\\|")
+            lines.append(f"- `{name}` **{verdict}** {len(rows)} times ({where}). {example}{self._cause(name)}")
+        return "\n".join(lines) or "Nowhere."
+
+    def _cause(self, name: str) -> str:
+        return f" Not to be had: {self.causes[name]}." if name in self.causes else ""
+
+    def _transports(self) -> str:
+        apart = disagreements(self.rows)
+        asked = [row for row in self.rows if row.library == "distmetrics" and row.transport == "gloo"]
+        kinds = len({row.kind for row in asked})
+        head = f"{len(asked)} cases of {kinds} classes were also synced by distmetrics between processes; "
+        return head + (
+            "the verdicts that differ:\n\n" + "\n".join(f"- {line}" for line in apart)
+            if apart
+            else "every verdict is that of the threads."
+        )
+
+    def _classes(self) -> str:
+        lines = [f"| class | group | distmetrics ok | torchmetrics {' | '.join(VERDICTS)} |", "|---" * 8 + "|"]
+        kinds: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            kinds[row.group, row.kind].append(row)
+        for (group, kind), rows in kinds.items():
+            ours = [row for row in rows if row.library == "distmetrics" and row.transport == "threads"]
+            theirs = counts(row for row in rows if row.library == "torchmetrics")
+            cells = [f"{counts(ours)['ok']} of {len(ours)}", *(str(n) if n else "" for n in theirs.values())]
+            lines.append(f"| `{kind}` | {group} | {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+
+def counts(rows: Iterable[Row]) -> dict[str, int]:
+    """Return how often each verdict was given."""
+    tally = Counter(row.verdict for row in rows)
+    return {verdict: tally[verdict] for verdict in VERDICTS}
+
+
+def disagreements(rows: Iterable[Row]) -> list[str]:
+    """Say where distmetrics' verdict on gloo is another than on threads."""
+    found: defaultdict[tuple[str, int, str], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        if row.library == "distmetrics":
+            found[row.name, row.world_size, row.layout][row.transport] = row
+    return [
+        f"{name}, W = {size}, {layout}: "
+        + "; ".join(f"{transport} {row.verdict} {row.detail}".rstrip() for transport, row in both.items())
+        for (name, size, layout), both in found.items()
+        if len({row.verdict for row in both.values()}) > 1
+    ]
+
+
+_INTRODUCTION = """\
+Is the synced value the one that a single process would have computed? For each class, world size W and layout of
+batches over ranks, one metric object is updated with the batches of rank 0, then those of rank 1, and so on; that is
+the expected value. A case is *ok* if every rank returns it: integers equal, floats within 1e-5 relative or 1e-6
+absolute, NaN equal to NaN, the same types, shapes and keys, and bitwise the same on all ranks. Where the single process
+raises (most often: no data at all), the same error on every rank is ok.
+
+distmetrics runs on threads for every layout, and on gloo processes for a sample; torchmetrics' own sync runs on gloo
+processes for some layouts. *hang*: some ranks wait for others that have ended, or nobody moves until the time limit.
+*abort*: a process is killed by a signal."""

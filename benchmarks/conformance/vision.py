@@ -1,0 +1,38 @@
+"""Make torchvision importable where its compiled operators do not fit the installed torch.
+
+PyPI has torchvision for CUDA builds of torch only. Next to a CPU build its compiled part cannot be loaded, and the
+import fails, since it describes two operators that then do not exist. torchmetrics' detection classes need none of
+them: box conversion and intersection over union are plain Python in torchvision.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+import torch
+
+__all__ = ["prepare"]
+
+_SUPPRESSION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_declared: list[Any] = []  # a torch Library forgets what it declared once it is collected
+
+
+def prepare() -> None:
+    """Import torchvision, if it is installed; where its operators are missing, declare their names first."""
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        _declared.append(library)
+        for operator in ("nms", "qnms"):
+            library.define(operator + _SUPPRESSION)
+        importlib.import_module("torchvision")

@@ -1,0 +1,101 @@
+"""The parts of the conformance benchmark that decide: layouts, comparison, verdicts, tables. No process is started."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from benchmarks.conformance.case import LAYOUTS, batches, deal
+from benchmarks.conformance.catalogue import cases, find
+from benchmarks.conformance.compare import difference
+from benchmarks.conformance.ranks import Ended
+from benchmarks.conformance.report import Report, disagreements
+from benchmarks.conformance.verdict import Row, judge
+
+
+@pytest.mark.parametrize("world_size", range(1, 6))
+def test_layouts_differ_in_what_their_names_say(world_size):
+    sizes = {layout: deal(layout, world_size) for layout in LAYOUTS}
+    assert all(len(ranks) == world_size for ranks in sizes.values())
+    assert all(sizes["even"][0] == rank for rank in sizes["even"])
+    assert {size for rank in sizes["size 1"] for size in rank} == {1}
+    assert not sizes["empty first"][0]
+    assert not sizes["empty last"][-1]
+    assert sum(bool(rank) for rank in sizes["empty but one"]) == 1
+    if world_size > 1:
+        assert len({len(rank) for rank in sizes["batch counts"]}) > 1
+        assert len({sum(rank) for rank in sizes["ragged"]}) > 1
+
+
+def test_batches_are_the_same_for_whoever_asks():
+    case = find("BinaryAUROC")
+    once, again = (batches(case, "ragged", 3, 2) for _ in range(2))
+    assert all(torch.equal(x, y) for a, b in zip(once, again, strict=True) for x, y in zip(a.args, b.args, strict=True))
+    other = batches(case, "ragged", 3, 1)
+    assert not torch.equal(once[0].args[0][:3], other[0].args[0][:3])
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "said"),
+    [
+        (torch.tensor(1.0), torch.tensor(1.0 + 1e-6), ""),
+        (torch.tensor(math.nan), torch.tensor(math.nan), ""),
+        (torch.tensor(1.0), torch.tensor(1.1), "1.1 instead of 1"),
+        (torch.tensor(1), torch.tensor(2), "2 instead of 1"),
+        (torch.tensor(1), torch.tensor(1.0), "float32[] instead of int64[]"),
+        (torch.zeros(2), torch.zeros(3), "float32[3] instead of float32[2]"),
+        (torch.zeros(2), torch.ones(2), "2 of 2 values differ, at most by 1"),
+        ({"a": (1, torch.tensor(1.0))}, {"a": (1, torch.tensor(2.0))}, "['a'][1] 2 instead of 1"),
+        ({"a": 1}, {"b": 1}, "keys ['b'] instead of ['a']"),
+        ([1], [1, 2], "2 items instead of 1"),
+        ((1,), [1], "[1] (list) instead of (1,) (tuple)"),
+        ("a", "b", "'b' instead of 'a'"),
+        (math.nan, math.nan, ""),
+    ],
+)
+def test_difference(expected, got, said):
+    assert difference(expected, got) == said
+
+
+_ONE, _TWO = Ended("value", torch.tensor(1.0)), Ended("value", torch.tensor(2.0))
+_ERROR, _HANG, _ABORT = Ended("error", text="ValueError: no"), Ended("hang"), Ended("abort", text="SIGABRT")
+
+
+@pytest.mark.parametrize(
+    ("single", "ranks", "verdict"),
+    [
+        (_ONE, [_ONE, _ONE], "ok"),
+        (_ONE, [_ONE, _TWO], "wrong"),
+        (_ONE, [_ONE, Ended("value", torch.tensor(1.0 + 1e-6))], "wrong"),  # near, but not as the other rank
+        (_ERROR, [_ERROR, _ERROR], "ok"),
+        (_ERROR, [_ONE, _ONE], "wrong"),
+        (_ONE, [_ONE, _ERROR], "error"),
+        (_ERROR, [Ended("error", text="ValueError: other"), _ERROR], "error"),
+        (_ONE, [_ERROR, _HANG], "error"),
+        (_ONE, [_ONE, _HANG], "hang"),
+        (_ONE, [_ERROR, _ABORT], "abort"),
+    ],
+)
+def test_verdict(single, ranks, verdict):
+    assert judge(single, ranks)[0] == verdict
+
+
+def _row(transport: str, verdict: str) -> Row:
+    return Row("SumMetric[numbers]", "aggregation", "distmetrics", transport, 3, "even", verdict, "")
+
+
+def test_report_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
+    rows = [_row("threads", "ok"), _row("gloo", "hang")]
+    assert len(disagreements(rows)) == 1
+    Report(rows, {}, {"BERTScore": "needs weights"}, {"command": "x"}).write(tmp_path)
+    text = (tmp_path / "conformance.md").read_text()
+    assert "- `SumMetric[numbers]` **hang** 1 times" in text
+    assert "| `SumMetric` | aggregation | 1 of 1 |" in text
+    assert "- `BERTScore`: needs weights" in text
+    assert len((tmp_path / "conformance.csv").read_text().splitlines()) == 3
+
+
+def test_catalogue_holds_most_of_torchmetrics():
+    assert len({case.kind for case in cases().values()}) >= 140
