@@ -44,6 +44,7 @@ from distmetrics.comm.current import current, use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.state.explain import explain
 from distmetrics.state.sync import sync_and_compute, synced
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "current",
+    "explain",
     "mean",
     "sync_and_compute",
     "synced",

@@ -27,14 +27,14 @@ from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.base import Communicator, in_call
 from distmetrics.errors import MismatchError
 
-__all__ = ["LARGE_WORLD", "Judge", "exchange", "inline_capacity", "to_bytes"]
+__all__ = ["HASH_BYTES", "LARGE_WORLD", "Judge", "exchange", "inline_capacity", "to_bytes"]
 
 Judge = Callable[[Sequence[bytes]], None]
 _HEAD = struct.Struct("<QQQQ")  # mark and protocol; bytes of the manifest, of the inline and of the bulk data
 _MARK = 0x646D6574_00000001  # "dmet", protocol 1
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 LARGE_WORLD = 256  # ranks above which hashes are compared first; up to here all frames together are at most 4 MiB
-_HASH_WORDS = 4
+HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
@@ -106,8 +106,8 @@ def exchange(
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
     """Whether all ranks have the same manifest and the same sizes, by a max-reduce of a few numbers."""
     text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel())
-    digest = hashlib.blake2b(text, digest_size=8 * _HASH_WORDS).digest()
-    mine = torch.tensor(struct.unpack(f"<{_HASH_WORDS}q", digest)) >> 1  # so that -h is in range as well
+    digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
+    mine = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest)) >> 1  # so that -h is in range as well
     largest, smallest = comm.all_reduce(torch.cat([mine, -mine]).to(comm.device), "max").chunk(2)
     return torch.equal(largest, -smallest)
 

@@ -18,7 +18,7 @@ from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
 from distmetrics.errors import MismatchError, compose
 from distmetrics.state.spec import REDUCED
 
-__all__ = ["INLINE", "UPDATES", "Sent", "StatePlan", "SyncPlan", "plan", "sent_by"]
+__all__ = ["INLINE", "UPDATES", "Sent", "StatePlan", "SyncPlan", "plan", "reductions", "sent_by"]
 
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 INLINE = (*REDUCED, "stack")  # of a size that does not depend on the data: rides in the first round
@@ -102,7 +102,7 @@ class SyncPlan:
         part of the first round takes one more.
         """
         bulk = any(sent.bulk.nbytes for sent in self.sent)
-        return 1 + bulk + (0 if self.rides_along else sum(map(_reductions, self.agreed.buckets)))
+        return 1 + bulk + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -120,7 +120,7 @@ class SyncPlan:
         return "\n".join(lines)
 
 
-def _reductions(bucket: Bucket) -> int:
+def reductions(bucket: Bucket) -> int:
     """How many collectives a bucket takes that does not ride along."""
     if bucket.start == bucket.stop:
         return bucket.key == "stack"
