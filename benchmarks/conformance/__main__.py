@@ -8,13 +8,15 @@ python -m benchmarks.conformance --backend gloo --sample 60      # do threads an
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import platform
 import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.conformance.absent import absent
@@ -89,14 +91,30 @@ def _tally(rows: Sequence[Row], library: str) -> str:
 
 
 def _facts(took: float) -> dict[str, str]:
-    packages = ("torch", "torchmetrics", "numpy")
+    words = ["python", "-m", "benchmarks.conformance", *sys.argv[1:]]
     return {
-        "command": f"`python -m benchmarks.conformance {shlex.join(sys.argv[1:])}`".replace(" `", "`"),
-        "versions": ", ".join(
-            [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
-        ),
+        "command": f"`{shlex.join(words)}`",
+        "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),
+        "machine": f"{os.cpu_count()} cores",
         "duration": f"{took / 60:.0f} min",
     }
+
+
+def _versions() -> Iterator[str]:
+    """Yield the packages that the values depend on, as far as they are installed."""
+    for name in (
+        "torch",
+        "torchmetrics",
+        "numpy",
+        "scipy",
+        "torchvision",
+        "pycocotools",
+        "pesq",
+        "pystoi",
+        "vmaf-torch",
+    ):
+        with contextlib.suppress(PackageNotFoundError):  # its classes are among those not run
+            yield f"{name} {version(name)}"
 
 
 def _summary(report: Report, took: float) -> int:

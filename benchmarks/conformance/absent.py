@@ -14,11 +14,24 @@ from benchmarks.conformance.catalogue import cases
 __all__ = ["absent", "public_classes"]
 
 _ABSTRACT = "a base class: it computes nothing"
+_WEIGHTS = "constructing it downloads weights"
 _REASONS = {
     "Metric": _ABSTRACT,
     "BaseAggregator": _ABSTRACT,
     "RetrievalMetric": _ABSTRACT,
     "WrapperMetric": _ABSTRACT,
+    **dict.fromkeys(
+        (
+            "ARNIQA",
+            "CLIPImageQualityAssessment",
+            "DeepImageStructureAndTextureSimilarity",
+            "DeepNoiseSuppressionMeanOpinionScore",
+            "InfoLM",
+            "LearnedPerceptualImagePatchSimilarity",
+            "NonIntrusiveSpeechQualityAssessment",
+        ),
+        _WEIGHTS,
+    ),
 }
 
 

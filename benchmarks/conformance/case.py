@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["LAYOUTS", "Batch", "Case", "batches", "deal"]
+__all__ = ["LAYOUTS", "Batch", "Case", "Source", "batches", "deal"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class Batch:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
+Source = Callable[[torch.Generator, int], Batch | list[Batch]]
+
+
 @dataclass(frozen=True)
 class Case:
     """A metric as it is constructed, and a source of batches for it.
@@ -28,14 +31,14 @@ class Case:
         name: the class, with what is special about this construction in brackets: ``BinaryAUROC[thresholds=8]``.
         group: torchmetrics' subpackage.
         make: constructs the metric.
-        batch: makes a batch of n samples.
+        batch: makes a batch of n samples, or several where one batch takes several updates.
         cause: why no sync can give the single process's value, where the metric's own definition forbids it.
     """
 
     name: str
     group: str
     make: Callable[[], Any]
-    batch: Callable[[torch.Generator, int], Batch]
+    batch: Source
     cause: str = ""
 
     @property
@@ -84,9 +87,10 @@ def deal(layout: str, world_size: int) -> list[list[int]]:
 
 def batches(case: Case, layout: str, world_size: int, rank: int) -> list[Batch]:
     """Make one rank's batches: the same ones whoever asks, in whatever process."""
-    made = []
+    made: list[Batch] = []
     for index, size in enumerate(deal(layout, world_size)[rank]):
         generator = torch.Generator()
         generator.manual_seed(zlib.crc32(f"{case.kind}/{layout}/{rank}/{index}".encode()))
-        made.append(case.batch(generator, size))
+        batch = case.batch(generator, size)
+        made += batch if isinstance(batch, list) else [batch]
     return made

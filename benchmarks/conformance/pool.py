@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.conformance.catalogue import MODULES
 from benchmarks.conformance.ranks import Ended
 
 __all__ = ["World"]
@@ -91,7 +92,7 @@ class World:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.conformance.ranks"])
+        context.set_forkserver_preload(["benchmarks.conformance.ranks", *MODULES])  # imported once, not by each process
         self._folder = tempfile.TemporaryDirectory(prefix="conformance-")
         store = str(Path(self._folder.name) / "store") if self.group else ""
         self.started += 1
@@ -119,7 +120,8 @@ def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
     """Run in the new process: answer questions until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    with Path(os.devnull).open("w") as nowhere:  # what gloo prints when it aborts is in the verdict
+    with Path(os.devnull).open("w") as nowhere:  # pycocotools' tables; what gloo prints as it aborts is in the verdict
+        os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     if store:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from distmetrics import sync_and_compute
 from distmetrics.testing import outcomes
 
 __all__ = ["Ended", "by_distmetrics", "by_threads", "by_torchmetrics", "missing"]
+
+_LONG = 200
+_PLACE = re.compile(r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")  # gloo's source line and the peer's port: other ones each time
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ def _filled(case: Case, dealt: Iterable[Batch]) -> Any:
 
 
 def _raised(error: BaseException) -> Ended:
-    first = str(error).strip().partition("\n")[0]
-    return Ended("error", text=f"{type(error).__name__}: {first}")
+    first = _PLACE.sub("", str(error).strip().partition("\n")[0])
+    return Ended("error", text=f"{type(error).__name__}: {first if len(first) < _LONG else first[:_LONG] + '…'}")
 
 
 def missing(name: str) -> str:

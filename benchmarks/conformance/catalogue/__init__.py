@@ -7,17 +7,32 @@ import importlib
 
 from benchmarks.conformance.case import Case
 
-__all__ = ["cases", "find"]
+__all__ = ["MODULES", "cases", "find"]
 
-_GROUPS = ("classification", "regression", "retrieval", "aggregation")
+_GROUPS = (
+    "classification",
+    "regression",
+    "retrieval",
+    "aggregation",
+    "clustering",
+    "spatial",
+    "text",
+    "image",
+    "features",
+    "detection",
+    "audio",
+    "multimodal",
+    "wrappers",
+)
+MODULES = tuple(f"{__name__}.{group}" for group in _GROUPS)
 
 
 @functools.cache
 def cases() -> dict[str, Case]:
     """Return all cases by name."""
     found: dict[str, Case] = {}
-    for group in _GROUPS:
-        for case in importlib.import_module(f"{__name__}.{group}").cases():
+    for module in MODULES:
+        for case in importlib.import_module(module).cases():
             if case.name in found:
                 raise ValueError(f"two cases are called {case.name!r}")
             found[case.name] = case

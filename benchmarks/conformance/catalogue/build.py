@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from benchmarks.conformance.case import Batch, Case
+from benchmarks.conformance.case import Batch, Case, Source
 
-__all__ = ["Source", "integers", "normal", "of", "paired", "uniform"]
+__all__ = ["Source", "integers", "normal", "of", "paired", "seeded", "uniform"]
 
-Source = Callable[[Generator, int], Batch]
+_drawing = threading.Lock()  # ranks that are threads share torch's generator
 
 
 def of(cls: Any, batch: Source, group: str, variant: str = "", cause: str = "", **options: Any) -> Case:
@@ -40,3 +41,23 @@ def integers(generator: Generator, high: int, *shape: int) -> Tensor:
 def paired(make: Callable[..., Tensor], *shape: int) -> Source:
     """Return a source of two tensors alike, n samples of ``shape`` each."""
     return lambda generator, n: Batch((make(generator, n, *shape), make(generator, n, *shape)))
+
+
+def seeded(cls: Any) -> Any:
+    """Return a class like ``cls`` that draws its random numbers anew from the same seed in each update and compute.
+
+    What a batch draws then depends on the batch alone, and not on who saw it, or when: the value is determined.
+    """
+
+    def update(self: Any, *args: Any, **kwargs: Any) -> None:
+        numbers = [float(arg.double().sum()) for arg in args if isinstance(arg, Tensor)]
+        with _drawing, torch.random.fork_rng():
+            torch.manual_seed(hash(tuple(numbers)) % 2**31)  # of floats: the same in every process
+            cls.update(self, *args, **kwargs)
+
+    def compute(self: Any) -> Any:
+        with _drawing, torch.random.fork_rng():
+            torch.manual_seed(0)
+            return cls.compute(self)
+
+    return type(cls.__name__, (cls,), {"update": update, "compute": compute, "__doc__": cls.__doc__})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ def _multilabel(generator: Generator, n: int) -> Batch:
     return Batch((uniform(generator, n, _LABELS), integers(generator, 2, n, _LABELS)))
 
 
-def _positions(source: Source) -> Source:
+def _positions(source: Callable[[Generator, int], Batch]) -> Source:
     """Give every sample five positions, so that a sample has a value of its own."""
 
     def several(generator: Generator, n: int) -> Batch:
@@ -57,7 +57,11 @@ def _positions(source: Source) -> Source:
     return several
 
 
-_SOURCES: dict[str, Source] = {"Binary": _binary, "Multiclass": _multiclass, "Multilabel": _multilabel}
+_SOURCES: dict[str, Callable[[Generator, int], Batch]] = {
+    "Binary": _binary,
+    "Multiclass": _multiclass,
+    "Multilabel": _multilabel,
+}
 
 
 def cases() -> Iterator[Case]:
@@ -79,11 +83,12 @@ def _options(cls: Any, names: Any) -> dict[str, Any]:
 def _tasks(cls: Any, prefix: str) -> Iterator[Case]:
     """Yield the cases of a class that is made for one task."""
     known = inspect.signature(cls.__init__).parameters
-    required, source = _options(cls, _REQUIRED), _SOURCES[prefix]
+    required = _options(cls, _REQUIRED)
+    source: Source = _SOURCES[prefix]
     if "num_groups" in known:
         source = _grouped
     if cls.__name__ == "MulticlassExactMatch":
-        source = _positions(source)
+        source = _positions(_multiclass)
     yield of(cls, source, "classification", **required)
     if "thresholds" in known:
         yield of(cls, source, "classification", "thresholds=8", thresholds=8, **required)
