@@ -22,6 +22,7 @@ BELOW = {
     "launch": {"comm"},
     "strategies": {"tree", "comm", "collectives", "state", "launch"},
     "train": {"tree", "comm", "collectives", "state", "launch", "strategies"},
+    "integrations": {"tree", "comm", "collectives", "state"},
     "testing": {"tree", "comm", "collectives", "state", "launch"},
     "cli": {"", "tree", "comm", "collectives", "state", "launch", "strategies", "train", "testing"},
     "__main__": {"cli"},
@@ -30,6 +31,7 @@ BELOW = {
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {
     "state/adapters/torchmetrics.py": {"torchmetrics"},
+    "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "cli/demo_train.py": {"torchmetrics"},
     "cli/data/bad_training.py": {"lightning", "sklearn"},
 }

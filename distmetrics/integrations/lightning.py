@@ -1,0 +1,153 @@
+"""Lightning: one callback, and ``self.log("f1", self.f1)`` logs the value over the data of all ranks, in one sync.
+
+Lightning computes a logged metric at the end of the epoch, and each metric then syncs itself, state by state. The
+callback puts the state of all ranks into all metrics of the module at once, before the first of them is computed, and
+local state back when the loop has logged them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torchmetrics
+from torch import nn
+
+from distmetrics.errors import StateError
+from distmetrics.state.sync import synced
+
+if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+    from pytorch_lightning import Callback  # type: ignore[assignment,unused-ignore]
+else:
+    from lightning.pytorch import Callback  # type: ignore[assignment,unused-ignore]
+
+__all__ = ["SyncMetrics"]
+
+
+class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
+    """Sync all metrics of the module together at the end of every epoch, for training, validation and test.
+
+    Lightning computes what ``validation_step`` has logged right after the last batch, and the rest after
+    ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does not know its length, the
+    first is not to be seen, and metrics logged in ``validation_step`` sync themselves, as without the callback.
+
+    A metric that is reset after it was logged, by Lightning or in ``on_validation_epoch_end``, stays reset; every other
+    keeps its local state. Update metrics in the step, not in ``on_validation_batch_end``: that is too late for the last
+    batch, and an error.
+
+    Args:
+        metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all that it holds. Name
+            them where a module keeps large lists for training that validation need not sync.
+
+    Raises:
+        StateError: the module has no attribute of such a name, or it is no metric; a metric was updated between the
+            sync and the logging (on every rank).
+
+    >>> from distmetrics.integrations.lightning import SyncMetrics
+    >>> from lightning.pytorch import Trainer
+    >>> trainer = Trainer(callbacks=[SyncMetrics()], logger=False, enable_checkpointing=False, accelerator="cpu")
+    """
+
+    def __init__(self, metrics: Sequence[str] | None = None) -> None:
+        self.metrics = None if metrics is None else tuple(metrics)
+        self._block: contextlib.ExitStack | None = None
+        self._counts: list[tuple[torchmetrics.Metric, int]] = []
+
+    def _enter(self, module: nn.Module) -> None:
+        """Put the state of all ranks in, unless it is."""
+        if self._block is not None:
+            return
+        chosen = nn.ModuleDict(_named(module, self.metrics))
+        outermost = list(_outermost(chosen))
+        if outermost:
+            self._block = contextlib.ExitStack()
+            self._block.enter_context(synced(chosen, name="epoch end"))
+            self._counts = [(metric, metric._update_count) for metric in outermost]
+
+    def _leave(self, *, failed: bool = False) -> None:
+        """Put local state back, but for metrics that were reset in between."""
+        if self._block is None:
+            return
+        block, self._block = self._block, None
+        reset = [metric for metric, _ in self._counts if not metric._is_synced]
+        late = [type(metric).__name__ for metric, count in self._counts if metric._update_count not in (0, count)]
+        self._counts = []
+        block.close()
+        for metric in reset:
+            metric.reset()
+        if late and not failed:
+            raise StateError(
+                f"SyncMetrics: {late[0]} was updated after the epoch's sync, and that is in no value\n"
+                "Do:     update metrics in the step, not in a hook after the last batch."
+            )
+
+    def _last_batch(self, module: nn.Module, number: Any, batch_idx: int, dataloader_idx: int) -> None:
+        counts = number if isinstance(number, list) else [number]
+        if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:
+            self._enter(module)
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Sync after a loader's last batch: what the steps have logged is computed next."""
+        if not trainer.sanity_checking:
+            self._last_batch(pl_module, trainer.num_val_batches, batch_idx, dataloader_idx)
+
+    def on_test_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Sync after a loader's last batch: what the steps have logged is computed next."""
+        self._last_batch(pl_module, trainer.num_test_batches, batch_idx, dataloader_idx)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Sync; what the epoch logged is computed after this hook."""
+        self._enter(pl_module)
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Sync, unless the last batch did: a rank without batches comes here first."""
+        self._enter(pl_module)
+
+    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Sync, unless the last batch did."""
+        self._enter(pl_module)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Put local state back."""
+        self._leave(failed=True)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Put local state back."""
+        self._leave()
+
+    def _go_on(self, *_: Any, **__: Any) -> None:
+        """Put local state back: the loop has logged, and goes on."""
+        self._leave()
+
+    on_validation_start = on_validation_batch_start = on_validation_end = _go_on
+    on_test_start = on_test_batch_start = on_test_end = _go_on
+    on_train_epoch_start = on_train_end = _go_on
+
+
+def _named(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
+    """Return the children to sync, by name."""
+    if names is None:
+        return dict(module.named_children())
+    missing = [name for name in names if not isinstance(getattr(module, name, None), nn.Module)]
+    if missing:
+        raise StateError(
+            f"SyncMetrics: {type(module).__name__} has no metric {missing[0]!r}\n"
+            f"Do:     name attributes that hold metrics; it has {', '.join(dict(module.named_children())) or 'none'}."
+        )
+    return {name: getattr(module, name) for name in names}
+
+
+def _outermost(module: nn.Module) -> Iterator[torchmetrics.Metric]:
+    """Yield the metrics that are inside no other; a collection is none."""
+    if isinstance(module, torchmetrics.Metric):
+        yield module
+        return
+    for child in module._modules.values():
+        if child is not None:
+            yield from _outermost(child)
