@@ -16,6 +16,7 @@ from torch import Tensor
 from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.comm.base import Site
 from distmetrics.errors import StateError
+from distmetrics.state.freeze import freeze
 from distmetrics.state.plan import UPDATES, Sent, sent_by
 from distmetrics.state.spec import StateSpec
 from distmetrics.state.structure import Structure
@@ -112,6 +113,8 @@ def _add(
 
 def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str]:
     """Return one state as a single tensor, and the note that tells the others how to read it."""
+    if spec.kind == "each":
+        return freeze(value if spec.start is None else spec.start(value)), "each"
     if isinstance(value, Tensor):
         if spec.kind == "items":
             return value.reshape(-1), f"items {json.dumps([list(value.shape)])}"

@@ -30,7 +30,8 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         mine: what this rank sends.
         order: paths of all states, on any rank.
 
-    Returns: the plan, and for each of its paths the combined state: a tensor, or a list for "items" and "object".
+    Returns: the plan, and for each of its paths the combined state: a tensor, or a list for "items" and "object"; for
+        "each" a list of what the ranks have sent, frozen.
 
     Raises:
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
@@ -123,6 +124,7 @@ def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any
     join: dict[str, Callable[[StatePlan, list[Tensor], list[Sent]], Any]] = {
         "cat": lambda state, parts, _: torch.cat([part.to(state.dtype) for part in parts]),
         "items": _join_items,
+        "each": lambda _, parts, __: parts,
         "object": lambda _, parts, __: [item for part in parts for item in pickle.loads(bytes(part.tolist()))],  # noqa: S301
     }
     for state in sync.lists:

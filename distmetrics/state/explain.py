@@ -90,7 +90,7 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
         len(shape.counted),
         cost(made),
         cost_state_by_state([each for value in values for each in _gathered(value)], world_size),
-        tuple(path for path, kind in kinds if kind in ("cat", "items", "object")),
+        tuple(path for path, kind in kinds if kind in ("cat", "items", "object", "each")),
     )
 
 

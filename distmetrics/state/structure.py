@@ -75,9 +75,7 @@ def structure_of(found: Sequence[Target]) -> Structure:
 @functools.lru_cache(maxsize=256)
 def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Structure:
     paths = [f"{path}.{spec.name}" if path else spec.name for path, _, specs, _ in metrics for spec in specs.each]
-    texts = [
-        f"{f'{path}: ' if path else ''}{kind}({', '.join(map(str, specs.each))})" for path, kind, specs, _ in metrics
-    ]
+    texts = [f"{f'{path}: ' if path else ''}{kind}({specs.text})" for path, kind, specs, _ in metrics]
     each = tuple(spec for _, _, specs, _ in metrics for spec in specs.each)
     counted = tuple(index for index, (*_, specs, how) in enumerate(metrics) if specs.each or how.counter)
     owners = tuple(counted.index(index) for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each)

@@ -6,6 +6,7 @@ happened. One collective for all sum, mean, max and min states together, two whe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from distmetrics.state.adapters import compute, targets
 from distmetrics.state.adapters.base import Target
 from distmetrics.state.describe import describe
 from distmetrics.state.execute import execute
+from distmetrics.state.freeze import thaw
 from distmetrics.state.plan import UPDATES, SyncPlan
 from distmetrics.state.spec import StateSpec
 from distmetrics.state.structure import Structure, structure_of
@@ -36,7 +38,8 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
     afterwards, also when computing raises.
 
     Args:
-        metrics: a torchmetrics metric or ``MetricCollection``, or a mapping, sequence or module that holds such.
+        metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a ``MetricCollection``, or
+            a mapping, sequence or module that holds such.
         comm: default the communicator in force.
         name: shown in errors.
 
@@ -96,7 +99,7 @@ def _gather(
     updates = _updates(found, shape, before)
     if comm.world_size == 1:
         _refuse(found, shape, before, given)
-        return None, shape.arrange((*map(_copy, values), *shape.marks, *updates))
+        return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates))
     problem = None
     try:
         _refuse(found, shape, before, given)
@@ -130,7 +133,8 @@ def _refuse(found: Sequence[Target], shape: Structure, before: Sequence[Any], gi
     if not found:
         raise StateError(
             f"a {given} holds no metric that distmetrics knows\n"
-            "Do: pass a torchmetrics metric or MetricCollection, or a mapping, sequence or module that holds some."
+            "Do: pass a metric of torchmetrics, torcheval or from_function, or a mapping, sequence or module of some; "
+            "register_adapter makes other metrics known."
         )
     if any(shape.flags(before)):
         target = next(target for target in found if target.home.get(target.adapter.flag))
@@ -138,6 +142,13 @@ def _refuse(found: Sequence[Target], shape: Structure, before: Sequence[Any], gi
             f"the metric {target.path or type(target.metric).__name__} holds the state of all ranks already\n"
             "Do: inside a block of synced(…) call compute() alone; a second sync would count every rank again."
         )
+
+
+def _own(spec: StateSpec, value: Any) -> Any:
+    """Return the state of all ranks in a world of one."""
+    if spec.merge is None:
+        return _copy(value)
+    return spec.merge(value, [copy.deepcopy(value if spec.start is None else spec.start(value))])
 
 
 def _copy(value: Any) -> Any:
@@ -156,6 +167,8 @@ def _as_before(
         state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
     elif state.device != device:
         state = state.to(device)
+    if spec.merge is not None:
+        return spec.merge(local, list(map(thaw, state)))
     if spec.finish is not None and plan.contributors[path] > 1:
         return spec.finish(state)
     return [state] if spec.kind == "cat" and isinstance(local, list) else state

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from distmetrics.state.adapters.base import Adapter, Target
+from distmetrics.state.adapters.merging import MergingAdapter
+from distmetrics.state.adapters.registry import adapter_of, register_adapter
+from distmetrics.state.spec import StateSpec, StateSpecs
 
-__all__ = ["Adapter", "Target", "compute", "targets"]
+__all__ = ["Adapter", "MergingAdapter", "StateSpec", "StateSpecs", "Target", "compute", "register_adapter", "targets"]
 
 
 def targets(metrics: Any) -> list[Target]:
     """Return every metric with states of its own in ``metrics``, each once, in an order that all ranks share."""
-    found = [target for path, root in _roots(metrics, "") for target in _metrics_of(root, path)]
+    found = [target for path, root, adapter in _roots(metrics, "") for target in adapter.targets(root, path)]
     once = {id(target.metric): target for target in reversed(found)}
     if len(once) == len(found) == len({target.path for target in found}):
         return found
@@ -31,19 +33,23 @@ def targets(metrics: Any) -> list[Target]:
 
 def compute(metrics: Any) -> Any:
     """Compute every metric in ``metrics`` from the state that is in; the result has the form of the input."""
-    if _is_metric(metrics):
-        return metrics.compute()
+    adapter = adapter_of(metrics)
+    if adapter is not None:
+        return adapter.compute(metrics)
     if isinstance(metrics, Mapping | nn.ModuleDict):
         return {key: compute(value) for key, value in metrics.items()}
     if isinstance(metrics, Sequence | nn.ModuleList) and not isinstance(metrics, str | bytes):
         return [compute(value) for value in metrics]
-    return {path: compute(root) for path, root in _roots(metrics, "")} if isinstance(metrics, nn.Module) else metrics
+    if isinstance(metrics, nn.Module):
+        return {path: adapter.compute(root) for path, root, adapter in _roots(metrics, "")}
+    return metrics
 
 
-def _roots(metrics: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the outermost metrics and their paths."""
-    if _is_metric(metrics):
-        yield path, metrics
+def _roots(metrics: Any, path: str) -> Iterator[tuple[str, Any, Adapter]]:
+    """Yield the outermost metrics, their paths, and who knows them."""
+    adapter = adapter_of(metrics)
+    if adapter is not None:
+        yield path, metrics, adapter
     elif isinstance(metrics, Mapping):
         for key in sorted(
             metrics, key=lambda key: (str(key), type(key).__name__)
@@ -57,12 +63,6 @@ def _roots(metrics: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _roots(value, _join(path, index))
 
 
-def _metrics_of(root: Any, path: str) -> list[Target]:
-    from distmetrics.state.adapters.torchmetrics import metrics_of  # imported once there is a metric of it
-
-    return metrics_of(root, path)
-
-
 def _join(path: str, step: object) -> str:
     return f"{path}.{step}" if path else str(step)
 
@@ -70,12 +70,3 @@ def _join(path: str, step: object) -> str:
 def _another(path: str, taken: set[str]) -> str:
     """Return a path of its own for a metric whose path reads like another's, as those of keys 1 and "1" do."""
     return next(other for number in itertools.count(2) if (other := f"{path} ({number})") not in taken)
-
-
-def _is_metric(value: Any) -> bool:
-    """Whether torchmetrics made it; who never imported torchmetrics has no metric of it."""
-    torchmetrics = sys.modules.get("torchmetrics")
-    return torchmetrics is not None and isinstance(
-        value,
-        (torchmetrics.Metric, torchmetrics.MetricCollection, torchmetrics.MetricTracker),
-    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,11 +14,15 @@ from distmetrics.state.spec import StateSpecs
 __all__ = ["Adapter", "Target"]
 
 
-class Adapter(Protocol):
+class Adapter(ABC):
     """How one library keeps the state of its metrics.
 
     States live under their names in a mapping, most often the metric's ``__dict__``. Putting the state of all ranks in,
     and the local state back, is then the same for every library, and nothing but the mapping is changed.
+
+    A library whose states are sums, maxima or lists says so of each in :meth:`specs`, and they travel packed. For one
+    that says no more of its metrics than how to merge two, there is
+    :class:`~distmetrics.state.adapters.merging.MergingAdapter`.
 
     Attributes:
         marks: what else to set there while the state of all ranks is in, so that computing needs no further sync.
@@ -24,32 +30,37 @@ class Adapter(Protocol):
         flag: name of the mark that tells that the state of all ranks is in, or "".
     """
 
-    @property
-    def marks(self) -> Mapping[str, Any]:
-        """See the class."""
-        ...
+    marks: Mapping[str, Any] = MappingProxyType({})
+    counter: str = ""
+    flag: str = ""
 
-    @property
-    def counter(self) -> str:
-        """See the class."""
-        ...
+    @abstractmethod
+    def knows(self, value: Any) -> bool:
+        """Whether ``value`` is a metric of this library, or something of it that holds some."""
 
-    @property
-    def flag(self) -> str:
-        """See the class."""
-        ...
-
+    @abstractmethod
     def specs(self, metric: Any) -> StateSpecs:
         """Return the metric's states, in an order that all ranks share; the same object for metrics made alike."""
-        ...
 
     def home(self, metric: Any) -> MutableMapping[str, Any]:
-        """Return the mapping in which states, marks and counter live."""
-        ...
+        """Return the mapping in which states, marks and counter live: by default the attributes."""
+        attributes: dict[str, Any] = vars(metric)
+        return attributes
 
     def updates(self, metric: Any) -> int:
-        """Return how often the metric was updated here; a metric that never was has nothing to add to the whole."""
-        ...
+        """Return how often the metric was updated here; a metric that never was has nothing to add to the whole.
+
+        Asked only where there is no ``counter``. By default 1: what the metric holds always counts.
+        """
+        return 1
+
+    def compute(self, metric: Any) -> Any:
+        """Return the metric's value, from the state that is in."""
+        return metric.compute()
+
+    def targets(self, metric: Any, path: str) -> list[Target]:
+        """Return what has states in what this adapter knows: by default itself; containers return their members."""
+        return [Target(path, metric, self, self.specs(metric), self.home(metric))]
 
 
 class Target(NamedTuple):

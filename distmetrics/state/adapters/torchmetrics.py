@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric, MetricCollection, MetricTracker
 from torchmetrics.utilities import (
     dim_zero_cat,
     dim_zero_max,
@@ -18,10 +18,10 @@ from torchmetrics.utilities import (
     dim_zero_sum,
 )
 
-from distmetrics.state.adapters.base import Target
+from distmetrics.state.adapters.base import Adapter, Target
 from distmetrics.state.spec import Kind, StateSpec, StateSpecs
 
-__all__ = ["CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
+__all__ = ["ADAPTER", "CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
 
 _KINDS: dict[Any, Kind] = {
     dim_zero_sum: "sum",
@@ -29,12 +29,25 @@ _KINDS: dict[Any, Kind] = {
     dim_zero_max: "max",
     dim_zero_min: "min",
 }
+_KNOWN = (Metric, MetricCollection, MetricTracker)
 # What computing must see: a synced metric that will neither sync again nor un-sync itself.
 _SYNCED = {"_computed": None, "_to_sync": False, "_should_unsync": False, "_is_synced": True}
 _COUNTER = "_update_count"
 
 
-class TorchmetricsAdapter:
+class _AnyAdapter(Adapter):
+    """What metrics, wrappers and collections have in common."""
+
+    def knows(self, value: Any) -> bool:
+        """Whether it is a metric, a collection or a tracker."""
+        return isinstance(value, _KNOWN)
+
+    def targets(self, metric: nn.Module, path: str) -> list[Target]:
+        """Return the metrics in it, itself included."""
+        return metrics_of(metric, path)
+
+
+class TorchmetricsAdapter(_AnyAdapter):
     """Reads ``Metric._reductions``, which says of each state how it is reduced."""
 
     marks: Mapping[str, Any] = _SYNCED
@@ -69,7 +82,7 @@ class DelegatingAdapter(TorchmetricsAdapter):
         return int(metric._update_count)
 
 
-class CollectionAdapter:
+class CollectionAdapter(_AnyAdapter):
     """Suspends the compute groups of a collection while the global state is in.
 
     Groups are formed from the first batch that a rank saw, so ranks may have formed different ones; a group that is
@@ -77,8 +90,6 @@ class CollectionAdapter:
     """
 
     marks: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
-    counter = ""
-    flag = ""
 
     def specs(self, metric: MetricCollection) -> StateSpecs:
         """A collection has no state of its own."""
@@ -96,7 +107,8 @@ class CollectionAdapter:
 _KEPT = (*_SYNCED, _COUNTER)
 _NO_STATE = StateSpecs((), _KEPT)
 _GROUPS_ONLY = StateSpecs((), tuple(CollectionAdapter.marks))
-_METRICS, _DELEGATING, _COLLECTIONS = TorchmetricsAdapter(), DelegatingAdapter(), CollectionAdapter()
+ADAPTER = _METRICS = TorchmetricsAdapter()
+_DELEGATING, _COLLECTIONS = DelegatingAdapter(), CollectionAdapter()
 
 
 def metrics_of(root: nn.Module, path: str) -> list[Target]:

@@ -1,0 +1,112 @@
+"""Which adapter knows a value: those registered, those built in, those that installed distributions bring."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import metadata
+from typing import Any
+
+from torch import Tensor, nn
+
+from distmetrics.errors import ConfigurationError, StateError
+from distmetrics.state.adapters.base import Adapter
+
+__all__ = ["GROUP", "adapter_of", "register_adapter"]
+
+GROUP = "distmetrics.adapters"  # of entry points
+# A library that nobody has imported has made no metric: its adapter, which imports it, need not be asked.
+_BUILT_IN = {
+    "torchmetrics": "distmetrics.state.adapters.torchmetrics",
+    "torcheval.metrics": "distmetrics.state.adapters.torcheval",
+    "distmetrics.state.function": "distmetrics.state.adapters.function",
+}
+_NO_METRICS = frozenset({dict, list, tuple, str, bytes, bool, int, float, type(None), Tensor})
+_NO_METRICS_EITHER = frozenset({nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential, nn.Linear})
+
+_registered: list[Adapter] = []
+_built_in: dict[str, Adapter] = {}
+_installed: list[Adapter] | None = None  # None until they are needed
+
+
+def register_adapter(adapter: Adapter) -> None:
+    """Make the metrics that ``adapter`` knows known to :func:`sync_and_compute` and :func:`synced`.
+
+    An adapter that is registered is asked before those built in and those found by entry points, the latest first; so
+    it may also replace one of them. Registering it again changes nothing. Every rank must register the same.
+
+    Args:
+        adapter: an instance of a subclass of :class:`~distmetrics.state.adapters.Adapter`.
+
+    Raises:
+        ConfigurationError: it is none.
+
+    >>> register_adapter("my_library")
+    Traceback (most recent call last):
+    distmetrics.errors.ConfigurationError: register_adapter: 'my_library' is no instance of an Adapter
+    Do:     pass an instance of a subclass of distmetrics.state.adapters.Adapter.
+    """
+    if not isinstance(adapter, Adapter):
+        raise ConfigurationError(
+            f"register_adapter: {adapter!r} is no instance of an Adapter\n"
+            "Do:     pass an instance of a subclass of distmetrics.state.adapters.Adapter."
+        )
+    if adapter not in _registered:
+        _registered.insert(0, adapter)
+
+
+def adapter_of(value: Any) -> Adapter | None:
+    """Return the adapter that knows ``value``, None where none does.
+
+    Raises:
+        StateError: an entry point that might know it cannot be loaded.
+    """
+    kind = type(value)
+    if kind in _NO_METRICS:
+        return None
+    for adapter in _registered:
+        if adapter.knows(value):
+            return adapter
+    for library, module in _BUILT_IN.items():
+        if library in sys.modules:
+            adapter = _built_in.get(library) or _load_built_in(library, module)
+            if adapter.knows(value):
+                return adapter
+    if kind in _NO_METRICS_EITHER:  # known to be none, unless an adapter was registered for it
+        return None
+    return next((adapter for adapter in _load_installed() if adapter.knows(value)), None)
+
+
+def _load_built_in(library: str, module: str) -> Adapter:
+    adapter: Adapter = importlib.import_module(module).ADAPTER
+    _built_in[library] = adapter
+    return adapter
+
+
+def _load_installed() -> list[Adapter]:
+    """Load the adapters of installed distributions, once; one that cannot be loaded is tried, and told, again."""
+    global _installed
+    if _installed is None:
+        found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+        _installed = list(map(_load, found))
+    return _installed
+
+
+def _load(point: metadata.EntryPoint) -> Adapter:
+    whose = f"of the distribution {point.dist.name} {point.dist.version}" if point.dist else "of no known distribution"
+    try:
+        made = point.load()
+        adapter = made() if isinstance(made, type) else made
+    except Exception as error:
+        raise StateError(
+            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, cannot be loaded: '
+            f"{type(error).__name__}: {error}\n"
+            "Do: update or uninstall that distribution."
+        ) from error
+    if not isinstance(adapter, Adapter):
+        raise StateError(
+            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, is a {type(adapter).__name__} '
+            "and no Adapter\n"
+            "Do: let it name a subclass of distmetrics.state.adapters.Adapter, or an instance of one."
+        )
+    return adapter
