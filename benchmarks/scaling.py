@@ -16,7 +16,8 @@ from typing import Any
 
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from benchmarks.sync import RESULTS, collection
+from benchmarks.sync import RESULTS
+from benchmarks.sync_cases import collection
 from distmetrics import explain
 
 WORLDS = [2**power for power in range(1, 15)]

@@ -1,15 +1,16 @@
-"""Sync of a collection of 20 multiclass metrics: distmetrics, torchmetrics, and the bare collective.
+"""Sync of metrics: distmetrics, the metric library's own way, and the bare collective.
 
-The claim: at least 15 times faster than torchmetrics' own sync without compute groups, and at most 3 times one bare
-all_gather of the same bytes. All run on the same processes, in turn, in blocks of a few repeats whose first is left
-out, so that each is measured warm and a drift of the machine meets all of them.
+All run on the same processes, in turn, in blocks of a few repeats whose first is left out, so that each is measured
+warm and a drift of the machine meets all of them. The cases are in benchmarks/sync_cases.py.
 
-    python -m benchmarks.sync                 # W = 2 and 4 on gloo, table, JSON and plot in benchmarks/results
+    python -m benchmarks.sync                      # all cases on gloo, table, JSON and plot in benchmarks/results
+    python -m benchmarks.sync --only counts        # one case, nothing written
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -21,157 +22,178 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchmetrics import MetricCollection, classification
 
-from distmetrics import Communicator, synced
+from benchmarks.sync_cases import CASES
+from distmetrics import Communicator, sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator, counted_torch_calls
 from distmetrics.testing import run
 
-CLASSES = 10
 BLOCK = 25  # repeats of one way before the next has its turn
+SLOW = 5  # repeats of a way that takes seconds
 RESULTS = Path(__file__).parent / "results"
-_NAMES = ("Accuracy", "Precision", "Recall", "F1Score", "Specificity", "StatScores", "FBetaScore", "HammingDistance")
+OURS, BARE = "distmetrics", "bare all_gather"
 
 
-def collection(*, compute_groups: bool) -> MetricCollection:
-    """Twenty metrics of ten classes with sum states: counts, confusion matrices, binned curves."""
-    made: dict[str, Any] = {}
-    for average in ("macro", "micro"):
-        for name in _NAMES:
-            extra = {"beta": 2.0} if name == "FBetaScore" else {}
-            kind = getattr(classification, f"Multiclass{name}")
-            made[f"{average}_{name}"] = kind(num_classes=CLASSES, average=average, validate_args=False, **extra)
-    for name in ("ConfusionMatrix", "CohenKappa", "MatthewsCorrCoef", "JaccardIndex"):
-        made[name] = getattr(classification, f"Multiclass{name}")(num_classes=CLASSES, validate_args=False)
-    return MetricCollection(made, compute_groups=compute_groups)
-
-
-def measure(comm: Communicator, compute_groups: bool, repeats: int) -> dict[str, Any]:
+def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
     """Run on every rank: time each way in turn; returns start and end of each repeat, collectives and bytes."""
     if hasattr(os, "sched_setaffinity"):  # one core a rank, as launchers bind them: a rank must not run on another's
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
-    torch.manual_seed(comm.rank)
-    metrics = collection(compute_groups=compute_groups)
-    for _ in range(3):
-        metrics.update(torch.randn(64, CLASSES), torch.randint(CLASSES, (64,)))
+    case = CASES[name]
+    metrics = case.make(comm.rank, comm.world_size)
     recording = RecordingCommunicator(comm)
     with synced(metrics, comm=recording) as plan:
         assert plan is not None
-    payload = torch.zeros(plan.sent[comm.rank].inline.nbytes, dtype=torch.uint8)
+    nbytes = max(sent.inline.nbytes + sent.bulk.nbytes for sent in plan.sent)
+    payload = torch.zeros(nbytes, dtype=torch.uint8)
     rows = [torch.empty_like(payload) for _ in range(comm.world_size)]
+    theirs = _torcheval(metrics) if case.theirs == "torcheval" else _torchmetrics(metrics)
 
     def ours() -> None:
         with synced(metrics, comm=comm):
             pass
 
-    def theirs() -> None:
-        each = [metric for _, metric in metrics.items(keep_base=True, copy_state=False)]
+    def bare() -> None:
+        dist.all_gather(rows, payload)
+
+    whole = (lambda: sync_and_compute(metrics, comm=comm)) if case.theirs == "torcheval" else ours
+    with counted_torch_calls() as calls:
+        theirs()
+    ways: dict[str, Callable[[], Any]] = {case.theirs: theirs, OURS: whole, BARE: bare}
+    spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    slow = case.slow or comm.world_size > 4
+    for _ in range(-(-repeats // BLOCK)):
+        for way, act in ways.items():
+            once = slow and act is theirs
+            if once and spans[way]:
+                continue
+            act()
+            for _ in range(SLOW if once else BLOCK):
+                dist.barrier()
+                start = time.perf_counter()
+                act()
+                spans[way].append((start, time.perf_counter()))
+    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1}
+    return {"spans": spans, "collectives": collectives, "bytes": nbytes}
+
+
+def _torchmetrics(metrics: Any) -> Callable[[], None]:
+    each = (
+        [metric for _, metric in metrics.items(keep_base=True, copy_state=False)]
+        if hasattr(metrics, "items")
+        else [metrics]
+    )
+
+    def act() -> None:
         for metric in each:
             metric.sync()
         for metric in each:
             metric.unsync()
 
-    def bare() -> None:
-        dist.all_gather(rows, payload)
-
-    with counted_torch_calls() as calls:
-        theirs()
-    ways: dict[str, Callable[[], None]] = {"torchmetrics": theirs, "distmetrics": ours, "bare all_gather": bare}
-    spans: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for _ in range(-(-repeats // BLOCK)):
-        for name, way in ways.items():
-            way()
-            for _ in range(BLOCK):
-                dist.barrier()
-                start = time.perf_counter()
-                way()
-                spans[name].append((start, time.perf_counter()))
-    collectives = {"torchmetrics": calls.total(), "distmetrics": len(recording.calls), "bare all_gather": 1}
-    return {"spans": spans, "collectives": collectives, "bytes": payload.numel(), "metrics": len(metrics)}
+    return act
 
 
-def summary(world_size: int, groups: bool, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def _torcheval(metrics: Any) -> Callable[[], Any]:
+    toolkit = importlib.import_module("torcheval.metrics.toolkit")
+    return lambda: toolkit.sync_and_compute_collection(metrics, recipient_rank="all")
+
+
+def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Reduce the ranks' timings: a sync lasts from when the last rank has begun to when the last rank is done.
 
     The ranks leave the barrier before it at different times, by as much as a bare collective takes, which is no part of
     the sync; the monotonic clock is the same for all processes of a machine.
     """
     lasted = {
-        name: [
+        way: [
             max(end for _, end in spans) - max(start for start, _ in spans)
-            for spans in zip(*(rank["spans"][name] for rank in ranks), strict=True)
+            for spans in zip(*(rank["spans"][way] for rank in ranks), strict=True)
         ]
-        for name in ranks[0]["spans"]
+        for way in ranks[0]["spans"]
     }
-    median = {name: statistics.median(times) for name, times in lasted.items()}
+    median = {way: statistics.median(times) for way, times in lasted.items()}
+    spread = {way: {"median": 1e3 * median[way], "min": 1e3 * min(t), "max": 1e3 * max(t)} for way, t in lasted.items()}
     return {
+        "case": name,
         "world_size": world_size,
-        "compute_groups": groups,
-        "bytes": ranks[0]["bytes"],
-        "metrics": ranks[0]["metrics"],
+        "theirs": CASES[name].theirs,
+        "bytes": max(rank["bytes"] for rank in ranks),
         "collectives": ranks[0]["collectives"],
-        "ms": {n: {"median": 1e3 * median[n], "min": 1e3 * min(t), "max": 1e3 * max(t)} for n, t in lasted.items()},
-        "times_torchmetrics": median["torchmetrics"] / median["distmetrics"],
-        "times_bare": median["distmetrics"] / median["bare all_gather"],
+        "repeats": {way: len(times) for way, times in lasted.items()},
+        "ms": {
+            way: {"median": 1e3 * median[way], "min": 1e3 * min(t), "max": 1e3 * max(t)} for way, t in lasted.items()
+        },
+        "times_theirs": median[CASES[name].theirs] / median[OURS],
+        "times_bare": median[OURS] / median[BARE],
     }
 
 
-def show(case: dict[str, Any], repeats: int) -> None:
+def show(case: dict[str, Any]) -> None:
     """Print one case as a table."""
-    groups = "on" if case["compute_groups"] else "off"
     print(
-        f"\nsync of {case['metrics']} metrics (groups {groups}), {case['world_size']} gloo ranks, "
-        f"{case['bytes']} bytes, median of {repeats} (min–max)"
+        f"\n{CASES[case['case']].title}, {case['world_size']} gloo ranks, {case['bytes']} bytes, "
+        "median (min–max) of the repeats",
+        flush=True,
     )
-    for name, ms in case["ms"].items():
-        count = case["collectives"][name]
+    for way, ms in case["ms"].items():
+        count = case["collectives"][way]
         note = {
-            "distmetrics": f"{case['times_torchmetrics']:.0f} × torchmetrics",
-            "bare all_gather": f"limit: we are at {case['times_bare']:.2f} ×",
-        }.get(name, "")
+            OURS: f"{case['times_theirs']:.0f} × {case['theirs']}",
+            BARE: f"limit: we are at {case['times_bare']:.2f} ×",
+        }.get(way, "")
         spread = f"({ms['min']:.2f}–{ms['max']:.2f})"
-        print(f"  {name:16} {ms['median']:9.2f} ms  {spread:>18}  {count:4} collective{'s' * (count > 1):1}  {note}")
+        print(
+            f"  {way:16} {ms['median']:9.2f} ms  {spread:>20} {case['repeats'][way]:4} ×  "
+            f"{count:5} collective{'s' * (count > 1):1}  {note}"
+        )
 
 
 def plot(cases: list[dict[str, Any]], path: Path) -> None:
-    """Draw the medians, on a logarithmic axis since they lie two orders apart."""
+    """Draw the medians, on a logarithmic axis since they lie orders apart."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    labels = [f"W={case['world_size']}\ngroups {'on' if case['compute_groups'] else 'off'}" for case in cases]
-    for offset, name in enumerate(cases[0]["ms"]):
+    figure, axes = plt.subplots(figsize=(9, 0.5 * len(cases) + 1.5), layout="constrained")
+    labels = [f"{case['case']}, W={case['world_size']}" for case in cases]
+    ways = {"the library's own": lambda case: case["theirs"], OURS: lambda case: OURS, BARE: lambda case: BARE}
+    for offset, (label, way) in enumerate(ways.items()):
         places = [index + 0.27 * (offset - 1) for index in range(len(cases))]
-        bars = axes.bar(places, [case["ms"][name]["median"] for case in cases], width=0.25, label=name)
-        axes.bar_label(bars, fmt="%.3g", fontsize=8)
-    axes.set_xticks(range(len(cases)), labels)
-    axes.set_yscale("log")
-    axes.set_ylabel("milliseconds a sync (median)")
-    axes.set_title("Sync of 20 multiclass metrics, gloo")
-    axes.legend()
+        bars = axes.barh(places, [case["ms"][way(case)]["median"] for case in cases], height=0.25, label=label)
+        axes.bar_label(bars, fmt="%.3g", fontsize=7)
+    axes.set_yticks(range(len(cases)), labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds a sync (median), gloo")
+    axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    """Run all cases, print them, write JSON and plot."""
+    """Run the cases, print them, write JSON and plot."""
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--repeats", type=int, default=25)
-    ask.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4])
-    ask.add_argument("--out", type=Path, default=RESULTS)
+    ask.add_argument("--repeats", type=int, default=50)
+    ask.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4, 8])
+    ask.add_argument("--only", choices=list(CASES), nargs="+")
+    ask.add_argument("--out", type=Path, help="default benchmarks/results, or nothing with --only")
     args = ask.parse_args()
     cases = []
-    for world_size in args.world_sizes:
-        for groups in (False, True):
-            ranks = run(world_size, measure, groups, args.repeats, backend="gloo")
-            cases.append(summary(world_size, groups, ranks))
-            show(cases[-1], args.repeats)
-    args.out.mkdir(parents=True, exist_ok=True)
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    (args.out / "sync.json").write_text(json.dumps({"versions": versions, "cases": cases}, indent=1) + "\n")
-    plot(cases, args.out / "sync.png")
+    for name in args.only or CASES:
+        for world_size in [size for size in args.world_sizes if size in CASES[name].worlds]:
+            try:
+                ranks = run(world_size, measure, name, args.repeats, backend="gloo")
+            except ModuleNotFoundError as error:
+                print(f"\n{CASES[name].title}: not run, {error}")
+                break
+            cases.append(summary(name, world_size, ranks))
+            show(cases[-1])
+    out = args.out or (None if args.only else RESULTS)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        (out / "sync.json").write_text(json.dumps({"versions": versions, "cases": cases}, indent=1) + "\n")
+        plot(cases, out / "sync.png")
 
 
 if __name__ == "__main__":

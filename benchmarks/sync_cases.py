@@ -1,0 +1,132 @@
+"""What benchmarks/sync.py syncs: each case makes the metrics that one rank holds, updated with its shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.conformance.vision import prepare
+
+prepare()  # before torchmetrics, which looks for it once
+from torchmetrics import MetricCollection, classification  # noqa: E402
+
+__all__ = ["CASES", "CLASSES", "Case", "collection"]
+
+CLASSES = 10
+_ROWS = 192  # on each rank, for the collections
+_NAMES = ("Accuracy", "Precision", "Recall", "F1Score", "Specificity", "StatScores", "FBetaScore", "HammingDistance")
+
+
+class Case(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        title: for people.
+        make: ``make(rank, world_size)`` returns the metrics, updated.
+        theirs: "torchmetrics" or "torcheval": who else syncs them.
+        slow: the other takes seconds a sync, and gets few repeats.
+        worlds: sizes at which it is run.
+    """
+
+    title: str
+    make: Callable[[int, int], Any]
+    theirs: str = "torchmetrics"
+    slow: bool = False
+    worlds: tuple[int, ...] = (2, 4, 8)
+
+
+def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:
+    """Twenty metrics of ten classes with sum states: counts, confusion matrices; ``exact`` adds two that keep lists."""
+    made: dict[str, Any] = {}
+    for average in ("macro", "micro"):
+        for name in _NAMES:
+            extra = {"beta": 2.0} if name == "FBetaScore" else {}
+            kind = getattr(classification, f"Multiclass{name}")
+            made[f"{average}_{name}"] = kind(num_classes=CLASSES, average=average, validate_args=False, **extra)
+    for name in ("ConfusionMatrix", "CohenKappa", "MatthewsCorrCoef", "JaccardIndex"):
+        made[name] = getattr(classification, f"Multiclass{name}")(num_classes=CLASSES, validate_args=False)
+    for name in ("AUROC", "AveragePrecision") if exact else ():
+        made[name] = getattr(classification, f"Multiclass{name}")(num_classes=CLASSES, validate_args=False)
+    return MetricCollection(made, compute_groups=compute_groups)
+
+
+def _collected(compute_groups: bool, exact: bool) -> Callable[[int, int], MetricCollection]:
+    def make(rank: int, world_size: int) -> MetricCollection:
+        torch.manual_seed(rank)
+        metrics = collection(compute_groups=compute_groups, exact=exact)
+        for _ in range(3):
+            metrics.update(torch.randn(_ROWS // 3, CLASSES).softmax(1), torch.randint(CLASSES, (_ROWS // 3,)))
+        return metrics
+
+    return make
+
+
+def _boxes(generator: torch.Generator) -> Tensor:
+    corner = torch.rand(int(torch.randint(1, 8, (), generator=generator)), 2, generator=generator) * 300
+    return torch.cat([corner, corner + 1 + torch.rand(len(corner), 2, generator=generator) * 300], dim=1)
+
+
+def mean_average_precision(rank: int, world_size: int) -> Any:
+    """A thousand images over all ranks, up to seven boxes each."""
+    from torchmetrics.detection import MeanAveragePrecision
+
+    metric = MeanAveragePrecision()
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(1000 // world_size):
+        found, truth = _boxes(generator), _boxes(generator)
+        labels = [torch.randint(5, (len(boxes),), generator=generator) for boxes in (found, truth)]
+        scores = torch.rand(len(found), generator=generator)
+        metric.update(
+            [{"boxes": found, "scores": scores, "labels": labels[0]}], [{"boxes": truth, "labels": labels[1]}]
+        )
+    return metric
+
+
+def rouge(rank: int, world_size: int) -> Any:
+    """A thousand sentences over all ranks; without rougeLsum, which needs a download."""
+    from torchmetrics.text import ROUGEScore
+
+    metric = ROUGEScore(rouge_keys=("rouge1", "rouge2", "rougeL"))
+    words = ["the", "a", "cat", "dog", "sat", "lay", "on", "in", "mat", "house", "and", "then", "slept", "ran"]
+    generator = torch.Generator().manual_seed(rank)
+
+    def sentence() -> str:
+        return " ".join(words[i] for i in torch.randint(len(words), (8,), generator=generator).tolist())
+
+    count = 1000 // world_size
+    metric.update([sentence() for _ in range(count)], [sentence() for _ in range(count)])
+    return metric
+
+
+def torcheval(rank: int, world_size: int) -> Any:
+    """Twenty metrics of torcheval."""
+    from torcheval import metrics as te
+
+    torch.manual_seed(rank)
+    made: dict[str, Any] = {}
+    for average in ("macro", "micro", "weighted", None):
+        for name in ("F1Score", "Precision", "Recall"):
+            made[f"{average} {name}"] = getattr(te, f"Multiclass{name}")(num_classes=CLASSES, average=average)
+    for average in ("macro", "micro"):
+        for k in (1, 2, 3):
+            made[f"{average} accuracy at {k}"] = te.MulticlassAccuracy(num_classes=CLASSES, average=average, k=k)
+    made["confusion"] = te.MulticlassConfusionMatrix(CLASSES)
+    made["normalized"] = te.MulticlassConfusionMatrix(CLASSES, normalize="true")
+    scores, labels = torch.rand(_ROWS, CLASSES), torch.randint(CLASSES, (_ROWS,))
+    for metric in made.values():
+        metric.update(scores, labels)
+    return made
+
+
+CASES: dict[str, Case] = {
+    "counts": Case("20 metrics, groups off", _collected(False, False)),
+    "counts, groups": Case("20 metrics, groups on", _collected(True, False)),
+    "exact": Case("22 metrics, exact AUROC and AP, groups off", _collected(False, True)),
+    "exact, groups": Case("22 metrics, exact AUROC and AP, groups on", _collected(True, True)),
+    "mAP": Case("mean average precision, 1 000 images", mean_average_precision, slow=True, worlds=(2, 4)),
+    "ROUGE": Case("ROUGE, 1 000 sentences", rouge, slow=True, worlds=(2, 4)),
+    "torcheval": Case("20 metrics of torcheval", torcheval, theirs="torcheval", worlds=(2, 4)),
+}
