@@ -120,9 +120,7 @@ def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str
         "bytes": max(rank["bytes"] for rank in ranks),
         "collectives": ranks[0]["collectives"],
         "repeats": {way: len(times) for way, times in lasted.items()},
-        "ms": {
-            way: {"median": 1e3 * median[way], "min": 1e3 * min(t), "max": 1e3 * max(t)} for way, t in lasted.items()
-        },
+        "ms": spread,
         "times_theirs": median[CASES[name].theirs] / median[OURS],
         "times_bare": median[OURS] / median[BARE],
     }
