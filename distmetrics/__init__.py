@@ -44,7 +44,9 @@ from distmetrics.comm.current import current, use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
+from distmetrics.state.function import from_function
 from distmetrics.state.sync import sync_and_compute, synced
 
 __all__ = [
@@ -73,7 +75,9 @@ __all__ = [
     "broadcast",
     "current",
     "explain",
+    "from_function",
     "mean",
+    "register_adapter",
     "sync_and_compute",
     "synced",
     "use",

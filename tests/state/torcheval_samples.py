@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torcheval.metrics as te
 from torch import Tensor, nn
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script is, and torcheval uses it
-    import torcheval.metrics as te
 
 CLASSES = 3
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
