@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import operator
 import pickle
 from collections.abc import Sequence
@@ -17,7 +16,8 @@ from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.comm.base import Site
 from distmetrics.errors import StateError
 from distmetrics.state.freeze import freeze
-from distmetrics.state.plan import UPDATES, Sent, sent_by
+from distmetrics.state.items import join
+from distmetrics.state.plan import SIZES, UPDATES, Sent, sent_by, sizes_of
 from distmetrics.state.spec import StateSpec
 from distmetrics.state.structure import Structure
 
@@ -77,7 +77,7 @@ def describe(
     try:
         for spec, path, owner, value in zip(shape.specs, shape.order[1:], shape.owners, values, strict=True):
             if updates[owner] and not (type(value) is list and not value):
-                leaves.append(_add(value, spec, path, tensors, shared))
+                leaves += _add(value, spec, path, tensors, shared)
     except _UNSENDABLE as error:
         problem = problem or str(error)
     manifest, sent = _encode(shape, tuple(leaves), name, site, problem)
@@ -98,37 +98,39 @@ def _distinct(values: list[Tensor], kinds: Sequence[str]) -> tuple[list[Tensor],
 
 def _add(
     value: Any, spec: StateSpec, path: str, tensors: dict[str, Tensor], shared: dict[int, tuple[str, _Leaf]]
-) -> _Leaf:
-    """Describe one state, and keep its tensor unless another state has sent it already."""
+) -> list[_Leaf]:
+    """Describe one state, and keep its tensor unless another state has sent it already; items bring their sizes."""
     first = shared.get(id(value))
     if first is not None and first[0] == spec.kind:
         origin, dtype, shape, note = first[1]
-        return path, dtype, shape, f"{note} ={origin}"
-    tensor, note = _sendable(value, spec, path)
-    leaf = (path, tensor.dtype, tensor.shape, note)
+        return [(path, dtype, shape, f"{note} ={origin}")]
+    tensor, note, sizes = _sendable(value, spec, path)
+    leaves: list[_Leaf] = [(path, tensor.dtype, tensor.shape, note)]
     tensors[path] = tensor
-    shared[id(value)] = (spec.kind, leaf)
-    return leaf
+    shared[id(value)] = (spec.kind, leaves[0])
+    if sizes is not None:
+        leaves.append((sizes_of(path), sizes.dtype, sizes.shape, SIZES))
+        tensors[sizes_of(path)] = sizes
+    return leaves
 
 
-def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str]:
-    """Return one state as a single tensor, and the note that tells the others how to read it."""
+def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tensor | None]:
+    """Return one state as a single tensor, the note that tells the others how to read it, and sizes of items."""
     if spec.kind == "each":
-        return freeze(value if spec.start is None else spec.start(value)), "each"
-    if isinstance(value, Tensor):
-        if spec.kind == "items":
-            return value.reshape(-1), f"items {json.dumps([list(value.shape)])}"
-        return (value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value), spec.kind
-    if not isinstance(value, list):
+        return freeze(value if spec.start is None else spec.start(value)), "each", None
+    if isinstance(value, Tensor) and spec.kind != "items":
+        return (value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value), spec.kind, None
+    if not isinstance(value, list | Tensor):
         raise StateError(f"the state {path} is a {type(value).__name__}; only tensors and lists can be synced")
-    if not all(isinstance(item, Tensor) for item in value):
-        return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8), "object"
+    value = value if isinstance(value, list) else [value]
+    if set(map(type, value)) != {Tensor} and not all(isinstance(item, Tensor) for item in value):
+        return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8), "object", None
     if spec.kind == "cat":
-        return torch.cat([item.reshape(1) if item.ndim == 0 else item for item in value]), "cat"
+        return torch.cat([item.reshape(1) if item.ndim == 0 else item for item in value]), "cat", None
     if len({item.dtype for item in value}) > 1:
         raise StateError(f"the items of the list state {path} have more than one dtype")
-    shapes = json.dumps([list(item.shape) for item in value], separators=(",", ":"))
-    return torch.cat([item.reshape(-1) for item in value]), f"items {shapes}"
+    joined, form, sizes = join(value)
+    return joined, f"items {form}", sizes
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from distmetrics.collectives.pack import Bucket, pack, unpack
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.describe import Outgoing
-from distmetrics.state.plan import Sent, StatePlan, SyncPlan, plan
+from distmetrics.state.items import cut
+from distmetrics.state.plan import Sent, SyncPlan, plan
 
 __all__ = ["execute"]
 
@@ -121,22 +122,17 @@ def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Comm
 def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any]) -> None:
     """Join what has a length of its own on each rank, in rank order."""
     per_rank = [unpack(run, sent.bulk) for run, sent in zip(runs, sync.sent, strict=True)]
-    join: dict[str, Callable[[StatePlan, list[Tensor], list[Sent]], Any]] = {
-        "cat": lambda state, parts, _: torch.cat([part.to(state.dtype) for part in parts]),
-        "items": _join_items,
-        "each": lambda _, parts, __: parts,
-        "object": lambda _, parts, __: [item for part in parts for item in pickle.loads(bytes(part.tolist()))],  # noqa: S301
-    }
     for state in sync.lists:
-        sent = [sync.sent[r] for r in state.ranks]
         parts = [per_rank[r][sync.sent[r].place[state.path]] for r in state.ranks]
-        result[state.path] = join[state.kind](state, parts, sent)
-
-
-def _join_items(state: StatePlan, parts: list[Tensor], sent: list[Sent]) -> list[Tensor]:
-    items: list[Tensor] = []
-    for part, origin in zip(parts, sent, strict=True):
-        shapes = origin.items[state.path]
-        pieces = part.to(state.dtype).split_with_sizes([math.prod(shape) for shape in shapes])
-        items += [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-    return items
+        if state.kind == "cat":
+            result[state.path] = torch.cat([part.to(state.dtype) for part in parts])
+        elif state.kind == "items":
+            items: list[Tensor] = []
+            for r, part in zip(state.ranks, parts, strict=True):
+                form, at = sync.sent[r].items[state.path]
+                items += cut(part.to(state.dtype), form, None if at is None else per_rank[r][at])
+            result[state.path] = items
+        elif state.kind == "each":
+            result[state.path] = parts
+        else:
+            result[state.path] = [item for part in parts for item in pickle.loads(bytes(part.tolist()))]  # noqa: S301

@@ -7,7 +7,6 @@ without a process. It is cached by the manifests' bytes: an epoch that looks lik
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +17,10 @@ from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
 from distmetrics.errors import MismatchError, compose
 from distmetrics.state.spec import REDUCED
 
-__all__ = ["INLINE", "UPDATES", "Sent", "StatePlan", "SyncPlan", "plan", "reductions", "sent_by"]
+__all__ = ["INLINE", "SIZES", "UPDATES", "Sent", "StatePlan", "SyncPlan", "plan", "reductions", "sent_by", "sizes_of"]
 
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
+SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
 INLINE = (*REDUCED, "stack")  # of a size that does not depend on the data: rides in the first round
 
 
@@ -32,7 +32,7 @@ class Sent:
         inline: layout of the reduced and stacked states; ``bulk``: of the rest.
         inline_paths: their paths, in the order of the layout; ``bulk_paths`` likewise.
         place: for each path, its index in its layout; a state that shares another's tensor has that one's.
-        items: for each path of kind "items", the shapes of the items.
+        items: for each path of kind "items", the form of the list, and the place of the items' sizes, if it needs any.
     """
 
     inline: Layout
@@ -40,7 +40,7 @@ class Sent:
     bulk: Layout
     bulk_paths: tuple[str, ...]
     place: Mapping[str, int]
-    items: Mapping[str, Sequence[tuple[int, ...]]]
+    items: Mapping[str, tuple[str, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,8 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
         for leaf in manifest.leaves:
-            by_path[leaf.path][r] = leaf
+            if leaf.note != SIZES:
+                by_path[leaf.path][r] = leaf
     states = tuple(_state(path, by_path, manifests, rank) for path in order if by_path[path])
     fixed = [state for state in states if state.kind in INLINE and state.same_as is None]
     agreed = layout([s.dtype for s in fixed], [s.shape for s in fixed], [s.kind for s in fixed])
@@ -169,16 +170,19 @@ def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
     """Lay out what a rank with these leaves sends; the sender packs by it and the receivers read by it."""
     runs: dict[bool, list[LeafSpec]] = {True: [], False: []}
     place: dict[str, int] = {}
-    items: dict[str, list[tuple[int, ...]]] = {}
+    items: dict[str, tuple[str, int | None]] = {}
     for leaf in leaves:
-        kind, shared, shapes = parse_note(leaf.note)
-        if shapes is not None:
-            items[leaf.path] = shapes
+        kind, shared, form = parse_note(leaf.note)
         if shared:
             place[leaf.path] = place[shared]
         else:
             place[leaf.path] = len(runs[kind in INLINE])
             runs[kind in INLINE].append(leaf)
+        if form:
+            items[leaf.path] = items[shared] if shared else (form, None)
+        if kind == SIZES:
+            path = leaf.path.removesuffix(sizes_of(""))
+            items[path] = (items[path][0], place[leaf.path])
     layouts = [
         layout([dtype_of(leaf.dtype) for leaf in run], [leaf.shape for leaf in run], [leaf.note[:5] for leaf in run])
         for run in (runs[True], runs[False])
@@ -187,11 +191,20 @@ def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
     return Sent(layouts[0], paths[0], layouts[1], paths[1], place, items)
 
 
-def parse_note(note: str) -> tuple[str, str, list[tuple[int, ...]] | None]:
-    """Read a leaf's note: its kind, the path whose tensor it shares, the shapes of its items."""
-    kind, _, shared = note.partition(" =")
-    kind, _, shapes = kind.partition(" [")
-    return kind, shared, [tuple(shape) for shape in json.loads(f"[{shapes}")] if shapes else None
+def parse_note(note: str) -> tuple[str, str, str]:
+    """Read a leaf's note: its kind, the path whose tensor it shares, the form of its items.
+
+    >>> parse_note("items rows [4] =boxes")
+    ('items', 'boxes', 'rows [4]')
+    """
+    text, _, shared = note.partition(" =")
+    kind, _, form = text.partition(" ")
+    return kind, shared, form
+
+
+def sizes_of(path: str) -> str:
+    """Return the path under which the sizes of a list's items travel."""
+    return f"{path} ({SIZES})"
 
 
 def _state(

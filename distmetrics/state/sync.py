@@ -79,11 +79,11 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
     Raises: as :func:`sync_and_compute`.
     """
     comm = chosen(comm)
-    found = targets(metrics)
+    found, problem = _found(metrics, comm.world_size)
     shape = structure_of(found)
     before = shape.read(found)
     with torch.no_grad():
-        plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__)
+        plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
     try:  # everything is read before the first change: an interrupt at any point loses nothing
         shape.write(found, after)
         yield plan
@@ -91,8 +91,24 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
         shape.write(found, before)
 
 
+def _found(metrics: Any, world_size: int) -> tuple[list[Target], str | None]:
+    """Return the metrics; or none, and why they cannot be found: other ranks, if there are any, must hear of it."""
+    try:
+        return targets(metrics), None
+    except StateError as error:
+        if world_size == 1:
+            raise
+        return [], str(error)
+
+
 def _gather(
-    found: Sequence[Target], shape: Structure, before: Sequence[Any], comm: Communicator, name: str, given: str
+    found: Sequence[Target],
+    shape: Structure,
+    before: Sequence[Any],
+    comm: Communicator,
+    name: str,
+    given: str,
+    problem: str | None,
 ) -> tuple[SyncPlan | None, tuple[Any, ...]]:
     """Return the plan, and all values as they are while the state of all ranks is in."""
     values = shape.states(before)
@@ -100,11 +116,10 @@ def _gather(
     if comm.world_size == 1:
         _refuse(found, shape, before, given)
         return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates))
-    problem = None
     try:
         _refuse(found, shape, before, given)
     except StateError as error:  # told to all ranks, in the round that they are waiting in
-        problem = str(error)
+        problem = problem or str(error)
     outgoing = describe(shape, values, updates, name, call_site(), problem)
     plan, result = execute(comm, outgoing, shape.order)
     states: Sequence[Any]
@@ -164,7 +179,8 @@ def _as_before(
     if state is _ABSENT:
         return _copy(local)  # no rank has touched it
     if isinstance(state, list):
-        state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
+        if {item.device for item in state if isinstance(item, Tensor)} - {device}:
+            state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
     elif state.device != device:
         state = state.to(device)
     if spec.merge is not None:
