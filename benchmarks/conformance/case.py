@@ -32,14 +32,12 @@ class Case:
         group: torchmetrics' subpackage.
         make: constructs the metric.
         batch: makes a batch of n samples, or several where one batch takes several updates.
-        cause: why no sync can give the single process's value, where the metric's own definition forbids it.
     """
 
     name: str
     group: str
     make: Callable[[], Any]
     batch: Source
-    cause: str = ""
 
     @property
     def kind(self) -> str:

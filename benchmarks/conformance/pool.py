@@ -28,7 +28,7 @@ __all__ = ["World"]
 
 # Seconds for the other ranks once one has ended, by how: they have nobody left to wait for. After an abort there is
 # nothing to learn from them; after an error only whether they raise too.
-_GRACE = {"value": 5.0, "error": 0.7, "abort": 0.0}
+_GRACE = {"value": 3.0, "error": 0.7, "abort": 0.0}
 
 
 class World:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.conformance.causes import cause_of
 from benchmarks.conformance.verdict import VERDICTS, Row
 
 __all__ = ["Report", "counts", "disagreements"]
@@ -20,13 +22,11 @@ class Report:
 
     Attributes:
         rows: the verdicts.
-        causes: case → why its value cannot be that of a single process, by its own definition.
         absent: class → why it was not run.
         facts: name → value, shown at the top: command, versions, duration.
     """
 
     rows: Sequence[Row]
-    causes: Mapping[str, str]
     absent: Mapping[str, str]
     facts: Mapping[str, str]
 
@@ -50,6 +50,8 @@ class Report:
             "## Where distmetrics is not right",
             self._exceptions("distmetrics"),
             "## Where torchmetrics' own sync is not right",
+            _PEER,
+            self._kinds("torchmetrics"),
             self._exceptions("torchmetrics"),
             "## Threads and processes",
             self._transports(),
@@ -79,12 +81,26 @@ class Report:
         for (name, verdict), rows in sorted(found.items()):
             first = rows[0]
             where = ", ".join(f"{layout} × {n}" for layout, n in Counter(row.layout for row in rows).items())
-            example = f"W = {first.world_size}, {first.layout}: {first.detail}".replace("|", "\\|")
-            lines.append(f"- `{name}` **{verdict}** {len(rows)} times ({where}). {example}{self._cause(name)}")
+            example = f"W = {first.world_size}, {first.layout}: {first.detail}"
+            cause = f" Cause: {text}." if (text := cause_of(first.kind)) else ""
+            lines.append(f"- `{name}` **{verdict}** {len(rows)} times ({where}). {example}.{cause}")
         return "\n".join(lines) or "Nowhere."
 
-    def _cause(self, name: str) -> str:
-        return f" Not to be had: {self.causes[name]}." if name in self.causes else ""
+    def _kinds(self, library: str) -> str:
+        """Count the failures of a library by what was said."""
+        tally: Counter[tuple[str, str]] = Counter()
+        where: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        for row in self.rows:
+            if row.library == library and row.verdict != "ok":
+                said = (
+                    "another value" if row.verdict == "wrong" else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
+                )
+                tally[row.verdict, said] += 1
+                where[row.verdict, said].add(row.kind)
+        lines = ["| verdict | what is said | cases | classes |", "|---" * 4 + "|"]
+        for key, count in tally.most_common():
+            lines.append(f"| {key[0]} | {_cell(key[1])} | {count} | {len(where[key])} |")
+        return "\n".join(lines)
 
     def _transports(self) -> str:
         apart = disagreements(self.rows)
@@ -129,6 +145,15 @@ def disagreements(rows: Iterable[Row]) -> list[str]:
         if len({row.verdict for row in both.values()}) > 1
     ]
 
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_PEER = """\
+Most failures have one of two causes. A rank without data gathers a filler tensor of torchmetrics' choice, whose dtype
+or number of dimensions is not that of the data: gloo aborts the process. And states that are lists without a reduction
+are gathered item by item, so that ranks with different numbers of updates call different numbers of collectives."""
 
 _INTRODUCTION = """\
 Is the synced value the one that a single process would have computed? For each class, world size W and layout of

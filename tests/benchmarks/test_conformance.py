@@ -89,7 +89,7 @@ def _row(transport: str, verdict: str) -> Row:
 def test_report_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
     rows = [_row("threads", "ok"), _row("gloo", "hang")]
     assert len(disagreements(rows)) == 1
-    Report(rows, {}, {"BERTScore": "needs weights"}, {"command": "x"}).write(tmp_path)
+    Report(rows, {"BERTScore": "needs weights"}, {"command": "x"}).write(tmp_path)
     text = (tmp_path / "conformance.md").read_text()
     assert "- `SumMetric[numbers]` **hang** 1 times" in text
     assert "| `SumMetric` | aggregation | 1 of 1 |" in text

@@ -10,12 +10,7 @@ from torchmetrics import aggregation
 from benchmarks.conformance.case import Batch, Case
 from benchmarks.conformance.catalogue.build import normal, of, uniform
 
-__all__ = ["WINDOW", "cases"]
-
-WINDOW = (
-    "it is the value of the last updates, and each rank has last updates of its own: which of all the updates came "
-    "last is known to no rank"
-)
+__all__ = ["cases"]
 
 
 def _values(generator: Generator, n: int) -> Batch:
@@ -32,10 +27,8 @@ def _weighted(generator: Generator, n: int) -> Batch:
 
 def cases() -> Iterator[Case]:
     """Yield the cases of this group."""
-    for name in ("CatMetric", "MaxMetric", "MeanMetric", "MinMetric", "SumMetric"):
+    for name in ("CatMetric", "MaxMetric", "MeanMetric", "MinMetric", "SumMetric", "RunningMean", "RunningSum"):
         yield of(getattr(aggregation, name), _values, "aggregation")
-    for name in ("RunningMean", "RunningSum"):
-        yield of(getattr(aggregation, name), _values, "aggregation", cause=WINDOW)
     for name in ("CatMetric", "MaxMetric", "SumMetric"):
         yield of(getattr(aggregation, name), _number, "aggregation", "numbers")
     yield of(aggregation.MeanMetric, _weighted, "aggregation", "weights")

@@ -17,10 +17,10 @@ __all__ = ["Source", "integers", "normal", "of", "paired", "seeded", "uniform"]
 _drawing = threading.Lock()  # ranks that are threads share torch's generator
 
 
-def of(cls: Any, batch: Source, group: str, variant: str = "", cause: str = "", **options: Any) -> Case:
+def of(cls: Any, batch: Source, group: str, variant: str = "", **options: Any) -> Case:
     """Return the case of a class with these options; ``variant`` names it where a class has several."""
     name = f"{cls.__name__}[{variant}]" if variant else cls.__name__
-    return Case(name, group, functools.partial(cls, **options), batch, cause)
+    return Case(name, group, functools.partial(cls, **options), batch)
 
 
 def normal(generator: Generator, *shape: int) -> Tensor:

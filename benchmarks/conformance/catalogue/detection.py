@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torchmetrics.detection import ciou, diou, giou, iou, mean_ap, panoptic_qualities
 
 from benchmarks.conformance.case import Batch, Case
-from benchmarks.conformance.catalogue.build import integers, of, uniform
+from benchmarks.conformance.catalogue.build import integers, of
 
 __all__ = ["cases"]
 
@@ -36,7 +36,8 @@ def _detections(generator: Generator, n: int) -> Batch:
         truth = _boxes(generator, count)
         found = (truth + integers(generator, 3, count, 4) - 1).clamp(0, _SIDE)
         labels = integers(generator, 2, count)
-        preds.append({"boxes": found, "scores": uniform(generator, count), "labels": labels, "masks": _masks(found)})
+        scores = torch.rand(count, generator=generator)  # all different: the order of equal ones would be arbitrary
+        preds.append({"boxes": found, "scores": scores, "labels": labels, "masks": _masks(found)})
         target.append({"boxes": truth, "labels": labels, "masks": _masks(truth)})
     return Batch((preds, target))
 

@@ -84,7 +84,6 @@ def cases() -> Iterator[Case]:
         _painter,
         "image",
         "seeded",
-        "it measures the last generator that it was given and has no state: a rank without one has nothing to measure",
         num_samples=16,
         resize=None,
         sim_net=Distance(),

@@ -13,7 +13,6 @@ from torchmetrics.image.mifid import MemorizationInformedFrechetInceptionDistanc
 from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef, R2Score
 
 from benchmarks.conformance.case import Batch, Case
-from benchmarks.conformance.catalogue.aggregation import WINDOW
 from benchmarks.conformance.catalogue.build import Source, integers, normal, paired, seeded, uniform
 from benchmarks.conformance.catalogue.features import Features
 
@@ -103,4 +102,4 @@ def cases() -> Iterator[Case]:
     """Yield the cases of this group."""
     for name, (make, source) in _ALL.items():
         yield Case(name, "wrappers", make, source)
-    yield Case("Running", "wrappers", lambda: wrappers.Running(MeanSquaredError(), window=3), _scalars, WINDOW)
+    yield Case("Running", "wrappers", lambda: wrappers.Running(MeanSquaredError(), window=3), _scalars)
