@@ -78,7 +78,8 @@ def _filled(case: Case, dealt: Iterable[Batch]) -> Any:
 
 def _raised(error: BaseException) -> Ended:
     first = _PLACE.sub("", str(error).strip().partition("\n")[0])
-    return Ended("error", text=f"{type(error).__name__}: {first if len(first) < _LONG else first[:_LONG] + '…'}")
+    short = first if len(first) < _LONG else f"{first[:_LONG]}…"
+    return Ended("error", text=f"{type(error).__name__}: {short}" if short else type(error).__name__)
 
 
 def missing(name: str) -> str:

@@ -72,18 +72,20 @@ class Report:
         return "\n".join(lines)
 
     def _exceptions(self, library: str) -> str:
-        """List each case that is not ok, with the layouts and the first detail of each verdict."""
-        found: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+        """List what is not ok, those together that fail alike: the same verdict in the same layouts for one cause."""
+        failed: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
             if row.library == library and row.verdict != "ok":
-                found[row.name, row.verdict].append(row)
-        lines = []
-        for (name, verdict), rows in sorted(found.items()):
-            first = rows[0]
+                failed[row.name, row.verdict].append(row)
+        alike: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+        for (_, verdict), rows in sorted(failed.items()):
             where = ", ".join(f"{layout} × {n}" for layout, n in Counter(row.layout for row in rows).items())
-            example = f"W = {first.world_size}, {first.layout}: {first.detail}"
-            cause = f" Cause: {text}." if (text := cause_of(first.kind)) else ""
-            lines.append(f"- `{name}` **{verdict}** {len(rows)} times ({where}). {example}.{cause}")
+            alike[verdict, where, _said(rows[0]), cause_of(rows[0].kind, verdict)].append(rows[0])
+        lines = []
+        for (verdict, where, _, cause), firsts in sorted(alike.items()):
+            first, names = firsts[0], ", ".join(f"`{row.name}`" for row in firsts)
+            example = f"W = {first.world_size}, {first.layout}: {first.detail.rstrip('. ')}"
+            lines.append(f"- **{verdict}** ({where}): {names}. {example}.{f' Cause: {cause}.' if cause else ''}")
         return "\n".join(lines) or "Nowhere."
 
     def _kinds(self, library: str) -> str:
@@ -144,6 +146,11 @@ def disagreements(rows: Iterable[Row]) -> list[str]:
         for (name, size, layout), both in found.items()
         if len({row.verdict for row in both.values()}) > 1
     ]
+
+
+def _said(row: Row) -> str:
+    """Return the detail without what differs from case to case."""
+    return "another value" if row.verdict == "wrong" else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
 
 
 def _cell(text: str) -> str:

@@ -83,7 +83,16 @@ def test_verdict(single, ranks, verdict):
 
 
 def _row(transport: str, verdict: str) -> Row:
-    return Row("SumMetric[numbers]", "aggregation", "distmetrics", transport, 3, "even", verdict, "")
+    return Row(
+        "SumMetric[numbers]",
+        "aggregation",
+        "distmetrics",
+        transport,
+        3,
+        "even",
+        verdict,
+        "" if verdict == "ok" else "rank 1: waits",
+    )
 
 
 def test_report_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
@@ -91,7 +100,7 @@ def test_report_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
     assert len(disagreements(rows)) == 1
     Report(rows, {"BERTScore": "needs weights"}, {"command": "x"}).write(tmp_path)
     text = (tmp_path / "conformance.md").read_text()
-    assert "- `SumMetric[numbers]` **hang** 1 times" in text
+    assert "- **hang** (even × 1): `SumMetric[numbers]`. W = 3, even: rank 1: waits." in text
     assert "| `SumMetric` | aggregation | 1 of 1 |" in text
     assert "- `BERTScore`: needs weights" in text
     assert len((tmp_path / "conformance.csv").read_text().splitlines()) == 3

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Generator
 from torchmetrics import retrieval
 
 from benchmarks.conformance.case import Batch, Case
-from benchmarks.conformance.catalogue.build import integers, of, uniform
+from benchmarks.conformance.catalogue.build import integers, of
 
 __all__ = ["cases"]
 
 
 def _documents(generator: Generator, n: int) -> Batch:
-    scores, relevant = uniform(generator, n), integers(generator, 2, n)
+    scores = torch.rand(n, generator=generator)  # all different: the order of equal ones would be arbitrary
+    relevant = integers(generator, 2, n)
     return Batch((scores, relevant), {"indexes": integers(generator, 5, n)})
 
 
