@@ -95,7 +95,7 @@ def _torchmetrics(metrics: Any) -> Callable[[], None]:
 
 def _torcheval(metrics: Any) -> Callable[[], Any]:
     toolkit = importlib.import_module("torcheval.metrics.toolkit")
-    return lambda: toolkit.sync_and_compute_collection(metrics, recipient_rank="all")
+    return lambda: toolkit.sync_and_compute_collection(metrics)
 
 
 def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
