@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
+from benchmarks.conformance.__main__ import spread
 from benchmarks.conformance.case import LAYOUTS, batches, deal
 from benchmarks.conformance.catalogue import cases, find
+from benchmarks.conformance.causes import cause_of, is_possible
 from benchmarks.conformance.compare import difference
 from benchmarks.conformance.ranks import Ended
 from benchmarks.conformance.report import Report, disagreements
@@ -108,3 +110,18 @@ def test_report_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
 
 def test_catalogue_holds_most_of_torchmetrics():
     assert len({case.kind for case in cases().values()}) >= 200
+
+
+def test_causes_are_those_of_classes_that_exist_and_explain_no_hang():
+    kinds = {case.kind for case in cases().values()}
+    impossible = {kind for kind in kinds if not is_possible(kind)}
+    assert impossible == {"Running", "RunningMean", "RunningSum", "PerceptualPathLength"}
+    assert "orig_dtype" in cause_of("FrechetInceptionDistance", "error")
+    assert not cause_of("FrechetInceptionDistance", "hang")
+    assert not cause_of("BinaryAUROC", "wrong")
+
+
+def test_sample_is_spread_over_the_catalogue():
+    names = ["A", "A[x]", "B", "C[y]", "C", "D"]
+    assert spread(names, 2) == {"A", "C[y]"}
+    assert spread(names, 60) == {"A", "B", "C[y]", "D"}
