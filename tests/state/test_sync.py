@@ -441,17 +441,21 @@ def large_matrix(comm: Any, empty: int | None) -> list[str]:
     return [call.op for call in record.calls]
 
 
-def test_hundreds_of_metrics_are_still_one_round() -> None:
-    """The manifest no longer fits into its part of the first round as it is, but compressed."""
+@pytest.mark.filterwarnings("ignore:.*will save all")
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("count", [1, 20, 500])
+def test_rounds_do_not_depend_on_the_number_of_metrics(count: int, lists: bool) -> None:
+    """One, and one more with lists; of 500 metrics the manifest fits into the first round only compressed."""
 
     def work(comm: Any) -> tuple[int, list[float]]:
-        metrics = [updated(aggregation.SumMetric(), float(index + comm.rank)) for index in range(400)]
+        kind = aggregation.CatMetric if lists else aggregation.SumMetric
+        metrics = [updated(kind(), float(index + comm.rank)) for index in range(count)]
         record = RecordingCommunicator(comm)
         values = sync_and_compute(metrics, comm=record)
-        return len(record.calls), [float(value) for value in values]
+        return len(record.calls), [float(value.sum()) for value in values]
 
-    wanted = [float(2 * index + 1) for index in range(400)]
-    assert run(2, work) == [(1, wanted)] * 2
+    wanted = [float(2 * index + 1) for index in range(count)]
+    assert run(2, work) == [(2 if lists else 1, wanted)] * 2
 
 
 def test_items_without_elements_are_items_still() -> None:
