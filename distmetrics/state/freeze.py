@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import struct
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import to_bytes
-from distmetrics.collectives.pack import dtype_of, layout, pack, unpack
+from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
 
 __all__ = ["freeze", "thaw"]
 
@@ -60,14 +61,14 @@ def freeze(value: Any) -> Tensor:
     pickler = _Pickler(file)
     pickler.dump(value)
     tensors = pickler.tensors
-    dtypes, shapes = [x.dtype for x in tensors], [tuple(x.shape) for x in tensors]
-    names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+    names = tuple([str(x.dtype).removeprefix("torch.") for x in tensors])
+    shapes = tuple([tuple(x.shape) for x in tensors])
     form = pickle.dumps((file.getvalue(), names, shapes))
     size = -(-len(form) // _ALIGN) * _ALIGN
     head = torch.frombuffer(bytearray(_HEAD.pack(size, 0) + form.ljust(size, b"\0")), dtype=torch.uint8)
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else head.device
-    return torch.cat([head.to(device), pack(tensors, layout(dtypes, shapes), device)])
+    return torch.cat([head.to(device), pack(tensors, _layout(names, shapes), device)])
 
 
 def thaw(run: Tensor) -> Any:
@@ -75,5 +76,10 @@ def thaw(run: Tensor) -> Any:
     run = run.clone()  # values may be changed in place; and it starts where a view as any dtype may
     size, _ = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
     form, names, shapes = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)
-    tensors = unpack(run[_HEAD.size + size :], layout([dtype_of(name) for name in names], shapes))
+    tensors = unpack(run[_HEAD.size + size :], _layout(names, shapes))
     return _Unpickler(io.BytesIO(form), tensors).load()
+
+
+@functools.lru_cache(maxsize=256)
+def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]) -> Layout:
+    return layout([dtype_of(name) for name in names], shapes)

@@ -129,11 +129,12 @@ def test_an_empty_batch_is_neutral() -> None:
 
 def test_what_is_given_is_copied() -> None:
     """A buffer that is used again changes nothing; neither does the function that computes."""
-    buffer = torch.ones(2)
-    metric = from_function(lambda s: [s["a"].add_(1).tolist(), s["b"].add_(1).tolist()], {"a": "sum", "b": "cat"})
-    metric.update(a=buffer, b=buffer)
+    buffer = torch.ones(2, dtype=torch.float64)
+    reduce = {"a": "sum", "b": "cat", "c": "max"}
+    metric = from_function(lambda s: [x.add_(1).tolist() for x in s.values()], reduce=reduce)  # type: ignore[arg-type]
+    metric.update(a=buffer, b=buffer, c=buffer)
     buffer.zero_()
-    assert metric.compute() == metric.compute() == sync_and_compute(metric) == [[2, 2], [2, 2]]
+    assert metric.compute() == metric.compute() == sync_and_compute(metric) == [[2, 2], [2, 2], [2, 2]]
 
 
 def test_gradients_are_not_kept() -> None:

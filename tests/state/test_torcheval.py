@@ -310,5 +310,14 @@ def test_freezing_keeps_everything() -> None:
     assert again[3][0] is again[3][1]
 
 
+def test_what_is_thawed_has_memory_of_its_own() -> None:
+    """And the run that it came from may start anywhere."""
+    frozen = freeze([torch.arange(3.0, dtype=torch.float64), 7])
+    odd = torch.cat([torch.zeros(3, dtype=torch.uint8), frozen])[3:]
+    thaw(frozen)[0].zero_()
+    for run_of_bytes in (frozen, odd):
+        assert same(thaw(run_of_bytes), [torch.arange(3.0, dtype=torch.float64), 7])
+
+
 def test_large_tensors_are_not_pickled() -> None:
     assert freeze([torch.zeros(1000)]).numel() < 4000 + 300
