@@ -126,6 +126,8 @@ def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tens
     if set(map(type, value)) != {Tensor} and not all(isinstance(item, Tensor) for item in value):
         return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8), "object", None
     if spec.kind == "cat":
+        if {item.ndim for item in value} == {0}:
+            return torch.stack(value), "cat numbers", None
         return torch.cat([item.reshape(1) if item.ndim == 0 else item for item in value]), "cat", None
     if len({item.dtype for item in value}) > 1:
         raise StateError(f"the items of the list state {path} have more than one dtype")

@@ -125,7 +125,9 @@ def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any
     for state in sync.lists:
         parts = [per_rank[r][sync.sent[r].place[state.path]] for r in state.ranks]
         if state.kind == "cat":
-            result[state.path] = torch.cat([part.to(state.dtype) for part in parts])
+            joined = torch.cat([part.to(state.dtype) for part in parts])
+            numbers = all(state.path in sync.sent[r].items for r in state.ranks)
+            result[state.path] = list(joined.unbind()) if numbers else joined  # as one process would hold them
         elif state.kind == "items":
             items: list[Tensor] = []
             for r, part in zip(state.ranks, parts, strict=True):

@@ -187,4 +187,8 @@ def _as_before(
         return spec.merge(local, list(map(thaw, state)))
     if spec.finish is not None and plan.contributors[path] > 1:
         return spec.finish(state)
-    return [state] if spec.kind == "cat" and isinstance(local, list) else state
+    if spec.kind != "cat":
+        return state
+    if isinstance(local, list):
+        return state if isinstance(state, list) else [state]
+    return torch.stack(state) if isinstance(state, list) else state

@@ -15,7 +15,7 @@ from distmetrics import MismatchError, PeerLostError, StateError, sync_and_compu
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
-from tests.state.samples import CLASSES, Items, collection, same, scores, states
+from tests.state.samples import CLASSES, Items, collection, flat, same, scores, states
 
 
 def updated(metric: Any, *batches: Any) -> Any:
@@ -572,3 +572,51 @@ def ranks_without_metrics(comm: Any) -> tuple[str, float]:
     except StateError as error:
         text = str(error)
     return text, float(sync_and_compute({"a": metric}, comm=comm)["a"])
+
+
+def test_numbers_in_a_list_are_numbers_still() -> None:
+    """ExtendedEditDistance averages its list by sum and length: one tensor in it would be one number."""
+    from torchmetrics.text import ExtendedEditDistance
+
+    texts = [("this is it", "this is that"), ("a cat", "a dog"), ("so long", "so far away"), ("one", "one")]
+
+    def work(comm: Any, cut: int, sentences: bool) -> Any:
+        metric = ExtendedEditDistance(return_sentence_level_score=sentences)
+        for hypothesis, reference in texts[:cut] if comm.rank == 0 else texts[cut:]:
+            metric.update([hypothesis], [reference])
+        return flat(sync_and_compute(metric, comm=comm))
+
+    for sentences in (False, True):
+        metric = ExtendedEditDistance(return_sentence_level_score=sentences)
+        for hypothesis, reference in texts:
+            metric.update([hypothesis], [reference])
+        for cut in (0, 1, 2, 4):
+            for values in run(2, work, cut, sentences):
+                for value, wanted in zip(values, flat(metric.compute()), strict=True):
+                    torch.testing.assert_close(value, wanted)
+
+
+@pytest.mark.parametrize("normalization", ["mean", "range", "std", "l2"])
+def test_a_metric_that_cannot_merge_three_ranks_says_so(normalization: Any) -> None:
+    """torchmetrics' own fault, named on every rank; two ranks are right, and so are three of which one has no data."""
+    from torchmetrics.regression import NormalizedRootMeanSquaredError
+
+    target = torch.arange(12.0)
+
+    def make() -> Any:
+        return NormalizedRootMeanSquaredError(normalization=normalization)
+
+    def work(comm: Any, cuts: list[int]) -> torch.Tensor:
+        metric, part = make(), slice(cuts[comm.rank], cuts[comm.rank + 1])
+        if part.start < part.stop:
+            metric.update(target[part] + 0.5, target[part])
+        return sync_and_compute(metric, comm=comm)  # type: ignore[no-any-return]
+
+    single = make()
+    single.update(target + 0.5, target)
+    for cuts in ([0, 5, 12], [0, 5, 5, 12], [0, 0, 12, 12]):
+        for value in run(len(cuts) - 1, work, cuts):
+            torch.testing.assert_close(value, single.compute(), rtol=1e-5, atol=1e-6)
+    ended = outcomes(3, work, [0, 3, 7, 12])
+    assert [type(outcome.error) for outcome in ended] == [StateError] * 3
+    assert "cannot merge the data of 3 ranks" in str(ended[0].error)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, MetricTracker
 from torchmetrics.utilities import (
@@ -18,6 +19,7 @@ from torchmetrics.utilities import (
     dim_zero_sum,
 )
 
+from distmetrics.errors import StateError
 from distmetrics.state.adapters.base import Adapter, Target
 from distmetrics.state.spec import Kind, StateSpec, StateSpecs
 
@@ -57,7 +59,7 @@ class TorchmetricsAdapter(_AnyAdapter):
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
         shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
-        return _specs(tuple(metric._reductions.items()), shapes)
+        return _specs(tuple(metric._reductions.items()), shapes, type(metric).__name__)
 
     def home(self, metric: Metric) -> dict[str, Any]:
         """States are plain attributes."""
@@ -194,9 +196,13 @@ def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _specs(reductions: tuple[tuple[str, Any], ...], shapes: tuple[tuple[int, ...] | None, ...]) -> StateSpecs:
+def _specs(
+    reductions: tuple[tuple[str, Any], ...], shapes: tuple[tuple[int, ...] | None, ...], kind: str
+) -> StateSpecs:
     each = zip(reductions, shapes, strict=True)
-    return StateSpecs(tuple(_spec(name, reduction, shape) for (name, reduction), shape in each), _KEPT)
+    return StateSpecs(
+        tuple(_spec(name, _FAULTS.get((kind, name), reduction), shape) for (name, reduction), shape in each), _KEPT
+    )
 
 
 def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
@@ -208,6 +214,34 @@ def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec
     if reduction in _KINDS:
         return StateSpec(name, _KINDS[reduction], shape=shape)
     return StateSpec(name, "stack", reduction, shape)
+
+
+def _at_most_two(rows: Tensor) -> Tensor:
+    """Refuse what NormalizedRootMeanSquaredError would get wrong; two ranks are merged right."""
+    if len(rows) > 2 and _overwrites():
+        raise StateError(
+            f"NormalizedRootMeanSquaredError cannot merge the data of {len(rows)} ranks: in torchmetrics its "
+            "_final_aggregation overwrites the totals that it iterates over, and then fails or is wrong\n"
+            "Do:     use MeanSquaredError(squared=False), and normalize by a MeanMetric, MaxMetric or MinMetric of "
+            "the target."
+        )
+    return rows
+
+
+@functools.cache
+def _overwrites() -> bool:
+    """Whether the installed torchmetrics still has the fault: its mean over three ranks tells."""
+    from torchmetrics.regression.nrmse import _final_aggregation
+
+    one = torch.ones(3, 1)
+    try:
+        merged = _final_aggregation(one, one, torch.tensor([[1.0], [2.0], [3.0]]), one, one, one, "mean")
+    except IndexError:
+        return True
+    return float(merged) != 2.0
+
+
+_FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
 
 
 def _is_default(metric: Metric, name: str) -> bool:
