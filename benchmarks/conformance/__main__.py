@@ -85,7 +85,7 @@ def _run(chosen: Sequence[Case], plan: Plan, jobs: int) -> tuple[list[Row], dict
 
 
 def _tally(rows: Sequence[Row], library: str) -> str:
-    found = counts(row for row in rows if row.library == library)
+    found = counts(row for row in rows if row.package == library)
     return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n) or "–"
 
 
@@ -119,9 +119,9 @@ def _versions() -> Iterator[str]:
 def _summary(report: Report, took: float) -> int:
     """Print the totals and what is not right; return the exit code."""
     for library in ("distmetrics", "torchmetrics"):
-        found = [row for row in report.rows if row.library == library]
+        found = [row for row in report.rows if row.package == library]
         print(f"{library}: {_tally(found, library)}, {len({row.kind for row in found})} classes")
-    bad = [row for row in report.rows if row.library == "distmetrics" and row.verdict != "ok"]
+    bad = [row for row in report.rows if row.package == "distmetrics" and row.verdict != "ok"]
     mendable = [row for row in bad if is_possible(row.kind)]
     for row in mendable:
         print(f"  {row.verdict:6} {row.name}, {row.transport}, W = {row.world_size}, {row.layout}: {row.detail}")

@@ -64,8 +64,8 @@ class Report:
 
     def _totals(self) -> str:
         lines = [f"| | classes | constructions | cases | {' | '.join(VERDICTS)} |", "|---" * 9 + "|"]
-        for library, transport in sorted({(row.library, row.transport) for row in self.rows}, reverse=True):
-            rows = [row for row in self.rows if (row.library, row.transport) == (library, transport)]
+        for library, transport in sorted({(row.package, row.transport) for row in self.rows}, reverse=True):
+            rows = [row for row in self.rows if (row.package, row.transport) == (library, transport)]
             kinds, names = len({row.kind for row in rows}), len({row.name for row in rows})
             cells = [f"{library}, {transport}", kinds, names, len(rows), *counts(rows).values()]
             lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -75,7 +75,7 @@ class Report:
         """List what is not ok, those together that fail alike: the same verdict in the same layouts for one cause."""
         failed: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
-            if row.library == library and row.verdict != "ok":
+            if row.package == library and row.verdict != "ok":
                 failed[row.name, row.verdict].append(row)
         alike: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
         for (_, verdict), rows in sorted(failed.items()):
@@ -93,7 +93,7 @@ class Report:
         tally: Counter[tuple[str, str]] = Counter()
         where: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for row in self.rows:
-            if row.library == library and row.verdict != "ok":
+            if row.package == library and row.verdict != "ok":
                 said = (
                     "another value" if row.verdict == "wrong" else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
                 )
@@ -106,7 +106,7 @@ class Report:
 
     def _transports(self) -> str:
         apart = disagreements(self.rows)
-        asked = [row for row in self.rows if row.library == "distmetrics" and row.transport == "gloo"]
+        asked = [row for row in self.rows if row.package == "distmetrics" and row.transport == "gloo"]
         kinds = len({row.kind for row in asked})
         head = f"{len(asked)} cases of {kinds} classes were also synced by distmetrics between processes; "
         return head + (
@@ -121,8 +121,8 @@ class Report:
         for row in self.rows:
             kinds[row.group, row.kind].append(row)
         for (group, kind), rows in kinds.items():
-            ours = [row for row in rows if row.library == "distmetrics" and row.transport == "threads"]
-            theirs = counts(row for row in rows if row.library == "torchmetrics")
+            ours = [row for row in rows if row.package == "distmetrics" and row.transport == "threads"]
+            theirs = counts(row for row in rows if row.package == "torchmetrics")
             cells = [f"{counts(ours)['ok']} of {len(ours)}", *(str(n) if n else "" for n in theirs.values())]
             lines.append(f"| `{kind}` | {group} | {' | '.join(cells)} |")
         return "\n".join(lines)
@@ -138,7 +138,7 @@ def disagreements(rows: Iterable[Row]) -> list[str]:
     """Say where distmetrics' verdict on gloo is another than on threads."""
     found: defaultdict[tuple[str, int, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        if row.library == "distmetrics":
+        if row.package == "distmetrics":
             found[row.name, row.world_size, row.layout][row.transport] = row
     return [
         f"{name}, W = {size}, {layout}: "

@@ -19,7 +19,7 @@ class Row:
 
     name: str
     group: str
-    library: str
+    package: str
     transport: str
     world_size: int
     layout: str

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from typing import Any
 
-import torch
+from torch import library
 
 __all__ = ["prepare"]
 
@@ -31,8 +31,8 @@ def prepare() -> None:
             raise
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
-        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        _declared.append(library)
+        declared: Any = library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        _declared.append(declared)
         for operator in ("nms", "qnms"):
-            library.define(operator + _SUPPRESSION)
+            declared.define(operator + _SUPPRESSION)
         importlib.import_module("torchvision")

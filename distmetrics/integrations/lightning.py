@@ -43,7 +43,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 
     Raises:
         StateError: the module has no attribute of such a name, or it is no metric; a metric was updated between the
-            sync and the logging (on every rank).
+            sync and the logging (each on the rank where it is so).
 
     >>> from distmetrics.integrations.lightning import SyncMetrics
     >>> from lightning.pytorch import Trainer
