@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
-from distmetrics.comm.base import Communicator, in_call
+from distmetrics.comm.base import Communicator, Meanwhile, in_call
 from distmetrics.errors import MismatchError
 
-__all__ = ["HASH_BYTES", "LARGE_WORLD", "Judge", "exchange", "inline_capacity", "to_bytes"]
+__all__ = ["HASH_BYTES", "LARGE_WORLD", "Judge", "exchange", "inline_capacity", "new_frame", "to_bytes"]
 
 Judge = Callable[[Sequence[bytes]], None]
 _HEAD = struct.Struct("<QQQQ")  # mark and protocol; bytes of the manifest, of the inline and of the bulk data
@@ -38,13 +38,13 @@ HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its manifest's bytes so far, its sizes, its inline area."""
+    """One rank's frame, read: its manifest's bytes so far, its sizes, its inline data if that rides along."""
 
     manifest: bytes
     manifest_bytes: int
     inline_bytes: int
     bulk_bytes: int
-    area: Tensor
+    inline: Tensor
 
 
 def frame_size(world_size: int) -> int:
@@ -65,8 +65,22 @@ def inline_capacity(world_size: int) -> int:
     return 0 if world_size > LARGE_WORLD else frame_size(world_size) // 4 * 3
 
 
+def new_frame(comm: Communicator, nbytes: int) -> tuple[Tensor, Tensor]:
+    """Return a frame to be sent, and the run of ``nbytes`` in it, at most its capacity, where inline data goes."""
+    size = frame_size(comm.world_size)
+    frame = torch.zeros(size, dtype=torch.uint8, device=comm.device)
+    return frame, frame[size // 4 : size // 4 + nbytes]
+
+
 def exchange(
-    comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor, judge: Judge
+    comm: Communicator,
+    manifest: Manifest,
+    inline: Tensor,
+    bulk: Tensor,
+    judge: Judge,
+    *,
+    frame: Tensor | None = None,
+    meanwhile: Meanwhile | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Exchange manifests, judge them, exchange data.
 
@@ -76,6 +90,8 @@ def exchange(
         inline: uint8 on ``comm.device``; rides along where it fits.
         bulk: uint8 on ``comm.device``; always in the second round, so that the rounds do not depend on its size.
         judge: gets the encoded manifests; raises, the same on every rank, if they don't go together.
+        frame: of :func:`new_frame`, where ``inline`` lies in one already.
+        meanwhile: called once while the first round is under way; not in a large world, nor in a world of one.
 
     Returns: every rank's ``(inline, bulk)``, in rank order, on ``comm.device``.
     """
@@ -87,19 +103,19 @@ def exchange(
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
             judge([manifest.encode()] * comm.world_size)
             return _gather_alike(comm, inline, bulk)
-        frames = _gather_frames(comm, manifest, inline, bulk)
+        frames = _gather_frames(comm, manifest, inline, bulk, frame, meanwhile)
         judge([_inflate(frame.manifest) for frame in frames])
         sizes = [f.bulk_bytes + (f.inline_bytes if f.inline_bytes > capacity else 0) for f in frames]
         if not any(sizes):
-            return [(frame.area[: frame.inline_bytes], bulk[:0]) for frame in frames]
+            return [(frame.inline, bulk) for frame in frames]
         rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
         rests = _gather_padded(comm, rest, max(sizes))
     result = []
-    for frame, row in zip(frames, rests, strict=True):
-        if frame.inline_bytes <= capacity:
-            result.append((frame.area[: frame.inline_bytes], row[: frame.bulk_bytes]))
+    for read, row in zip(frames, rests, strict=True):
+        if read.inline_bytes <= capacity:
+            result.append((read.inline, row[: read.bulk_bytes]))
         else:
-            result.append((row[: frame.inline_bytes], row[frame.inline_bytes :][: frame.bulk_bytes]))
+            result.append((row[: read.inline_bytes], row[read.inline_bytes :][: read.bulk_bytes]))
     return result
 
 
@@ -121,25 +137,33 @@ def _gather_alike(comm: Communicator, inline: Tensor, bulk: Tensor) -> list[tupl
     return [(row[: inline.numel()], row[inline.numel() : rest.numel()]) for row in rows]
 
 
-def _gather_frames(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> list[_Frame]:
+def _gather_frames(
+    comm: Communicator,
+    manifest: Manifest,
+    inline: Tensor,
+    bulk: Tensor,
+    frame: Tensor | None,
+    meanwhile: Meanwhile | None,
+) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
-    size = frame_size(comm.world_size)
-    area = size // 4
+    area = frame_size(comm.world_size) // 4
     blob, head, head_bytes = _head(manifest.encode(), inline.numel(), bulk.numel(), area)
-    frame = torch.zeros(size, dtype=torch.uint8, device=comm.device)
+    if frame is None:
+        frame, room = new_frame(comm, inline.numel())
+        if inline.numel() <= inline_capacity(comm.world_size):
+            room.copy_(inline)
     frame[: len(head_bytes)] = head
-    if inline.numel() <= inline_capacity(comm.world_size):
-        frame[area : area + inline.numel()] = inline
-    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), frame)
-    frames = [_read_frame(row, area, mine, head_bytes) for row in comm.all_gather(frame)]
-    longest = max([frame.manifest_bytes - len(frame.manifest) for frame in frames])
+    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), inline)
+    rows = comm.all_gather(frame, meanwhile)
+    frames = [mine if r == comm.rank else _read_frame(row, area, mine, head_bytes) for r, row in enumerate(rows)]
+    longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
     if longest == 0:
         return frames
     left = torch.frombuffer(bytearray(blob[area - _HEAD.size :]) or bytearray(1), dtype=torch.uint8)
     tails = _gather_padded(comm, left.to(comm.device), longest)
     return [
-        frame._replace(manifest=frame.manifest + to_bytes(tail[: frame.manifest_bytes - len(frame.manifest)]))
-        for frame, tail in zip(frames, tails, strict=True)
+        read._replace(manifest=read.manifest + to_bytes(tail[: read.manifest_bytes - len(read.manifest)]))
+        for read, tail in zip(frames, tails, strict=True)
     ]
 
 
@@ -154,9 +178,9 @@ def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, area: int) -> tuple[b
 
 def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
     """Read one rank's frame; most often its head is that of ``mine``."""
-    start = to_bytes(row[: len(head)])
+    start = _beginning(row, len(head))
     if start == head:
-        return mine._replace(area=row[area:])
+        return _Frame(*mine[:4], row[area : area + mine.inline_bytes])
     mark, manifest_bytes, inline_bytes, bulk_bytes = _HEAD.unpack_from(start)
     if mark != _MARK:
         raise MismatchError(
@@ -165,7 +189,7 @@ def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
             "Do:     make every rank call the same collectives in the same order, with one version installed."
         )
     manifest = to_bytes(row[_HEAD.size : min(area, _HEAD.size + manifest_bytes)])
-    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, row[area:])
+    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, row[area : area + inline_bytes])
 
 
 def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
@@ -179,6 +203,13 @@ def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tenso
 @functools.lru_cache(maxsize=64)
 def _inflate(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
+
+
+def _beginning(row: Tensor, count: int) -> bytes:
+    """Copy the first bytes of a frame out of torch; without an operation of torch where they are at hand."""
+    if row.is_cpu and row.is_contiguous():
+        return ctypes.string_at(row.data_ptr(), count)
+    return to_bytes(row[:count])
 
 
 def to_bytes(run: Tensor) -> bytes:

@@ -39,19 +39,27 @@ class Bucket:
     start: int
     stop: int
 
+    @property
+    def elements(self) -> int:
+        """How many there are in all members together."""
+        return (self.stop - self.start) // self.dtype.itemsize
+
     def view(self, run: Tensor) -> Tensor:
         """This bucket's elements in the byte run ``run``, not copied."""
         return run[self.start : self.stop].view(self.dtype)
 
-    def join(self, tensors: list[Tensor]) -> Tensor:
-        """Lay the members' tensors, given in their order, side by side."""
+    def fill(self, run: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the members' tensors, given in their order, to their places in the byte run ``run``."""
         flat: list[Tensor] = []
         start = 0
         for shape, count, _ in self.groups:  # vectors need nothing, the rest one operation a shape
             group = tensors[start : start + count]
-            flat += group if len(shape) == 1 else [torch.cat(group).reshape(-1) if shape else torch.stack(group)]
+            flat += group if len(shape) == 1 else [torch.cat([*group]).reshape(-1) if shape else torch.stack([*group])]
             start += count
-        return flat[0] if len(flat) == 1 else torch.cat(flat)
+        if flat[0].device == run.device:
+            torch.cat(flat, out=self.view(run))
+        else:
+            self.view(run).copy_(torch.cat(flat))  # one transfer, not one a tensor
 
     def split(self, elements: Tensor) -> list[Tensor]:
         """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order; one operation a run of shapes."""
@@ -107,18 +115,27 @@ def layout(
     return Layout(tuple(placed), tuple(shapes), start)
 
 
-def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device, *, together: bool = False) -> Tensor:
+def pack(
+    tensors: Sequence[Tensor],
+    where: Layout,
+    device: torch.device,
+    *,
+    together: bool = False,
+    into: Tensor | None = None,
+) -> Tensor:
     """Copy tensors into one uint8 run on ``device``, as ``where`` says.
 
-    ``together``: the tensors are known to be on one device, and need not be asked.
+    ``together``: the tensors are known to be on one device, and need not be asked; ``into``: the run, if there is one.
     """
-    run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device)
+    run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device) if into is None else into
+    if not where.buckets:
+        return run
     with torch.no_grad():
         for bucket in where.buckets:
             parts = [tensors[index] for index in bucket.members]
             if not together and len(set(map(_device_of, parts))) > 1:
                 parts = [x.to(device) for x in parts]
-            bucket.view(run).copy_(bucket.join(parts))
+            bucket.fill(run, parts)
     return run
 
 

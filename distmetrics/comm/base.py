@@ -26,6 +26,7 @@ __all__ = [
     "OPS",
     "Call",
     "Communicator",
+    "Meanwhile",
     "Op",
     "Site",
     "brief",
@@ -39,8 +40,9 @@ __all__ = [
 ]
 
 Op = Literal["sum", "prod", "max", "min"]
+Meanwhile = Callable[[], None]  # work of this rank alone that need not wait for the others; it must not communicate
 OPS: tuple[str, ...] = get_args(Op)
-_PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
     "max": torch.maximum,
@@ -78,8 +80,8 @@ class Communicator(Protocol):
         """Where the transport needs its tensors."""
         ...
 
-    def all_gather(self, x: Tensor) -> list[Tensor]:
-        """Every rank's ``x``, in rank order."""
+    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
+        """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under way."""
         ...
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -113,14 +115,16 @@ def check_src(src: int, world_size: int) -> None:
         raise ValueError(f"broadcast from rank {src} in a world of {world_size}")
 
 
-def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
+def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
     """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
 
     A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on another processor.
+    ``out``: where to put the result, if there is a place for it already; it must be none of the rows.
     """
     if len(rows) == 1:
-        return rows[0].clone()
-    return functools.reduce(_PAIRWISE[op], rows)
+        return rows[0].clone() if out is None else out.copy_(rows[0])
+    pairwise = _PAIRWISE[op]
+    return functools.reduce(lambda left, right: pairwise(left, right, out=out), rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError, compose, who
 
@@ -90,14 +90,14 @@ class GroupCommunicator:
         """Make ``comm`` what :meth:`of` returns for its group."""
         cls._by_group[comm._group] = comm
 
-    def all_gather(self, x: Tensor) -> list[Tensor]:
-        """Every rank's ``x``, in rank order."""
+    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
+        """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under way."""
         flat = self._bytes(x)
         stride = (flat.numel() // _ALIGN + 1) * _ALIGN  # each row can be viewed as any dtype, even one without elements
         rows = list(flat.new_empty(self.world_size, stride)[:, : flat.numel()].unbind())
         # The group's own method: what torch's function checks before it comes to this is so here, and costs as much
         # as a tenth of the collective.
-        self._run(current_call("all_gather", x), lambda group: group.allgather([rows], [flat]))
+        self._run(current_call("all_gather", x), lambda group: group.allgather([rows], [flat]), meanwhile)
         return rows if flat is x else [self._back(row, x) for row in rows]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -148,13 +148,19 @@ class GroupCommunicator:
             return flat.to(like.device)
         return flat.view(like.dtype).reshape(like.shape).to(like.device)
 
-    def _run(self, call: Call, start: Callable[[Any], Any]) -> None:
+    def _run(self, call: Call, start: Callable[[Any], Any], meanwhile: Meanwhile | None = None) -> None:
         if self._broken is not None:
             kind, text, peers = self._broken
             raise kind(text, rank=self.rank, peers=peers, site=call.site)
         self.calls += 1
         try:
-            self._wait(start(self._group), call)
+            work = start(self._group)
+        except RuntimeError as error:
+            raise self._lost(call, error) from error
+        if meanwhile is not None:
+            meanwhile()
+        try:
+            self._wait(work, call)
         except RuntimeError as error:
             raise self._lost(call, error) from error
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator, Op
+from distmetrics.comm.base import Communicator, Meanwhile, Op
 
 __all__ = ["Recorded", "RecordingCommunicator", "counted_torch_calls"]
 
@@ -60,10 +60,10 @@ class RecordingCommunicator:
     def _note(self, op: str, *tensors: Tensor) -> None:
         self.calls.append(Recorded(op, sum(x.numel() * x.element_size() for x in tensors)))
 
-    def all_gather(self, x: Tensor) -> list[Tensor]:
+    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
         """Note and pass on."""
         self._note("all_gather", x)
-        return self.inner.all_gather(x)
+        return self.inner.all_gather(x, meanwhile)
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Note and pass on."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Op, check_parts, check_src
+from distmetrics.comm.base import Meanwhile, Op, check_parts, check_src
 
 __all__ = ["SingleCommunicator"]
 
@@ -23,8 +23,10 @@ class SingleCommunicator:
     world_size = 1
     device = torch.device("cpu")
 
-    def all_gather(self, x: Tensor) -> list[Tensor]:
+    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
         """``[x]``, copied."""
+        if meanwhile is not None:
+            meanwhile()
         return [x.detach().clone()]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call, fold, raise_site
+from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold, raise_site
 from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
@@ -211,8 +211,10 @@ class ThreadCommunicator:
         met = self._world.meet(self._me, self._members, kind, copies, call)
         return [met[member] for member in self._members]
 
-    def all_gather(self, x: Tensor) -> list[Tensor]:
+    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
         """Every rank's ``x``, in rank order."""
+        if meanwhile is not None:
+            meanwhile()  # before: the others' threads cannot run while this one works
         met = self._meet(("all_gather", x.dtype, x.shape), [x], "all_gather")
         return [row.clone() for (row,) in met]
 

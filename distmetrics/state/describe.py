@@ -65,7 +65,7 @@ def describe(
         site: the user's line.
         problem: one that the caller has found already.
     """
-    counts = torch.tensor(updates)
+    counts = _counts(tuple(updates))
     if shape.fixed and all(updates) and set(map(type, values)) <= {Tensor}:
         # By far the most common case: every state is a tensor. Its description is kept from sync to sync.
         fixed, origins = _distinct([counts, *values], shape.kinds)
@@ -83,6 +83,12 @@ def describe(
     manifest, sent = _encode(shape, tuple(leaves), name, site, problem)
     inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
     return Outgoing(manifest, sent, inline, bulk, None)
+
+
+@functools.lru_cache(maxsize=64)
+def _counts(updates: tuple[int, ...]) -> Tensor:
+    """Return the update counts as what is sent; epochs of one length have the same. Only ever read."""
+    return torch.tensor(updates)
 
 
 def _distinct(values: list[Tensor], kinds: Sequence[str]) -> tuple[list[Tensor], tuple[int, ...]]:

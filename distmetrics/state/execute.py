@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange, inline_capacity
+from distmetrics.collectives.exchange import exchange, inline_capacity, new_frame
 from distmetrics.collectives.pack import Bucket, pack, unpack
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
@@ -38,16 +39,27 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
     """
     capacity = inline_capacity(comm.world_size)
-    inline = pack(mine.fixed, mine.sent.inline, comm.device, together=mine.device == _CPU)  # the counts are on the CPU
-    bulk = pack(mine.lists, mine.sent.bulk, comm.device)
+    together = mine.device == _CPU  # the counts are there
     made: list[SyncPlan] = []
+    hoped: list[_Expected] = []
 
     def judge(blobs: Sequence[bytes]) -> None:
         made.append(plan(tuple(blobs), order, comm.rank, capacity))
 
-    rides = inline if inline.numel() <= capacity else inline.new_empty(0)
-    runs = exchange(comm, mine.manifest, rides, bulk, judge)
+    def meanwhile() -> None:
+        hoped.extend(_expect(comm, mine, order, capacity))
+
+    bulk = pack(mine.lists, mine.sent.bulk, comm.device)  # most often nothing
+    if mine.sent.inline.nbytes <= capacity:
+        frame, inline = new_frame(comm, mine.sent.inline.nbytes)
+        pack(mine.fixed, mine.sent.inline, comm.device, together=together, into=inline)
+        runs = exchange(comm, mine.manifest, inline, bulk, judge, frame=frame, meanwhile=meanwhile)
+    else:
+        inline = pack(mine.fixed, mine.sent.inline, comm.device, together=together)
+        runs = exchange(comm, mine.manifest, inline.new_empty(0), bulk, judge)
     (sync,) = made
+    if hoped and hoped[0].plan is sync:
+        return sync, hoped[0].fill(runs)
     if sync.rides_along:
         each = zip(runs, sync.alike, sync.sent, strict=True)
         rows = [run if alike else _align(run, sent, sync) for (run, _), alike, sent in each]
@@ -59,6 +71,48 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
     for path, other in sync.aliases:
         result[path] = result[other]
     return sync, result
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """The states as they will be if every rank sends what this one does, but for the numbers in them.
+
+    Making hundreds of tensors takes as long as a small collective; so it is done while that is under way.
+
+    Attributes:
+        plan: of that case.
+        wholes: for each bucket the run of elements that ``result`` is views of.
+        result: for each path of the plan the combined state.
+    """
+
+    plan: SyncPlan
+    wholes: tuple[Tensor, ...]
+    result: dict[str, Any]
+
+    def fill(self, runs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+        """Put the numbers in, now that the data is here."""
+        for bucket, whole in zip(self.plan.agreed.buckets, self.wholes, strict=True):
+            fold([bucket.view(run) for run, _ in runs], _op(bucket), out=whole)
+            if bucket.key == "mean":
+                whole /= len(runs)
+        return self.result
+
+
+def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> Iterator[_Expected]:
+    """Make room for the most common case, if what this rank sends allows it: reduced states that ride along."""
+    if mine.manifest.problem is not None or mine.lists:
+        return
+    sync = plan((mine.manifest.encode(),) * comm.world_size, order, comm.rank, capacity)
+    if not sync.in_place:
+        return
+    wholes = []
+    result: dict[str, Any] = {}
+    for bucket, paths in zip(sync.agreed.buckets, sync.bucket_paths, strict=True):
+        wholes.append(torch.empty(bucket.elements, dtype=bucket.dtype, device=comm.device))
+        result.update(zip(paths, bucket.split(wholes[-1]), strict=True))
+    for path, other in sync.aliases:
+        result[path] = result[other]
+    yield _Expected(sync, tuple(wholes), result)
 
 
 def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
@@ -109,14 +163,17 @@ def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -
 
 
 def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Communicator) -> Tensor:
-    op: Op = "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
-    dtype = bucket.dtype
+    op, dtype = _op(bucket), bucket.dtype
     if dtype in (torch.bfloat16, torch.float16):  # half precision loses counts above 256 or 2048: fold in float32
         views = [view.float() for view in views]
     elif dtype == torch.bool:
         views = [view.to(torch.uint8) for view in views]  # the sum of bools is "any", as it is within one process
         op = "max" if op == "sum" else op
     return (fold(views, op) if rides_along else reduce_large(comm, views[0], op)).to(dtype)
+
+
+def _op(bucket: Bucket) -> Op:
+    return "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
 
 
 def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any]) -> None:

@@ -80,6 +80,7 @@ class SyncPlan:
         complete: whether every state of the metrics is among ``states``.
         bucket_paths: of the states in each bucket of the agreed layout.
         alike: for each rank, whether what it sends has the agreed layout already.
+        in_place: whether all there is to do is to reduce the runs of bytes as they are.
     """
 
     states: tuple[StatePlan, ...]
@@ -93,6 +94,7 @@ class SyncPlan:
     complete: bool
     bucket_paths: tuple[tuple[str, ...], ...]
     alike: tuple[bool, ...]
+    in_place: bool
 
     @property
     def rounds(self) -> int:
@@ -161,9 +163,17 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     complete = len(states) == len(order)
     bucket_paths = tuple(tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets)
     alike = tuple(each.inline == agreed and each.inline_paths == paths for each in sent)
+    in_place = rides_along and not lists and all(alike) and all(map(_as_it_is, agreed.buckets))
     return SyncPlan(
-        states, agreed, paths, sent, rides_along, contributors, lists, aliases, complete, bucket_paths, alike
+        states, agreed, paths, sent, rides_along, contributors, lists, aliases, complete, bucket_paths, alike, in_place
     )
+
+
+def _as_it_is(bucket: Bucket) -> bool:
+    """Whether a bucket is reduced in its own dtype: half precision, bools and the mean of integers are not."""
+    if bucket.key == "mean":
+        return bucket.dtype in (torch.float32, torch.float64)
+    return bucket.key in REDUCED and bucket.dtype not in (torch.float16, torch.bfloat16, torch.bool)
 
 
 def sent_by(leaves: Sequence[LeafSpec]) -> Sent:

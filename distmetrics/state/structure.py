@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distmetrics.state.adapters.base import Adapter, Target
+from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.plan import INLINE, UPDATES
 from distmetrics.state.spec import StateSpec, StateSpecs
 
@@ -69,6 +69,15 @@ class Structure:
 
 def structure_of(found: Sequence[Target]) -> Structure:
     """Return the structure of metrics."""
+    if not isinstance(found, Roster):
+        return _structure_of(found)
+    structure: Structure | None = found.kept.get("structure")
+    if structure is None:
+        structure = found.kept["structure"] = _structure_of(found)
+    return structure
+
+
+def _structure_of(found: Sequence[Target]) -> Structure:
     return _structure(tuple([(path, type(metric).__name__, specs, how) for path, metric, how, specs, _ in found]))
 
 

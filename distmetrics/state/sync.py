@@ -91,7 +91,7 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
         shape.write(found, before)
 
 
-def _found(metrics: Any, world_size: int) -> tuple[list[Target], str | None]:
+def _found(metrics: Any, world_size: int) -> tuple[Sequence[Target], str | None]:
     """Return the metrics; or none, and why they cannot be found: other ranks, if there are any, must hear of it."""
     try:
         return targets(metrics), None

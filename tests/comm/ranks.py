@@ -121,6 +121,14 @@ def never_in_place(comm: Communicator) -> None:
     assert mine.tolist() == [float(comm.rank)] * 3
 
 
+def works_meanwhile(comm: Communicator) -> None:
+    """What is given to be done while the data is under way is done once, before the rows are there."""
+    done: list[int] = []
+    rows = comm.all_gather(torch.tensor([comm.rank]), lambda: done.append(comm.rank))
+    assert done == [comm.rank]
+    assert [int(row) for row in rows] == [*range(comm.world_size)]
+
+
 def refuses_misuse(comm: Communicator) -> list[str]:
     """Wrong arguments are refused before anything is sent, so the world still works afterwards."""
     x = torch.ones(2)
@@ -187,4 +195,5 @@ def everything(comm: Communicator) -> list[str]:
     every_reduction(comm)
     odd_memory(comm)
     never_in_place(comm)
+    works_meanwhile(comm)
     return refuses_misuse(comm)

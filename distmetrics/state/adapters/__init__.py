@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from distmetrics.state.adapters.base import Adapter, Target
+from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.adapters.merging import MergingAdapter
 from distmetrics.state.adapters.registry import adapter_of, register_adapter
 from distmetrics.state.spec import StateSpec, StateSpecs
@@ -16,9 +16,13 @@ from distmetrics.state.spec import StateSpec, StateSpecs
 __all__ = ["Adapter", "MergingAdapter", "StateSpec", "StateSpecs", "Target", "compute", "register_adapter", "targets"]
 
 
-def targets(metrics: Any) -> list[Target]:
+def targets(metrics: Any) -> Sequence[Target]:
     """Return every metric with states of its own in ``metrics``, each once, in an order that all ranks share."""
-    found = [target for path, root, adapter in _roots(metrics, "") for target in adapter.targets(root, path)]
+    adapter = adapter_of(metrics)
+    if adapter is None:
+        found: Sequence[Target] = [t for path, root, how in _roots(metrics, "") for t in how.targets(root, path)]
+    elif isinstance(found := adapter.targets(metrics, ""), Roster):
+        return found
     once = {id(target.metric): target for target in reversed(found)}
     if len(once) == len(found) == len({target.path for target in found}):
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 
 from distmetrics.state.spec import StateSpecs
 
-__all__ = ["Adapter", "Target"]
+__all__ = ["Adapter", "Roster", "Target"]
 
 
 class Adapter(ABC):
@@ -58,7 +58,7 @@ class Adapter(ABC):
         """Return the metric's value, from the state that is in."""
         return metric.compute()
 
-    def targets(self, metric: Any, path: str) -> list[Target]:
+    def targets(self, metric: Any, path: str) -> Sequence[Target]:
         """Return what has states in what this adapter knows: by default itself; containers return their members."""
         return [Target(path, metric, self, self.specs(metric), self.home(metric))]
 
@@ -77,3 +77,20 @@ class Target(NamedTuple):
         """Where the metric keeps its state."""
         device = getattr(self.metric, "device", None)
         return device if isinstance(device, torch.device) else torch.device("cpu")
+
+
+class Roster(tuple[Target, ...]):
+    """Metrics that are known to be different objects with different paths, and are the same from sync to sync.
+
+    Attributes:
+        kept: what was derived from them, for the next sync; it must not hold the metrics.
+    """
+
+    kept: dict[str, Any]
+
+    @classmethod
+    def of(cls, found: Iterable[Target], kept: dict[str, Any]) -> Roster:
+        """Return the roster of ``found`` with what was kept from the last one."""
+        roster = cls(found)
+        roster.kept = kept
+        return roster

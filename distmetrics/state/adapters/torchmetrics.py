@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from torchmetrics.utilities import (
 )
 
 from distmetrics.errors import StateError
-from distmetrics.state.adapters.base import Adapter, Target
+from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.spec import Kind, StateSpec, StateSpecs
 
 __all__ = ["ADAPTER", "CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
@@ -44,9 +44,9 @@ class _AnyAdapter(Adapter):
         """Whether it is a metric, a collection or a tracker."""
         return isinstance(value, _KNOWN)
 
-    def targets(self, metric: nn.Module, path: str) -> list[Target]:
+    def targets(self, metric: nn.Module, path: str) -> Sequence[Target]:
         """Return the metrics in it, itself included."""
-        return metrics_of(metric, path)
+        return _members(metric, path) if isinstance(metric, MetricCollection) else metrics_of(metric, path)
 
 
 class TorchmetricsAdapter(_AnyAdapter):
@@ -123,7 +123,7 @@ def metrics_of(root: nn.Module, path: str) -> list[Target]:
     return found
 
 
-class _Roster(NamedTuple):
+class _Known(NamedTuple):
     """The metrics of a collection as they were found, and what must be unchanged for them to be those still."""
 
     collection: weakref.ref[MetricCollection]
@@ -132,6 +132,7 @@ class _Roster(NamedTuple):
     states: list[int]
     members: list[Metric]
     metrics: list[Target]
+    kept: dict[str, Any]
 
     def holds(self, collection: MetricCollection, path: str) -> bool:
         """Whether the collection has the same members, and they have the same number of states."""
@@ -145,25 +146,25 @@ class _Roster(NamedTuple):
         )
 
 
-_rosters: dict[int, _Roster] = {}
+_known: dict[int, _Known] = {}
 
 
-def _members(collection: MetricCollection, path: str) -> list[Target]:
+def _members(collection: MetricCollection, path: str) -> Sequence[Target]:
     """Find the metrics of a collection, which is the same work at every sync: remembered while nothing changes."""
     _share_in_groups(collection)
-    itself = Target(path, collection, _COLLECTIONS, _GROUPS_ONLY, collection.__dict__)
     key = id(collection)
-    known = _rosters.get(key)
+    known = _known.get(key)
+    itself = Target(path, collection, _COLLECTIONS, _GROUPS_ONLY, collection.__dict__)
     if known is not None and known.holds(collection, path):
-        return [itself, *known.metrics]
+        return Roster.of((itself, *known.metrics), known.kept)
     found: list[Target] = []
     for name, child in collection._modules.items():
         _collect(child, f"{path}.{name}" if path else name, found)
     members = [target.metric for target in found]
     if list(map(id, members)) == list(map(id, collection._modules.values())):  # no wrappers, whose children may change
         reductions = [metric._reductions for metric in members]
-        ref = weakref.ref(collection, lambda _: _rosters.pop(key, None))
-        _rosters[key] = _Roster(ref, path, reductions, list(map(len, reductions)), members, found)
+        ref = weakref.ref(collection, lambda _: _known.pop(key, None))
+        _known[key] = _Known(ref, path, reductions, list(map(len, reductions)), members, found, {})
     return [itself, *found]
 
 
