@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import math
+import operator
+from array import array
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 __all__ = ["cut", "join"]
+
+_shape_of = operator.attrgetter("shape")
 
 
 def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
@@ -26,14 +30,15 @@ def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
     >>> join([torch.zeros(2, 3), torch.zeros(1, 3)])[1:]
     ('rows [3]', tensor([2, 1]))
     """
-    shapes = [item.shape for item in items]
-    widths = {shape[1:] for shape in shapes}
+    shapes = [*map(_shape_of, items)]
     dims = set(map(len, shapes))
     if dims == {0}:
         return torch.stack(list(items)), "numbers", None
-    if len(widths) == 1 and 0 not in dims:
-        sizes = torch.tensor([shape[0] for shape in shapes])
-        return torch.cat(list(items)).reshape(-1), f"rows {json.dumps(list(widths.pop()))}", sizes
+    if len(dims) == 1:
+        lengths, *widths = zip(*shapes, strict=True)  # a column for each dimension
+        if all(len(set(column)) == 1 for column in widths):
+            sizes = torch.frombuffer(array("q", lengths), dtype=torch.int64)
+            return torch.cat(list(items)).reshape(-1), f"rows {json.dumps([column[0] for column in widths])}", sizes
     most = max(dims)
     sizes = torch.tensor([[len(shape), *shape, *[0] * (most - len(shape))] for shape in shapes])
     return torch.cat([item.reshape(-1) for item in items]), "any", sizes

@@ -106,6 +106,10 @@ class SyncPlan:
         bulk = any(sent.bulk.nbytes for sent in self.sent)
         return 1 + bulk + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
 
+    def pickled(self, path: str) -> bool:
+        """Whether a state is a list of anything, as its ranks have pickled it."""
+        return any(state.path == path and state.kind == "object" for state in self.lists)
+
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
         word = "collective" if self.rounds == 1 else "collectives"

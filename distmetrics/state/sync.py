@@ -179,7 +179,9 @@ def _as_before(
     if state is _ABSENT:
         return _copy(local)  # no rank has touched it
     if isinstance(state, list):
-        if {item.device for item in state if isinstance(item, Tensor)} - {device}:
+        # Items that were cut from one tensor are all where that is; what was pickled may be anywhere.
+        some = state if plan.pickled(path) else state[:1]
+        if {item.device for item in some if isinstance(item, Tensor)} - {device}:
             state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
     elif state.device != device:
         state = state.to(device)
