@@ -7,15 +7,21 @@ trainer asks, in this order::
         place(module)               to this rank's device, the same weights on every rank
         setup(module, optimizers)   what to call for a training step, and which optimizers to step
         loader(loader)              this rank's part of the data
-        step(loss, optimizer)       backward, clip, optimizer step
+        forward()                   around each step: precision
+        accumulate(step)            around the steps of an update but its last: gradients stay where they are
+        backward(loss)              gradients
+        update(optimizer)           clip, optimizer step
         align(module)               before an evaluation: one model on all ranks
-        weights(module)             what a checkpoint holds
+        evaluator(module, name)     what to call for an evaluation step
+        weights(module)             what a checkpoint holds; load_weights puts it back
+        optimizer_state(...)        likewise; load_optimizer_state
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -109,21 +115,53 @@ class Strategy:
             return loader
         return shard(loader, world_size=comm.world_size, rank=comm.rank, train=train, seed=seed)
 
-    def step(self, loss: Tensor, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Compute gradients, clip their norm to ``clip``, and step."""
-        optimizer.zero_grad(set_to_none=True)
+    def forward(self) -> AbstractContextManager[Any]:
+        """Return what a step of the module runs in: the precision."""
+        return nullcontext()
+
+    def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
+        """Return what the steps of one update run in, but the last: gradients are added up, and not yet shared.
+
+        Args:
+            step: what :meth:`setup` has returned. Its forward and backward must both be inside.
+        """
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients, and add them to those that are there."""
         loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
+        """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the gradients."""
         if clip is not None:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(parameters, clip)
         optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     def align(self, module: nn.Module) -> None:
         """Make the module the same on every rank before it is evaluated, in what training lets drift."""
 
+    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        """Return what to call as ``step(batch, batch_idx)`` for the module's step ``name`` in evaluation."""
+        step: Callable[..., Any] = getattr(module, name)
+        return step
+
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the module's whole state dict; called on every rank."""
         return module.state_dict()
+
+    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+        """Put a whole state dict into the module; called on every rank, after :meth:`setup`."""
+        module.load_state_dict(weights)
+
+    def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the optimizer's whole state dict; called on every rank."""
+        return optimizer.state_dict()
+
+    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
+        optimizer.load_state_dict(dict(state))
 
 
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ class DataParallelStrategy(Strategy):
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Run the training step inside DistributedDataParallel, so that its backward averages the gradients."""
         return DistributedDataParallel(_TrainingStep(module), **self.options), list(optimizers)
+
+    def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
+        """Let no gradient travel."""
+        context: AbstractContextManager[Any] = step.no_sync()  # type: ignore[attr-defined]
+        return context
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers: running statistics follow each rank's own data while it trains."""

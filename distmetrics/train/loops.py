@@ -50,14 +50,16 @@ def train_epoch(trainer: Trainer, run: Run, logger: Logger) -> None:
         if batch is not None:
             batch = move(batch, strategy.device)
             logger.begin_step(batch)
-        loss = loss_of(run.step(batch, batch_idx))
+        with strategy.forward():
+            loss = loss_of(run.step(batch, batch_idx))
         logger.end_step()
         logger.sync_step(everyone=trainer.absent == 0)
         trainer.note_step(logger)
         if loss is not None:
             # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
             loss = loss if trainer.absent == 0 else loss * (comm.world_size / ranks)
-            strategy.step(loss, run.optimizer, clip=trainer.gradient_clip_val)
+            strategy.backward(loss)
+            strategy.update(run.module, run.optimizer, clip=trainer.gradient_clip_val)
             trainer.global_step += 1
             for schedule in run.schedules:
                 schedule.step("step", trainer.global_step, trainer.callback_metrics)
@@ -129,9 +131,10 @@ def _evaluation_step(
     trainer: Trainer, module: Module, logger: Logger, loader: int | None, batch: Any, batch_idx: int
 ) -> None:
     moved = move(batch, trainer.strategy.device)
-    step = module.validation_step if logger.stage == "validate" else module.test_step
+    step = trainer.strategy.evaluator(module, "validation_step" if logger.stage == "validate" else "test_step")
     logger.begin_step(moved, loader or 0)
-    step(moved, batch_idx, *(() if loader is None else (loader,)))
+    with trainer.strategy.forward():
+        step(moved, batch_idx, *(() if loader is None else (loader,)))
     logger.end_step()
 
 

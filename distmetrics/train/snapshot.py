@@ -28,7 +28,7 @@ def checkpoint(trainer: TrainerState, run: Run) -> dict[str, Any]:
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,
         "state_dict": trainer.strategy.weights(run.module),
-        "optimizer_states": [run.optimizer.state_dict()],
+        "optimizer_states": [trainer.strategy.optimizer_state(run.module, run.optimizer)],
         "lr_schedulers": [schedule.scheduler.state_dict() for schedule in run.schedules],
         "callbacks": [callback.state_dict() for callback in trainer.callbacks],
     }

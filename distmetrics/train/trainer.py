@@ -224,6 +224,7 @@ class Trainer(TrainerState):
     def _planned(self, module: Module, data: Sources) -> Run:
         optimizer, schedules = configured(module.configure_optimizers())
         step, optimizers = self.strategy.setup(module, [optimizer])
+        optimizers[0].zero_grad(set_to_none=True)  # whatever was there before this fit
         (train_loader,) = self._dealt([data.train(module)], train=True)
         val_loaders = data.val(module) if self.limit_val_batches != 0 else []
         if val_loaders:
