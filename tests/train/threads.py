@@ -34,13 +34,9 @@ class Threads(Strategy):
 
         return step, list(optimizers)
 
-    def step(self, loss, optimizer, *, clip=None):
-        optimizer.zero_grad()
-        loss.backward()
+    def update(self, module, optimizer, *, clip=None):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         with torch.no_grad():
             for p, total in zip(parameters, all_reduce([p.grad for p in parameters]), strict=True):
                 p.grad = total / self.devices
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(parameters, clip)
-        optimizer.step()
+        super().update(module, optimizer, clip=clip)
