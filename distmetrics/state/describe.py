@@ -17,7 +17,7 @@ from distmetrics.comm.base import Site
 from distmetrics.errors import StateError
 from distmetrics.state.freeze import freeze
 from distmetrics.state.items import join
-from distmetrics.state.plan import SIZES, UPDATES, Sent, sent_by, sizes_of
+from distmetrics.state.plan import INLINE, SIZES, UPDATES, Sent, sent_by, sizes_of
 from distmetrics.state.spec import StateSpec
 from distmetrics.state.structure import Structure
 
@@ -76,7 +76,12 @@ def describe(
     shared: dict[int, tuple[str, _Leaf]] = {}
     try:
         for spec, path, owner, value in zip(shape.specs, shape.order[1:], shape.owners, values, strict=True):
-            if updates[owner] and not (type(value) is list and not value):
+            if not updates[owner] or (type(value) is list and not value):
+                continue
+            if type(value) is Tensor and spec.kind in INLINE and id(value) not in shared:  # most states
+                leaves.append((path, value.dtype, value.shape, spec.kind))
+                tensors[path], shared[id(value)] = value, (spec.kind, leaves[-1])
+            else:
                 leaves += _add(value, spec, path, tensors, shared)
     except _UNSENDABLE as error:
         problem = problem or str(error)

@@ -58,14 +58,14 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         inline = pack(mine.fixed, mine.sent.inline, comm.device, together=together)
         runs = exchange(comm, mine.manifest, inline.new_empty(0), bulk, judge)
     (sync,) = made
-    if hoped and hoped[0].plan is sync:
-        return sync, hoped[0].fill(runs)
-    if sync.rides_along:
+    if hoped and hoped[0].fits(sync):
+        result = hoped[0].fill(runs)
+    elif sync.rides_along:
         each = zip(runs, sync.alike, sync.sent, strict=True)
         rows = [run if alike else _align(run, sent, sync) for (run, _), alike, sent in each]
+        result = _combine_fixed(rows, sync, comm)
     else:
-        rows = [inline if sync.alike[comm.rank] else _align(inline, mine.sent, sync)]
-    result = _combine_fixed(rows, sync, comm)
+        result = _combine_fixed([inline if sync.alike[comm.rank] else _align(inline, mine.sent, sync)], sync, comm)
     if sync.lists:
         _combine_lists([run for _, run in runs], sync, result)
     for path, other in sync.aliases:
@@ -75,19 +75,24 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The states as they will be if every rank sends what this one does, but for the numbers in them.
+    """States of fixed size as they will be if every rank sends what this one does, but for the numbers in them.
 
     Making hundreds of tensors takes as long as a small collective; so it is done while that is under way.
 
     Attributes:
         plan: of that case.
         wholes: for each bucket the run of elements that ``result`` is views of.
-        result: for each path of the plan the combined state.
+        result: for each path in the plan's layout the combined state.
     """
 
     plan: SyncPlan
     wholes: tuple[Tensor, ...]
     result: dict[str, Any]
+
+    def fits(self, sync: SyncPlan) -> bool:
+        """Whether it has come so, for states of fixed size; lists may have any length."""
+        same = self.plan.paths == sync.paths and self.plan.agreed == sync.agreed
+        return self.plan is sync or (sync.in_place and same)
 
     def fill(self, runs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
         """Put the numbers in, now that the data is here."""
@@ -100,7 +105,7 @@ class _Expected:
 
 def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> Iterator[_Expected]:
     """Make room for the most common case, if what this rank sends allows it: reduced states that ride along."""
-    if mine.manifest.problem is not None or mine.lists:
+    if mine.manifest.problem is not None:
         return
     sync = plan((mine.manifest.encode(),) * comm.world_size, order, comm.rank, capacity)
     if not sync.in_place:
@@ -110,8 +115,6 @@ def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity
     for bucket, paths in zip(sync.agreed.buckets, sync.bucket_paths, strict=True):
         wholes.append(torch.empty(bucket.elements, dtype=bucket.dtype, device=comm.device))
         result.update(zip(paths, bucket.split(wholes[-1]), strict=True))
-    for path, other in sync.aliases:
-        result[path] = result[other]
     yield _Expected(sync, tuple(wholes), result)
 
 

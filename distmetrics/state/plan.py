@@ -80,7 +80,7 @@ class SyncPlan:
         complete: whether every state of the metrics is among ``states``.
         bucket_paths: of the states in each bucket of the agreed layout.
         alike: for each rank, whether what it sends has the agreed layout already.
-        in_place: whether all there is to do is to reduce the runs of bytes as they are.
+        in_place: whether all that there is to do for states of fixed size is to reduce the bytes as they are.
     """
 
     states: tuple[StatePlan, ...]
@@ -167,7 +167,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     complete = len(states) == len(order)
     bucket_paths = tuple(tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets)
     alike = tuple(each.inline == agreed and each.inline_paths == paths for each in sent)
-    in_place = rides_along and not lists and all(alike) and all(map(_as_it_is, agreed.buckets))
+    in_place = rides_along and all(alike) and all(map(_as_it_is, agreed.buckets))
     return SyncPlan(
         states, agreed, paths, sent, rides_along, contributors, lists, aliases, complete, bucket_paths, alike, in_place
     )

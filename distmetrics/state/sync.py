@@ -23,7 +23,7 @@ from distmetrics.state.describe import describe
 from distmetrics.state.execute import execute
 from distmetrics.state.freeze import thaw
 from distmetrics.state.plan import UPDATES, SyncPlan
-from distmetrics.state.spec import StateSpec
+from distmetrics.state.spec import REDUCED, StateSpec
 from distmetrics.state.structure import Structure, structure_of
 
 __all__ = ["sync_and_compute", "synced"]
@@ -127,8 +127,11 @@ def _gather(
         states = [result[path] for path in shape.order[1:]]
     else:
         devices = [found[index].device for index in shape.counted]
+        ready = result if set(devices) == {comm.device} else {}  # folded states, which need no look
         states = [
-            _as_before(spec, path, local, devices[owner], plan, result)
+            ready[path]
+            if spec.kind in REDUCED and path in ready
+            else _as_before(spec, path, local, devices[owner], plan, result)
             for spec, path, local, owner in zip(shape.specs, shape.order[1:], values, shape.owners, strict=True)
         ]
     return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist()))
