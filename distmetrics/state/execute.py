@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,16 +38,45 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
     Raises:
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
     """
+    moved = _move(comm, mine, order)
+    sync = moved.plan
+    if moved.expected is not None and moved.expected.fits(sync):
+        result = moved.expected.fill(moved.runs)
+    elif sync.rides_along:
+        each = zip(moved.runs, sync.alike, sync.sent, strict=True)
+        rows = [run if alike else _align(run, sent, sync) for (run, _), alike, sent in each]
+        result = _combine_fixed(rows, sync, comm)
+    else:
+        row = moved.inline if sync.alike[comm.rank] else _align(moved.inline, mine.sent, sync)
+        result = _combine_fixed([row], sync, comm)
+    if sync.lists:
+        _combine_lists([run for _, run in moved.runs], sync, result)
+    for path, other in sync.aliases:
+        result[path] = result[other]
+    return sync, result
+
+
+class _Moved(NamedTuple):
+    """What is there after the exchange: the plan, every rank's runs of bytes, this rank's own, what was expected."""
+
+    plan: SyncPlan
+    runs: list[tuple[Tensor, Tensor]]
+    inline: Tensor
+    expected: _Expected | None
+
+
+def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
+    """Pack, agree on a plan, exchange; what too large data still needs is up to the plan."""
     capacity = inline_capacity(comm.world_size)
     together = mine.device == _CPU  # the counts are there
     made: list[SyncPlan] = []
-    hoped: list[_Expected] = []
+    expected: list[_Expected | None] = [None]
 
     def judge(blobs: Sequence[bytes]) -> None:
         made.append(plan(tuple(blobs), order, comm.rank, capacity))
 
     def meanwhile() -> None:
-        hoped.extend(_expect(comm, mine, order, capacity))
+        expected.append(_expect(comm, mine, order, capacity))
 
     bulk = pack(mine.lists, mine.sent.bulk, comm.device)  # most often nothing
     if mine.sent.inline.nbytes <= capacity:
@@ -57,20 +86,7 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
     else:
         inline = pack(mine.fixed, mine.sent.inline, comm.device, together=together)
         runs = exchange(comm, mine.manifest, inline.new_empty(0), bulk, judge)
-    (sync,) = made
-    if hoped and hoped[0].fits(sync):
-        result = hoped[0].fill(runs)
-    elif sync.rides_along:
-        each = zip(runs, sync.alike, sync.sent, strict=True)
-        rows = [run if alike else _align(run, sent, sync) for (run, _), alike, sent in each]
-        result = _combine_fixed(rows, sync, comm)
-    else:
-        result = _combine_fixed([inline if sync.alike[comm.rank] else _align(inline, mine.sent, sync)], sync, comm)
-    if sync.lists:
-        _combine_lists([run for _, run in runs], sync, result)
-    for path, other in sync.aliases:
-        result[path] = result[other]
-    return sync, result
+    return _Moved(made[0], runs, inline, expected[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +119,19 @@ class _Expected:
         return self.result
 
 
-def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> Iterator[_Expected]:
+def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> _Expected | None:
     """Make room for the most common case, if what this rank sends allows it: reduced states that ride along."""
     if mine.manifest.problem is not None:
-        return
+        return None
     sync = plan((mine.manifest.encode(),) * comm.world_size, order, comm.rank, capacity)
     if not sync.in_place:
-        return
+        return None
     wholes = []
     result: dict[str, Any] = {}
     for bucket, paths in zip(sync.agreed.buckets, sync.bucket_paths, strict=True):
         wholes.append(torch.empty(bucket.elements, dtype=bucket.dtype, device=comm.device))
         result.update(zip(paths, bucket.split(wholes[-1]), strict=True))
-    yield _Expected(sync, tuple(wholes), result)
+    return _Expected(sync, tuple(wholes), result)
 
 
 def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
