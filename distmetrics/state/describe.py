@@ -18,16 +18,20 @@ from distmetrics.errors import StateError
 from distmetrics.state.freeze import freeze
 from distmetrics.state.items import join
 from distmetrics.state.plan import INLINE, SIZES, UPDATES, Sent, sent_by, sizes_of
-from distmetrics.state.spec import StateSpec
+from distmetrics.state.spec import REDUCED, StateSpec
 from distmetrics.state.structure import Structure
 
 __all__ = ["Outgoing", "describe"]
 
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all ranks.
-_UNSENDABLE = (StateError, RuntimeError, TypeError, AttributeError, pickle.PicklingError)
+_UNSENDABLE = (RuntimeError, TypeError, AttributeError, pickle.PicklingError)
 _Leaf = tuple[str, torch.dtype, tuple[int, ...], str]
-_Signature = tuple[tuple[torch.dtype, tuple[int, ...], torch.device], ...]
-_signature_of = operator.attrgetter("dtype", "shape", "device")
+_Signature = tuple[tuple[torch.dtype, tuple[int, ...], torch.device, torch.layout], ...]
+_signature_of = operator.attrgetter("dtype", "shape", "device", "layout")
+_ADDED = frozenset(
+    getattr(torch, name)
+    for name in "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
+)
 
 
 class Outgoing(NamedTuple):
@@ -69,8 +73,10 @@ def describe(
     if shape.fixed and all(updates) and set(map(type, values)) <= {Tensor}:
         # By far the most common case: every state is a tensor. Its description is kept from sync to sync.
         fixed, origins = _distinct([counts, *values], shape.kinds)
-        manifest, sent, device = _of_tensors(shape, tuple(map(_signature_of, fixed)), origins, name, site, problem)
-        return Outgoing(manifest, sent, fixed, [], device)
+        told = _of_tensors(shape, tuple(map(_signature_of, fixed)), origins, name, site, problem)
+        if told is not None:
+            manifest, sent, device = told
+            return Outgoing(manifest, sent, fixed, [], device)
     leaves: list[_Leaf] = [(UPDATES, counts.dtype, counts.shape, "sum")]
     tensors: dict[str, Tensor] = {UPDATES: counts}
     shared: dict[int, tuple[str, _Leaf]] = {}
@@ -78,13 +84,16 @@ def describe(
         for spec, path, owner, value in zip(shape.specs, shape.order[1:], shape.owners, values, strict=True):
             if not updates[owner] or (type(value) is list and not value):
                 continue
-            if type(value) is Tensor and spec.kind in INLINE and id(value) not in shared:  # most states
+            plain = type(value) is Tensor and spec.kind in INLINE and id(value) not in shared  # most states
+            if plain and not _refusal(spec.kind, value.dtype, value.device, value.layout):
                 leaves.append((path, value.dtype, value.shape, spec.kind))
                 tensors[path], shared[id(value)] = value, (spec.kind, leaves[-1])
             else:
                 leaves += _add(value, spec, path, tensors, shared)
-    except _UNSENDABLE as error:
+    except StateError as error:
         problem = problem or str(error)
+    except _UNSENDABLE as error:
+        problem = problem or f"the state {path} cannot be sent: {error}"
     manifest, sent = _encode(shape, tuple(leaves), name, site, problem)
     inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
     return Outgoing(manifest, sent, inline, bulk, None)
@@ -116,6 +125,9 @@ def _add(
         origin, dtype, shape, note = first[1]
         return [(path, dtype, shape, f"{note} ={origin}")]
     tensor, note, sizes = _sendable(value, spec, path)
+    refusal = _refusal(spec.kind, tensor.dtype, tensor.device, tensor.layout)
+    if refusal:
+        raise StateError(f"the state {path} {refusal}")
     leaves: list[_Leaf] = [(path, tensor.dtype, tensor.shape, note)]
     tensors[path] = tensor
     shared[id(value)] = (spec.kind, leaves[0])
@@ -147,6 +159,18 @@ def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tens
 
 
 @functools.lru_cache(maxsize=256)
+def _refusal(kind: str, dtype: torch.dtype, device: torch.device, layout: torch.layout) -> str:
+    """Why such a tensor cannot be sent, or its kind not be reduced; empty if all is well."""
+    if layout is not torch.strided:
+        return f"has the layout {layout}, and only dense tensors can be synced\nDo: keep x.to_dense()."
+    if device.type == "meta":
+        return "is on the meta device, where tensors have no data\nDo: make the metric on a real device."
+    if kind not in REDUCED or dtype in _ADDED and not (dtype.is_complex and kind in ("max", "min")):
+        return ""
+    return f"is {str(dtype).removeprefix('torch.')}, of which torch has no {kind}\nDo: keep it in another dtype."
+
+
+@functools.lru_cache(maxsize=256)
 def _of_tensors(
     shape: Structure,
     signature: _Signature,
@@ -154,19 +178,24 @@ def _of_tensors(
     name: str,
     site: Site | None,
     problem: str | None,
-) -> tuple[Manifest, Sent, torch.device | None]:
-    """Describe states that are tensors, given by dtype, shape and device, and by what shares a tensor with what."""
+) -> tuple[Manifest, Sent, torch.device | None] | None:
+    """Describe states that are tensors, given by dtype, shape and device, and by what shares a tensor with what.
+
+    Returns: None where one cannot be sent.
+    """
     origins = origins or tuple(range(len(shape.order)))
     distinct = iter(signature)
     leaves: list[_Leaf] = []
     for place, (path, kind, origin) in enumerate(zip(shape.order, shape.kinds, origins, strict=True)):
         if origin == place:
-            dtype, size, _ = next(distinct)
+            dtype, size, device, form = next(distinct)
+            if _refusal(kind, dtype, device, form):
+                return None
             leaves.append((path, dtype, size, kind))
         else:
             first, dtype, size, note = leaves[origin]
             leaves.append((path, dtype, size, f"{note} ={first}"))
-    devices = {device for _, _, device in signature[1:]}  # the first are the counts
+    devices = {device for _, _, device, _ in signature[1:]}  # the first are the counts
     return *_encode(shape, tuple(leaves), name, site, problem), devices.pop() if len(devices) == 1 else None
 
 

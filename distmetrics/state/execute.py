@@ -174,21 +174,33 @@ def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -
             continue
         whole = _fold(views, bucket, sync.rides_along, comm)
         paths = sync.bucket_paths[place]
-        result.update(zip(paths, bucket.split(whole), strict=True))
-        for path in paths if bucket.key == "mean" else ():
-            if sync.contributors[path] > 1:
-                result[path] = result[path] / sync.contributors[path]
+        parts: Sequence[Tensor] = bucket.split(whole)
+        if bucket.key == "mean":
+            parts = [_mean(part, sync.contributors[path], bucket.dtype) for path, part in zip(paths, parts, strict=True)]
+        result.update(zip(paths, parts, strict=True))
     return result
 
 
+def _mean(total: Tensor, contributors: int, dtype: torch.dtype) -> Tensor:
+    """Divide a wide sum; the mean of integers and bools is no integer, and one rank's value is left as it is."""
+    if contributors == 1:
+        return total.to(dtype)
+    mean = total / contributors
+    return mean.to(dtype) if dtype.is_floating_point or dtype.is_complex else mean
+
+
 def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Communicator) -> Tensor:
+    """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided, which needs more room."""
     op, dtype = _op(bucket), bucket.dtype
     if dtype in (torch.bfloat16, torch.float16):  # half precision loses counts above 256 or 2048: fold in float32
         views = [view.float() for view in views]
+    elif bucket.key == "mean" and not dtype.is_floating_point and not dtype.is_complex:
+        views = [view.long() for view in views]
     elif dtype == torch.bool:
         views = [view.to(torch.uint8) for view in views]  # the sum of bools is "any", as it is within one process
         op = "max" if op == "sum" else op
-    return (fold(views, op) if rides_along else reduce_large(comm, views[0], op)).to(dtype)
+    whole = fold(views, op) if rides_along else reduce_large(comm, views[0], op)
+    return whole if bucket.key == "mean" else whole.to(dtype)
 
 
 def _op(bucket: Bucket) -> Op:

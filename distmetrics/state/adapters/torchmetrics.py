@@ -178,10 +178,29 @@ def _share_in_groups(collection: MetricCollection) -> None:
         collection._compute_groups_create_state_ref()  # the members' states are their own: leaves them so
         return
     for first, *others in collection._groups.values():
-        home = collection._modules[first].__dict__
+        home = _holder(collection._modules[first]).__dict__
         shared = {name: home[name] for name in (*home["_defaults"], _COUNTER)}
         for other in others:
-            collection._modules[other].__dict__.update(shared)
+            _holder(collection._modules[other]).__dict__.update(shared)
+
+
+def _holder(metric: Metric) -> Metric:
+    """Return the metric that holds the states which ``metric`` shows: itself, but for wrappers that show their child's.
+
+    Raises:
+        StateError: a state is no plain attribute, as where a parameter was assigned to it.
+    """
+    if metric._reductions.keys() <= metric.__dict__.keys():
+        return metric
+    for child in metric._modules.values():
+        if isinstance(child, Metric) and child._reductions is metric._reductions:
+            return _holder(child)
+    name = next(name for name in metric._reductions if name not in metric.__dict__)
+    what = "a parameter" if name in metric._parameters else "a buffer" if name in metric._buffers else "missing"
+    raise StateError(
+        f"the state {name} of {type(metric).__name__} is {what}, and a state must be a plain attribute\n"
+        "Do: assign a tensor, such as x.detach(), under the name that was given to add_state."
+    )
 
 
 def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
@@ -189,7 +208,7 @@ def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
         found += _members(module, path)
         return
     if isinstance(module, Metric):
-        adapter = _METRICS if module._reductions.keys() <= module.__dict__.keys() else _DELEGATING
+        adapter = _METRICS if _holder(module) is module else _DELEGATING
         found.append(Target(path, module, adapter, adapter.specs(module), module.__dict__))
     for name, child in module._modules.items():
         if child is not None:
