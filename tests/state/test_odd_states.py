@@ -1,0 +1,242 @@
+"""States as users make them: every dtype and layout is synced right, or refused on every rank with its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric, aggregation
+
+from distmetrics import StateError, sync_and_compute
+from distmetrics.testing import outcomes, run
+from tests.backends import same_error
+
+
+class Holds(Metric):
+    """One state, set by update."""
+
+    def __init__(self, reduction: Any, default: Any = 0.0) -> None:
+        super().__init__()
+        self.add_state("state", default if isinstance(default, list) else torch.tensor(default), reduction)
+
+    def update(self, x: Any) -> None:
+        self.state = x
+
+    def compute(self) -> Any:
+        return self.state
+
+
+def synced_state(reduction: Any, *per_rank: Any, default: Any = 0.0) -> Any:
+    """Give each rank its value, None for no update; return the state that all of them get."""
+
+    def work(comm: Any) -> Any:
+        metric = Holds(reduction, default)
+        if per_rank[comm.rank] is not None:
+            metric.update(per_rank[comm.rank])
+        value = sync_and_compute(metric, comm=comm)
+        assert per_rank[comm.rank] is None or metric.state is per_rank[comm.rank]  # the very object is back
+        return value
+
+    got = run(len(per_rank), work)
+    for other in got[1:]:
+        assert repr(other) == repr(got[0])
+    return got[0]
+
+
+def tensor(value: Any, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(value, dtype=dtype)
+
+
+# -- dtypes
+
+MEANS = [
+    ([3, 4], torch.int64, 3.5),
+    ([200, 200], torch.uint8, 200.0),
+    ([100, 101], torch.int8, 100.5),
+    ([2**31 - 1] * 2, torch.int32, float(2**31)),
+    ([True, True], torch.bool, 1.0),
+    ([True, False, False, False], torch.bool, 0.25),
+    ([40_000.0, 40_000.0], torch.float16, 40_000.0),
+    ([256.0, 1.0, 1.0], torch.bfloat16, 86.0),
+    ([1 + 2j, 3 - 2j], torch.complex64, 2 + 0j),
+]
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(("values", "dtype", "wanted"), MEANS, ids=lambda x: str(x))
+def test_the_mean_has_room(values: Any, dtype: torch.dtype, wanted: Any, large: bool) -> None:
+    """The sum behind a mean may not fit where the mean does; the mean of integers is no integer."""
+    size = 60_000 if large else 1
+    got = synced_state("mean", *(tensor(value, dtype).repeat(size) for value in values))
+    assert got.dtype == (dtype if dtype.is_floating_point or dtype.is_complex else torch.float32)
+    assert torch.equal(got.reshape(-1), torch.full((size,), wanted, dtype=got.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
+def test_the_mean_of_one_rank_is_its_own(dtype: torch.dtype) -> None:
+    """Ranks without an update are not averaged in, and do not change the dtype."""
+    got = synced_state("mean", None, tensor(1, dtype), None)
+    assert (got.dtype, float(got)) == (dtype, 1.0)
+
+
+MIXED = [
+    ("sum", torch.float32, torch.float64, torch.float64),
+    ("sum", torch.bfloat16, torch.float32, torch.float32),
+    ("max", torch.bfloat16, torch.float16, torch.float32),
+    ("mean", torch.int64, torch.float64, torch.float64),
+    ("sum", torch.bool, torch.int64, torch.int64),
+    ("sum", torch.complex64, torch.float64, torch.complex128),
+    ("cat", torch.int32, torch.float64, torch.float64),
+]
+
+
+@pytest.mark.parametrize(("reduction", "one", "other", "wanted"), MIXED, ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_ranks_of_different_dtype(reduction: str, one: Any, other: Any, wanted: Any, turned: bool) -> None:
+    """Promoted as torch promotes, to the same on every rank; the local dtypes are as before."""
+    values = [tensor([1], one), None, tensor([1], other)]
+    if reduction == "cat":
+        values = [None if value is None else [value] for value in values]
+    got = synced_state(reduction, *(reversed(values) if turned else values), default=[] if reduction == "cat" else 0.0)
+    (got,) = got if isinstance(got, list) else (got,)
+    assert got.dtype == wanted
+    assert got.reshape(-1).tolist() == {"sum": [2], "cat": [1, 1]}.get(reduction, [1])
+
+
+@pytest.mark.parametrize("empty", [None, 0, 1])
+def test_set_dtype_on_one_rank(empty: int | None) -> None:
+    """A rank in double precision; half precision counts on."""
+
+    def work(comm: Any) -> Any:
+        metric = aggregation.MeanMetric().set_dtype(torch.float64 if comm.rank else torch.float32)
+        if comm.rank != empty:
+            metric.update(1.0 + comm.rank)
+        return sync_and_compute(metric, comm=comm)
+
+    whole = 1.5 if empty is None else 2.0 - empty
+    for value in run(2, work):
+        assert float(value) == whole
+
+
+def test_integers_wrap_as_in_one_process() -> None:
+    """A sum in a narrow dtype is what one process that adds in place would hold: sums keep their dtype."""
+    total = tensor(200, torch.uint8)
+    total += tensor(200, torch.uint8)
+    assert torch.equal(synced_state("sum", *[tensor(200, torch.uint8)] * 2), total)
+
+
+# -- layouts
+
+
+def seven() -> Tensor:
+    return torch.arange(7.0)
+
+
+LAYOUTS = {
+    "view": lambda: seven()[2:5],
+    "strided": lambda: seven()[::3],
+    "transposed": lambda: seven()[:6].reshape(2, 3).T,
+    "expanded": lambda: torch.tensor(2.0).expand(2, 3),
+    "no elements": lambda: torch.ones(0, 3),
+    "conjugate": lambda: (seven() * 1j).conj(),
+    "negated": lambda: (seven() * 1j).conj().imag,
+    "flipped": lambda: seven().flip(0),
+    "channels last": lambda: torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("lists", [False, True])
+def test_any_strides(kind: str, lists: bool) -> None:
+    """What a state looks like in memory does not show."""
+    made = LAYOUTS[kind]()
+    if lists:
+        items = synced_state(None, [made, made + 1], [made * 2], default=[])
+        for item, wanted in zip(items, [made, made + 1, made * 2], strict=True):
+            assert torch.equal(item, wanted)
+    else:
+        assert torch.equal(synced_state("sum", made, made + 1), made + (made + 1))
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_gradients_survive(lists: bool) -> None:
+    """States that hang on a graph are sent as numbers, and hang on it afterwards."""
+
+    def work(comm: Any) -> Any:
+        leaf = torch.full((2,), 1.0 + comm.rank, requires_grad=True)
+        state = [leaf * 3, leaf * 4] if lists else leaf * 7
+        metric = Holds("cat" if lists else "sum", [] if lists else 0.0)
+        metric.update(state)
+        value = sync_and_compute(metric, comm=comm)
+        (value,) = value if lists else (value,)
+        assert not value.requires_grad
+        assert metric.state is state
+        (torch.cat(metric.state) if lists else metric.state).sum().backward()
+        return value.sum().item(), leaf.grad
+
+    for value, grad in run(2, work):
+        assert value == 7.0 * 2 * 3
+        assert torch.equal(grad, torch.full((2,), 7.0))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_made_in_one_mode_and_used_in_another(mode: Any) -> None:
+    """In eval() and inference mode, and outside of it with what was made inside."""
+
+    def work(comm: Any) -> Any:
+        with mode():
+            inside = Holds("sum").eval()
+            inside.update(torch.ones(2) * comm.rank)
+            rows = Holds("cat", [])
+            rows.update([torch.ones(1) * comm.rank])
+            first = sync_and_compute([inside, rows], comm=comm)
+        second = sync_and_compute([inside, rows], comm=comm)
+        return repr(first) == repr(second), second[0].tolist(), second[1][0].tolist()
+
+    assert run(2, work) == [(True, [1.0, 1.0], [0.0, 1.0])] * 2
+
+
+# -- refused
+
+REFUSED = {
+    "sparse": ("sum", lambda: torch.eye(2).to_sparse(), "has the layout torch.sparse_coo"),
+    "csr": ("max", lambda: torch.eye(2).to_sparse_csr(), "has the layout torch.sparse_csr"),
+    "sparse rows": ("cat", lambda: [torch.eye(2).to_sparse()], "has the layout torch.sparse_coo"),
+    "sparse items": (None, lambda: [torch.eye(2).to_sparse()], "cannot be sent: "),
+    "meta": ("sum", lambda: torch.ones(2, device="meta"), "is on the meta device"),
+    "meta rows": ("cat", lambda: [torch.ones(2, device="meta")], "is on the meta device"),
+    "meta items": (None, lambda: [torch.ones(2, device="meta")], "is on the meta device"),
+    "max of complex": ("max", lambda: torch.tensor([1j, 2j]), "is complex64, of which torch has no max"),
+    "sum of float8": ("sum", lambda: torch.ones(2).to(torch.float8_e4m3fn), "of which torch has no sum"),
+    "sum of uint64": ("sum", lambda: torch.ones(2).to(torch.uint64), "is uint64, of which torch has no sum"),
+    "number": ("sum", lambda: 3.0, "is a float; only tensors and lists can be synced"),
+    "tuple": (None, lambda: (torch.ones(2),), "is a tuple; only tensors and lists can be synced"),
+    "parameter": ("sum", lambda: nn.Parameter(torch.ones(2)), "of Holds is a parameter"),
+    "several dtypes": (None, lambda: [torch.ones(2), torch.ones(2).int()], "more than one dtype"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("ranks", [{1}, {0, 1, 2}], ids=["one rank", "all ranks"])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_synced_is_refused_on_every_rank(kind: str, ranks: set[int]) -> None:
+    """Told by name before data moves, also to ranks whose state is well; nothing is left out without a word."""
+    reduction, make, text = REFUSED[kind]
+    lists = isinstance(make(), list | tuple)
+
+    def work(comm: Any) -> None:
+        metric = Holds(reduction, [] if lists else 0.0)
+        good = torch.ones(2, 2) if "rows" in kind or "items" in kind else torch.ones(2)
+        metric.update(make() if comm.rank in ranks else [good] if lists else good)
+        state = metric.state
+        try:
+            sync_and_compute({"odd": metric}, comm=comm)
+        finally:
+            assert metric.state is state
+
+    error = same_error(outcomes(3, work), StateError)
+    assert error.peers == tuple(sorted(ranks))
+    assert "state " in str(error).partition("\n")[0]
+    assert text in str(error)
