@@ -22,6 +22,7 @@ from distmetrics.state.adapters.base import Target
 from distmetrics.state.describe import describe
 from distmetrics.state.execute import execute
 from distmetrics.state.freeze import thaw
+from distmetrics.state.group import communicator_of
 from distmetrics.state.plan import UPDATES, SyncPlan
 from distmetrics.state.spec import REDUCED, StateSpec
 from distmetrics.state.structure import Structure, structure_of
@@ -35,12 +36,13 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
     All metrics are synced together, in one or two collectives, however many they are. Local state is as before
-    afterwards, also when computing raises.
+    afterwards, also when computing raises; only a metric that resets itself as it computes is reset.
 
     Args:
         metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a ``MetricCollection``, or
             a mapping, sequence or module that holds such.
-        comm: default the communicator in force.
+        comm: default the process group that the metrics were made for (``process_group=``), else the communicator in
+            force. Metrics of different groups need a call for each group.
         name: shown in errors.
 
     Returns: the metric's value; for a mapping the same keys with values, for a sequence a list, for another module a
@@ -48,7 +50,9 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
 
     Raises:
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
-        StateError: a state can't be sent, or ``metrics`` holds none (on every rank).
+        StateError: a state can't be sent, ``metrics`` holds none, or its metrics were made for different process groups
+            (on every rank).
+        ConfigurationError: a metric was made for a process group that this rank is not in (on this rank).
 
     >>> from torchmetrics import MeanMetric
     >>> def score(comm):
@@ -67,38 +71,44 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
     """Put the state of all ranks into the metrics for the length of the block; afterwards local state is back.
 
     Inside, ``metric.compute()`` does not sync again. What ``metric.update()`` adds there is lost with the state of all
-    ranks; ``metric(…)`` is refused by torchmetrics.
+    ranks; ``metric(…)`` is refused by torchmetrics. A metric that is reset inside is reset afterwards, unless the block
+    ends in an exception.
 
     Args:
         metrics: as for :func:`sync_and_compute`.
-        comm: default the communicator in force.
+        comm: as for :func:`sync_and_compute`.
         name: shown in errors.
 
     Yields: the plan that was carried out (``print(plan.describe())``), or None in a world of one.
 
     Raises: as :func:`sync_and_compute`.
     """
-    comm = chosen(comm)
-    found, problem = _found(metrics, comm.world_size)
+    found, comm, problem = _found(metrics, comm)
     shape = structure_of(found)
     before = shape.read(found)
     with torch.no_grad():
         plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
+    reset: list[Any] = []
     try:  # everything is read before the first change: an interrupt at any point loses nothing
         shape.write(found, after)
         yield plan
+        reset = [target.metric for target in found if target.adapter.flag and not target.home[target.adapter.flag]]
     finally:
         shape.write(found, before)
+    for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
+        metric.reset()
 
 
-def _found(metrics: Any, world_size: int) -> tuple[Sequence[Target], str | None]:
-    """Return the metrics; or none, and why they cannot be found: other ranks, if there are any, must hear of it."""
+def _found(metrics: Any, given: Communicator | None) -> tuple[Sequence[Target], Communicator, str | None]:
+    """Return the metrics, and who talks; or none, and why not: other ranks, if there are any, must hear of it."""
+    comm = chosen(given)
     try:
-        return targets(metrics), None
+        found = targets(metrics)
+        return found, communicator_of(found, comm) if given is None else comm, None
     except StateError as error:
-        if world_size == 1:
+        if comm.world_size == 1:
             raise
-        return [], str(error)
+        return [], comm, str(error)
 
 
 def _gather(

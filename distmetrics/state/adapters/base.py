@@ -27,12 +27,15 @@ class Adapter(ABC):
     Attributes:
         marks: what else to set there while the state of all ranks is in, so that computing needs no further sync.
         counter: name under which the number of updates is kept, or "".
-        flag: name of the mark that tells that the state of all ranks is in, or "".
+        flag: name of the mark that tells that the state of all ranks is in, or "". A metric's ``reset()`` takes it
+            back.
+        group: name under which a metric keeps the process group that it was made for, or "".
     """
 
     marks: Mapping[str, Any] = MappingProxyType({})
     counter: str = ""
     flag: str = ""
+    group: str = ""
 
     @abstractmethod
     def knows(self, value: Any) -> bool:

@@ -55,6 +55,7 @@ class TorchmetricsAdapter(_AnyAdapter):
     marks: Mapping[str, Any] = _SYNCED
     counter = _COUNTER
     flag = "_is_synced"
+    group = "process_group"
 
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
