@@ -16,6 +16,7 @@ import torchmetrics
 from torch import nn
 
 from distmetrics.errors import StateError
+from distmetrics.state.adapters import roots
 from distmetrics.state.sync import synced
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
@@ -38,8 +39,9 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     batch, and an error.
 
     Args:
-        metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all that it holds. Name
-            them where a module keeps large lists for training that validation need not sync.
+        metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all that it holds, but for
+            those made with ``sync_on_compute=False``, whose local value is wanted. Name them where a module keeps large
+            lists for training that validation need not sync.
 
     Raises:
         StateError: the module has no attribute of such a name, or it is no metric; a metric was updated between the
@@ -59,24 +61,21 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         """Put the state of all ranks in, unless it is."""
         if self._block is not None:
             return
-        chosen = nn.ModuleDict(_named(module, self.metrics))
-        outermost = list(_outermost(chosen))
+        chosen = _chosen(module, self.metrics)
+        outermost = [metric for each in chosen.values() for metric in _outermost(each)]
         if outermost:
             self._block = contextlib.ExitStack()
             self._block.enter_context(synced(chosen, name="epoch end"))
             self._counts = [(metric, metric._update_count) for metric in outermost]
 
     def _leave(self, *, failed: bool = False) -> None:
-        """Put local state back, but for metrics that were reset in between."""
+        """Put local state back; metrics that were reset in between are reset."""
         if self._block is None:
             return
         block, self._block = self._block, None
-        reset = [metric for metric, _ in self._counts if not metric._is_synced]
         late = [type(metric).__name__ for metric, count in self._counts if metric._update_count not in (0, count)]
         self._counts = []
         block.close()
-        for metric in reset:
-            metric.reset()
         if late and not failed:
             raise StateError(
                 f"SyncMetrics: {late[0]} was updated after the epoch's sync, and that is in no value\n"
@@ -130,10 +129,10 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     on_train_epoch_start = on_train_end = _go_on
 
 
-def _named(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
-    """Return the children to sync, by name."""
+def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
+    """Return what to sync, by name; a metric that is not named and was told not to sync on compute stays local."""
     if names is None:
-        return dict(module.named_children())
+        return {path: root for path, root, _ in roots(module) if not _stays_local(root)}
     missing = [name for name in names if not isinstance(getattr(module, name, None), nn.Module)]
     if missing:
         raise StateError(
@@ -141,6 +140,11 @@ def _named(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Modul
             f"Do:     name attributes that hold metrics; it has {', '.join(dict(module.named_children())) or 'none'}."
         )
     return {name: getattr(module, name) for name in names}
+
+
+def _stays_local(root: nn.Module) -> bool:
+    metrics = list(_outermost(root))
+    return bool(metrics) and not any(metric.sync_on_compute for metric in metrics)
 
 
 def _outermost(module: nn.Module) -> Iterator[torchmetrics.Metric]:

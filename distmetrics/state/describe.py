@@ -28,10 +28,10 @@ _UNSENDABLE = (RuntimeError, TypeError, AttributeError, pickle.PicklingError)
 _Leaf = tuple[str, torch.dtype, tuple[int, ...], str]
 _Signature = tuple[tuple[torch.dtype, tuple[int, ...], torch.device, torch.layout], ...]
 _signature_of = operator.attrgetter("dtype", "shape", "device", "layout")
-_ADDED = frozenset(
-    getattr(torch, name)
-    for name in "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
-)
+_ADDED = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64, torch.complex128,
+})  # fmt: skip
 
 
 class Outgoing(NamedTuple):
@@ -165,7 +165,7 @@ def _refusal(kind: str, dtype: torch.dtype, device: torch.device, layout: torch.
         return f"has the layout {layout}, and only dense tensors can be synced\nDo: keep x.to_dense()."
     if device.type == "meta":
         return "is on the meta device, where tensors have no data\nDo: make the metric on a real device."
-    if kind not in REDUCED or dtype in _ADDED and not (dtype.is_complex and kind in ("max", "min")):
+    if kind not in REDUCED or (dtype in _ADDED and not (dtype.is_complex and kind in ("max", "min"))):
         return ""
     return f"is {str(dtype).removeprefix('torch.')}, of which torch has no {kind}\nDo: keep it in another dtype."
 

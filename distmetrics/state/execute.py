@@ -176,7 +176,9 @@ def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -
         paths = sync.bucket_paths[place]
         parts: Sequence[Tensor] = bucket.split(whole)
         if bucket.key == "mean":
-            parts = [_mean(part, sync.contributors[path], bucket.dtype) for path, part in zip(paths, parts, strict=True)]
+            parts = [
+                _mean(part, sync.contributors[path], bucket.dtype) for path, part in zip(paths, parts, strict=True)
+            ]
         result.update(zip(paths, parts, strict=True))
     return result
 

@@ -13,14 +13,24 @@ from distmetrics.state.adapters.merging import MergingAdapter
 from distmetrics.state.adapters.registry import adapter_of, register_adapter
 from distmetrics.state.spec import StateSpec, StateSpecs
 
-__all__ = ["Adapter", "MergingAdapter", "StateSpec", "StateSpecs", "Target", "compute", "register_adapter", "targets"]
+__all__ = [
+    "Adapter",
+    "MergingAdapter",
+    "StateSpec",
+    "StateSpecs",
+    "Target",
+    "compute",
+    "register_adapter",
+    "roots",
+    "targets",
+]
 
 
 def targets(metrics: Any) -> Sequence[Target]:
     """Return every metric with states of its own in ``metrics``, each once, in an order that all ranks share."""
     adapter = adapter_of(metrics)
     if adapter is None:
-        found: Sequence[Target] = [t for path, root, how in _roots(metrics, "") for t in how.targets(root, path)]
+        found: Sequence[Target] = [t for path, root, how in roots(metrics) for t in how.targets(root, path)]
     elif isinstance(found := adapter.targets(metrics, ""), Roster):
         return found
     once = {id(target.metric): target for target in reversed(found)}
@@ -45,12 +55,12 @@ def compute(metrics: Any) -> Any:
     if isinstance(metrics, Sequence | nn.ModuleList) and not isinstance(metrics, str | bytes):
         return [compute(value) for value in metrics]
     if isinstance(metrics, nn.Module):
-        return {path: adapter.compute(root) for path, root, adapter in _roots(metrics, "")}
+        return {path: adapter.compute(root) for path, root, adapter in roots(metrics)}
     return metrics
 
 
-def _roots(metrics: Any, path: str) -> Iterator[tuple[str, Any, Adapter]]:
-    """Yield the outermost metrics, their paths, and who knows them."""
+def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
+    """Yield the paths of the outermost metrics, the metrics, and who knows them."""
     adapter = adapter_of(metrics)
     if adapter is not None:
         yield path, metrics, adapter
@@ -58,13 +68,13 @@ def _roots(metrics: Any, path: str) -> Iterator[tuple[str, Any, Adapter]]:
         for key in sorted(
             metrics, key=lambda key: (str(key), type(key).__name__)
         ):  # ranks may have filled a dict in different order
-            yield from _roots(metrics[key], _join(path, key))
+            yield from roots(metrics[key], _join(path, key))
     elif isinstance(metrics, nn.Module):
         for name, child in metrics.named_children():
-            yield from _roots(child, _join(path, name))
+            yield from roots(child, _join(path, name))
     elif isinstance(metrics, Sequence) and not isinstance(metrics, str | bytes):
         for index, value in enumerate(metrics):
-            yield from _roots(value, _join(path, index))
+            yield from roots(value, _join(path, index))
 
 
 def _join(path: str, step: object) -> str:
