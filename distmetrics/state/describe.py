@@ -18,7 +18,7 @@ from distmetrics.errors import StateError
 from distmetrics.state.freeze import freeze
 from distmetrics.state.items import join
 from distmetrics.state.plan import INLINE, SIZES, UPDATES, Sent, sent_by, sizes_of
-from distmetrics.state.spec import REDUCED, StateSpec
+from distmetrics.state.spec import REDUCED, Missing, StateSpec
 from distmetrics.state.structure import Structure
 
 __all__ = ["Outgoing", "describe"]
@@ -82,7 +82,7 @@ def describe(
     shared: dict[int, tuple[str, _Leaf]] = {}
     try:
         for spec, path, owner, value in zip(shape.specs, shape.order[1:], shape.owners, values, strict=True):
-            if not updates[owner] or (type(value) is list and not value):
+            if not updates[owner] or value is Missing.ABSENT or (type(value) is list and not value):
                 continue
             plain = type(value) is Tensor and spec.kind in INLINE and id(value) not in shared  # most states
             if plain and not _refusal(spec.kind, value.dtype, value.device, value.layout):

@@ -15,6 +15,7 @@ import torch
 from distmetrics.collectives.manifest import LeafSpec, Manifest, agree
 from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
 from distmetrics.errors import MismatchError, compose
+from distmetrics.state.learned import Choice, choose, is_learned
 from distmetrics.state.spec import REDUCED
 
 __all__ = ["INLINE", "SIZES", "UPDATES", "Sent", "StatePlan", "SyncPlan", "plan", "reductions", "sent_by", "sizes_of"]
@@ -81,6 +82,7 @@ class SyncPlan:
         bucket_paths: of the states in each bucket of the agreed layout.
         alike: for each rank, whether what it sends has the agreed layout already.
         in_place: whether all that there is to do for states of fixed size is to reduce the bytes as they are.
+        learned: attributes that are no states, of which some rank takes another's, or that are refused.
     """
 
     states: tuple[StatePlan, ...]
@@ -95,16 +97,18 @@ class SyncPlan:
     bucket_paths: tuple[tuple[str, ...], ...]
     alike: tuple[bool, ...]
     in_place: bool
+    learned: tuple[Choice, ...]
 
     @property
     def rounds(self) -> int:
         """Number of data rounds: one, one more for lists, and one for each bucket too large to ride along.
 
         A large bucket of floating maxima or minima takes two, since NaN is reduced apart; a manifest too long for its
-        part of the first round takes one more.
+        part of the first round takes one more, and so does a large attribute that is no state, where a rank lacks it.
         """
         bulk = any(sent.bulk.nbytes for sent in self.sent)
-        return 1 + bulk + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
+        sources = {choice.source for choice in self.learned if choice.broadcast}
+        return 1 + bulk + len(sources) + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
 
     def pickled(self, path: str) -> bool:
         """Whether a state is a list of anything, as its ranks have pickled it."""
@@ -123,6 +127,9 @@ class SyncPlan:
         for rank, sent in enumerate(self.sent):
             if sent.bulk.nbytes:
                 lines.append(f"  lists of rank {rank}: {sent.bulk.nbytes} bytes  in the second round")
+        for choice in self.learned:
+            how = "broadcast" if choice.broadcast else "refused" if choice.refusal else "in the manifest"
+            lines.append(f"  {choice.path} of rank {choice.source}: {choice.nbytes} bytes  {how}")
         return "\n".join(lines)
 
 
@@ -152,7 +159,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
         for leaf in manifest.leaves:
-            if leaf.note != SIZES:
+            if leaf.note != SIZES and not is_learned(leaf):
                 by_path[leaf.path][r] = leaf
     states = tuple(_state(path, by_path, manifests, rank) for path in order if by_path[path])
     fixed = [state for state in states if state.kind in INLINE and state.same_as is None]
@@ -168,8 +175,21 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     bucket_paths = tuple(tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets)
     alike = tuple(each.inline == agreed and each.inline_paths == paths for each in sent)
     in_place = rides_along and all(alike) and all(map(_as_it_is, agreed.buckets))
+    learned = choose(manifests)
     return SyncPlan(
-        states, agreed, paths, sent, rides_along, contributors, lists, aliases, complete, bucket_paths, alike, in_place
+        states,
+        agreed,
+        paths,
+        sent,
+        rides_along,
+        contributors,
+        lists,
+        aliases,
+        complete,
+        bucket_paths,
+        alike,
+        in_place,
+        learned,
     )
 
 
@@ -186,6 +206,8 @@ def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
     place: dict[str, int] = {}
     items: dict[str, tuple[str, int | None]] = {}
     for leaf in leaves:
+        if is_learned(leaf):
+            continue
         kind, shared, form = parse_note(leaf.note)
         if shared:
             place[leaf.path] = place[shared]

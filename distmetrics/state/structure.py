@@ -15,7 +15,7 @@ from typing import Any
 
 from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.plan import INLINE, UPDATES
-from distmetrics.state.spec import StateSpec, StateSpecs
+from distmetrics.state.spec import Learned, Missing, StateSpec, StateSpecs
 
 __all__ = ["Structure", "structure_of"]
 
@@ -33,11 +33,13 @@ class Structure:
         specs: of the states; ``owners``: the place of each one's metric among those that are counted.
         fixed: whether every state is of a size that does not depend on the data.
         reduced: whether every state is folded to one tensor, as most metrics' are.
+        learned: attributes that updating sets besides the states: path, place of the metric as for ``owners``, rule.
+        loose: whether any attribute may be absent.
         saved: for each metric, the names that are read and put back.
         states: picks the states out of all values; ``counts``: how often metrics were updated, where a metric's
-            mapping says so; ``flags``: whether they hold the state of all ranks.
+            mapping says so; ``flags``: whether they hold the state of all ranks; ``lessons``: what was learned.
         counted: places of the metrics that have a count in ``counts``, among the targets.
-        arrange: puts states, marks and counts, in this order, into the order of all values.
+        arrange: puts states, marks, counts and what was learned, in this order, into the order of all values.
         marks: what else to set while the state of all ranks is in.
     """
 
@@ -48,10 +50,13 @@ class Structure:
     owners: tuple[int, ...]
     fixed: bool
     reduced: bool
+    learned: tuple[tuple[str, int, Learned], ...]
+    loose: bool
     saved: tuple[tuple[str, ...], ...]
     states: Pick
     counts: Pick
     flags: Pick
+    lessons: Pick
     counted: tuple[int, ...]
     arrange: Pick
     marks: tuple[Any, ...]
@@ -60,11 +65,15 @@ class Structure:
         """Return all values of the metrics."""
         return list(itertools.chain.from_iterable([target.specs.fetch(target.home) for target in found]))
 
-    def write(self, found: Iterable[Target], values: Iterable[Any]) -> None:
+    def write(self, found: Sequence[Target], values: Iterable[Any]) -> None:
         """Put all values into the metrics."""
         rest = iter(values)
         for target, names in zip(found, self.saved, strict=True):
             target.home.update(zip(names, rest))  # noqa: B905  (as many as there are names; the rest is the next one's)
+        if self.loose:
+            for target, names in zip(found, self.saved, strict=True):
+                for name in [name for name in names if isinstance(target.home[name], Missing)]:
+                    del target.home[name]
 
 
 def structure_of(found: Sequence[Target]) -> Structure:
@@ -86,8 +95,15 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
     paths = [f"{path}.{spec.name}" if path else spec.name for path, _, specs, _ in metrics for spec in specs.each]
     texts = [f"{f'{path}: ' if path else ''}{kind}({specs.text})" for path, kind, specs, _ in metrics]
     each = tuple(spec for _, _, specs, _ in metrics for spec in specs.each)
-    counted = tuple(index for index, (*_, specs, how) in enumerate(metrics) if specs.each or how.counter)
+    counted = tuple(
+        index for index, (*_, specs, how) in enumerate(metrics) if specs.each or specs.learned or how.counter
+    )
     owners = tuple(counted.index(index) for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each)
+    learned = [
+        (f"{path}.{attribute.name}" if path else attribute.name, counted.index(index), attribute)
+        for index, (path, _, specs, _) in enumerate(metrics)
+        for attribute in specs.learned
+    ]
     return Structure(
         tree="; ".join(texts),
         order=(UPDATES, *paths),
@@ -96,6 +112,8 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
         owners=owners,
         fixed=all(spec.kind in INLINE for spec in each),
         reduced=all(specs.reduced for _, _, specs, _ in metrics),
+        learned=tuple(learned),
+        loose=any(specs.loose for _, _, specs, _ in metrics),
         saved=tuple(specs.saved for _, _, specs, _ in metrics),
         counted=counted,
         **_places(metrics, len(each), counted),
@@ -105,14 +123,16 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
 def _places(
     metrics: Sequence[tuple[str, str, StateSpecs, Adapter]], states: int, counted: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Find where states, marks, counts and flags lie among all values, and how to bring new ones into that order."""
+    """Find where states, marks, counts, flags and the rest lie among all values, and how to bring new ones there."""
     marks = [how.marks[name] for _, _, specs, how in metrics for name in specs.kept if name in how.marks]
-    lies: dict[str, list[int]] = {"state": [], "mark": [], "count": [], "flag": []}
+    lies: dict[str, list[int]] = {"state": [], "mark": [], "count": [], "flag": [], "lesson": []}
     first_of = {"state": 0, "mark": states, "count": states + len(marks)}
-    come: list[int] = []  # for each of all values, its place among states, marks and counts
+    first_of["lesson"] = first_of["count"] + len(counted)
+    come: list[int] = []  # for each of all values, its place among states, marks, counts and what was learned
     for index, (_, _, specs, how) in enumerate(metrics):
         for position, name in enumerate(specs.saved):
             what = "state" if position < len(specs.each) else "mark" if name in how.marks else "count"
+            what = "lesson" if position >= len(specs.each) + len(specs.kept) else what
             if what == "mark" and name == how.flag:
                 lies["flag"].append(len(come))
             nth = counted.index(index) if what == "count" else len(lies[what])
@@ -122,6 +142,7 @@ def _places(
         "states": _picker(lies["state"]),
         "counts": _picker(lies["count"]),
         "flags": _picker(lies["flag"]),
+        "lessons": _picker(lies["lesson"]),
         "arrange": _picker(come),
         "marks": tuple(marks),
     }

@@ -19,10 +19,11 @@ from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.adapters.base import Target
-from distmetrics.state.describe import describe
+from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.execute import execute
 from distmetrics.state.freeze import thaw
 from distmetrics.state.group import communicator_of
+from distmetrics.state.learned import Lesson, attach, own, receive
 from distmetrics.state.plan import UPDATES, SyncPlan
 from distmetrics.state.spec import REDUCED, StateSpec
 from distmetrics.state.structure import Structure, structure_of
@@ -125,13 +126,14 @@ def _gather(
     updates = _updates(found, shape, before)
     if comm.world_size == 1:
         _refuse(found, shape, before, given)
-        return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates))
+        lessons = map(own, shape.lessons(before))
+        return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates, *lessons))
     try:
         _refuse(found, shape, before, given)
     except StateError as error:  # told to all ranks, in the round that they are waiting in
         problem = problem or str(error)
     outgoing = describe(shape, values, updates, name, call_site(), problem)
-    plan, result = execute(comm, outgoing, shape.order)
+    plan, result, learned = _carry_out(comm, outgoing, shape, _lessons(found, shape, before, updates))
     states: Sequence[Any]
     if shape.reduced and plan.complete and outgoing.device == comm.device:  # most syncs: all is where it belongs
         states = [result[path] for path in shape.order[1:]]
@@ -144,7 +146,29 @@ def _gather(
             else _as_before(spec, path, local, devices[owner], plan, result)
             for spec, path, local, owner in zip(shape.specs, shape.order[1:], values, shape.owners, strict=True)
         ]
-    return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist()))
+    return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned))
+
+
+def _carry_out(
+    comm: Communicator, outgoing: Outgoing, shape: Structure, lessons: Sequence[Lesson]
+) -> tuple[SyncPlan, dict[str, Any], Sequence[Any]]:
+    """Return the plan, the combined states by path, and what was learned on any rank."""
+    if not lessons:  # most metrics
+        plan, result = execute(comm, outgoing, shape.order)
+        return plan, result, ()
+    manifest, large = attach(outgoing.manifest, lessons)
+    plan, result = execute(comm, outgoing._replace(manifest=manifest), shape.order)
+    return plan, result, receive(comm, manifest, plan.learned, lessons, large)
+
+
+def _lessons(found: Sequence[Target], shape: Structure, before: Sequence[Any], updates: Sequence[int]) -> list[Lesson]:
+    """Return the attributes that updating sets and that are no states; most metrics have none."""
+    if not shape.learned:
+        return []
+    return [
+        Lesson(path, attribute, value, found[shape.counted[owner]].device, bool(updates[owner]))
+        for (path, owner, attribute), value in zip(shape.learned, shape.lessons(before), strict=True)
+    ]
 
 
 def _updates(found: Sequence[Target], shape: Structure, before: Sequence[Any]) -> Sequence[int]:

@@ -6,7 +6,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,9 @@ from torchmetrics.utilities import (
 )
 
 from distmetrics.errors import StateError
+from distmetrics.state.adapters.assigned import assigned
 from distmetrics.state.adapters.base import Adapter, Roster, Target
-from distmetrics.state.spec import Kind, StateSpec, StateSpecs
+from distmetrics.state.spec import Kind, Learned, Rule, StateSpec, StateSpecs
 
 __all__ = ["ADAPTER", "CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
 
@@ -60,7 +61,7 @@ class TorchmetricsAdapter(_AnyAdapter):
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
         shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
-        return _specs(tuple(metric._reductions.items()), shapes, type(metric).__name__)
+        return _specs(tuple(metric._reductions.items()), shapes, type(metric))
 
     def home(self, metric: Metric) -> dict[str, Any]:
         """States are plain attributes."""
@@ -218,12 +219,18 @@ def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _specs(
-    reductions: tuple[tuple[str, Any], ...], shapes: tuple[tuple[int, ...] | None, ...], kind: str
+    reductions: tuple[tuple[str, Any], ...], shapes: tuple[tuple[int, ...] | None, ...], kind: type[Metric]
 ) -> StateSpecs:
-    each = zip(reductions, shapes, strict=True)
-    return StateSpecs(
-        tuple(_spec(name, _FAULTS.get((kind, name), reduction), shape) for (name, reduction), shape in each), _KEPT
-    )
+    found = assigned(kind, Metric)
+    each = [
+        _spec(name, _FAULTS.get((kind.__name__, name), reduction), () if shape and found.adds_states else shape)
+        for (name, reduction), shape in zip(reductions, shapes, strict=True)
+    ]
+    names = {name for name, _ in reductions} | _BOOKKEEPING
+    learned = [_combined(kind, attribute) for attribute in found.learned if attribute.name not in names]
+    each += [StateSpec(name, "sum", optional=True) for name, rule in learned if rule == "sum"]
+    kept = tuple([Learned(name, rule) for name, rule in learned if rule != "sum"])
+    return StateSpecs(tuple(each), _KEPT, learned=kept)
 
 
 def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
@@ -263,6 +270,20 @@ def _overwrites() -> bool:
 
 
 _FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
+
+# Attributes of torchmetrics' own metrics that update() adds to, and that can be combined nevertheless: a sum over all
+# images; and a cursor in a window, of which computing needs to know only that there has been data.
+_COMBINED: Mapping[tuple[str, str], Rule | Literal["sum"]] = {
+    ("RootMeanSquaredErrorUsingSlidingWindow", "rmse_map"): "sum",
+    ("Running", "_num_vals_seen"): "last",
+}
+_BOOKKEEPING = frozenset((*_KEPT, "_cache", "_forward_cache", "_update_called"))
+
+
+def _combined(kind: type, attribute: Learned) -> tuple[str, Rule | Literal["sum"]]:
+    """Return an attribute's name and how it is combined: as we know of torchmetrics' own, or as its class tells."""
+    own = [_COMBINED[key] for base in kind.__mro__ if (key := (base.__name__, attribute.name)) in _COMBINED]
+    return attribute.name, own[0] if own else attribute.rule
 
 
 def _is_default(metric: Metric, name: str) -> bool:
