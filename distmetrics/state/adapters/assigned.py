@@ -193,9 +193,10 @@ def _assignment(steps: Sequence[dis.Instruction], index: int, me: str) -> str:
     """
     if _copied(steps, index, me) is not None:
         return "alone"
-    if isinstance(steps[index - 1].argval, tuple):
+    before = steps[index - 1]
+    if isinstance(before.argval, tuple) and before.opname.startswith("LOAD"):
         return _PLAIN  # of a local variable
-    reads, sums, needed = False, False, 1
+    reads, sums, needed = False, False, 2 if before.opname.startswith("STORE") else 1
     for at in range(index - 2, -1, -1):
         step = steps[at]
         own = step.opname in _READS and step.argval == steps[index].argval
