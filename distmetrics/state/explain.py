@@ -15,6 +15,7 @@ from distmetrics.errors import InputError, StateError
 from distmetrics.state.adapters import targets
 from distmetrics.state.cost import Cost, cost, cost_state_by_state
 from distmetrics.state.describe import describe
+from distmetrics.state.group import communicator_of
 from distmetrics.state.plan import SyncPlan, plan
 from distmetrics.state.structure import structure_of
 
@@ -58,7 +59,7 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
 
     Args:
         metrics: as for :func:`sync_and_compute`.
-        world_size: default that of the communicator in force, or 2 where that is a world of one.
+        world_size: default that of the communicator that a sync would use, or 2 where that is a world of one.
 
     Raises:
         StateError: ``metrics`` holds none.
@@ -72,12 +73,13 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
       sum   int64       1 tensors          8 bytes  in the first round
       sum   float32     2 tensors          8 bytes  in the first round
     """
-    world_size = max(2, current().world_size) if world_size is None else world_size
-    if world_size < 2:
-        raise InputError(f"explain: a world of {world_size} has nothing to sync\nDo:     pass world_size=2 or more.")
     found = targets(metrics)
     if not found:
         raise StateError(f"a {type(metrics).__name__} holds no metric that distmetrics knows")
+    if world_size is None:
+        world_size = max(2, communicator_of(found, current()).world_size)
+    if world_size < 2:
+        raise InputError(f"explain: a world of {world_size} has nothing to sync\nDo:     pass world_size=2 or more.")
     shape = structure_of(found)
     with torch.no_grad():
         values = shape.states(shape.read(found))
