@@ -170,9 +170,7 @@ def _check_size(environment: Environment, local_world_size: int) -> None:
         )
 
 
-def _make(
-    environment: Environment | None, world_size: int, backend: str, connect: Callable[..., None]
-) -> ScriptWorld:
+def _make(environment: Environment | None, world_size: int, backend: str, connect: Callable[..., None]) -> ScriptWorld:
     if environment is None:
         return _as_rank_zero(world_size, backend, connect)
     if environment.launcher == "init_process_group":

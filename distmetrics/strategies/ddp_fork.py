@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ForkLaunch(SpawnLaunch):
-    """The ranks are forks of this process: classes of a notebook or a prompt are there, and nothing is imported anew."""
+    """The ranks are forks of this process: a notebook's own classes are there, and nothing is imported anew."""
 
     start_method: ClassVar[str] = "fork"
 
@@ -30,7 +30,7 @@ class ForkLaunch(SpawnLaunch):
         """
         if sys.platform == "win32":
             raise ConfigurationError(f"strategy={self.name!r}: Windows can't fork\nDo:     say strategy='ddp_spawn'.")
-        if self.device_type == "cuda" and torch.cuda.is_initialized():
+        if self.device_type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise ConfigurationError(
                 f"strategy={self.name!r}: this process has used the GPU already, and its forks could not\n"
                 "Do:     run nothing on the GPU before, or say strategy='ddp_spawn'."

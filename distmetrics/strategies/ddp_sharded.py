@@ -36,7 +36,7 @@ class ShardedUpdates(Strategy):
         for optimizer in optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ConfigurationError(
-                    f"strategy={self.name!r} can't share out {type(optimizer).__name__}, whose step needs all parameters\n"
+                    f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters\n"
                     "Do:     say strategy='ddp'."
                 )
         return super().setup(module, optimizers)
@@ -67,7 +67,7 @@ class ShardedUpdates(Strategy):
                     flat = comm.broadcast(torch.cat([p.detach().reshape(-1) for p in group]), rank)
                     if rank == comm.rank:
                         continue
-                    for p, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
+                    for p, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
                         p.copy_(part.view_as(p))
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _parsed(devices: Devices) -> int | list[int]:
             numbers = [int(part) for part in devices.split(",") if part.strip()]
             return numbers[0] if len(numbers) == 1 and "," not in devices else numbers
         if isinstance(devices, Sequence) and all(type(item) is int for item in devices):
-            return list(devices)
+            return [int(item) for item in devices]
     except ValueError:
         pass  # not numbers: refused below like everything else
     raise ConfigurationError(f"devices must be a positive number, -1, a list or 'auto', got {devices!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -89,7 +90,7 @@ class Replicated:
         if self.on_cpu:
             copies = [_shallow(self.module, first=index == 0) for index in range(len(shares))]
         else:
-            shares = [map_leaves(lambda leaf, d=d: _moved(leaf, d), s) for s, d in zip(shares, devices, strict=True)]
+            shares = [map_leaves(partial(_moved, device), share) for share, device in zip(shares, devices, strict=True)]
             copies = _on_gpus(self.module, devices)
         sizes = [_size(share) for share in shares]
         notes = replicas(self.module, copies, sizes)
@@ -100,7 +101,6 @@ class Replicated:
         if self.name == "training_step" and not _overridden(self.module, "training_step_end"):
             return _with_one_loss(output, outputs, sizes)
         return output
-
 
     def _call(self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]) -> Callable[[], Any]:
         def call() -> Any:
@@ -198,7 +198,7 @@ def _size(share: Any) -> int:
     return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
 
-def _moved(leaf: Any, device: torch.device) -> Any:
+def _moved(device: torch.device, leaf: Any) -> Any:
     return leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
 
@@ -211,7 +211,7 @@ def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
     done: dict[int, nn.Module] = {}
     clones: dict[int, Tensor] = {}
     for part in module.modules():
-        copied = done[id(part)] = part._replicate_for_data_parallel()
+        copied = done[id(part)] = part._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         copied._parameters = part._parameters.copy()
         for name, buffer in part._buffers.items():
             if buffer is not None and not first:

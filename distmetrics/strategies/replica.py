@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["Notes", "replicas", "replay"]
+__all__ = ["Notes", "replay", "replicas"]
 
 _METRIC = ("update", "compute", "reset")
 _STEP_END = "Do:     return what it needs, and use the metric in training_step_end or validation_step_end."
@@ -151,6 +151,10 @@ def _log(module: Any, name: str, entries: list[tuple[Notes, Any, dict[str, Any]]
     if len(kinds) > 1:
         raise ConfigurationError(f"the replicas of strategy 'dp' log {name!r} with different options")
     reduce = options.get("reduce_fx", "mean")
+    refused = [value for _, value, _ in entries if not _is_number(value)]
+    if refused or reduce not in _COMBINE:
+        module.log(name, (refused or [first])[0], **options)  # says itself what is wrong
+        return
     weights = [float(o.get("batch_size") or note.size) for note, _, o in entries]
     values = [_number(value, first) for _, value, _ in entries]
     if reduce == "mean":
@@ -158,13 +162,24 @@ def _log(module: Any, name: str, entries: list[tuple[Notes, Any, dict[str, Any]]
         joined = sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else values[0]
         module.log(name, joined, **options | {"batch_size": int(total)})
         return
-    stacked = torch.stack([value.reshape(()) for value in values])
-    module.log(name, {"sum": stacked.sum, "max": stacked.max, "min": stacked.min}[reduce](), **options)
+    module.log(name, _COMBINE[reduce](torch.stack(values)), **options)
+
+
+_COMBINE: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": torch.mean,
+    "sum": torch.sum,
+    "max": torch.max,
+    "min": torch.min,
+}
+
+
+def _is_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)
 
 
 def _number(value: Any, like: Any) -> Tensor:
     found = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
-    found = found.double()
+    found = found.double().reshape(())
     return found.to(like.device) if isinstance(like, Tensor) else found
 
 

@@ -63,5 +63,6 @@ def _entered(modes: tuple[bool, bool, list[tuple[str, torch.dtype]]]) -> Iterato
             stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.set_grad_enabled(grad))
         for kind, dtype in autocast:
-            stack.enter_context(torch.autocast(kind, dtype=dtype))
+            # The cache is one for all threads: gradients of all would be added up in its low precision.
+            stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
         yield

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from distmetrics.strategies.ddp_fork import ForkLaunch
 from distmetrics.strategies.ddp_sharded import ShardedUpdates
+from distmetrics.strategies.fsdp import FullyShardedStrategy
 from distmetrics.strategies.parallel import DataParallelStrategy
 
 
 class ForkedSharded(ForkLaunch, ShardedUpdates, DataParallelStrategy):
     name = "forked_sharded"
+
+
+class ForkedFSDP(ForkLaunch, FullyShardedStrategy):
+    name = "forked_fsdp"
