@@ -224,6 +224,7 @@ _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
     "ddp_sharded_spawn": f"{_HERE}ddp_sharded:ShardedDDPSpawn",
     "fsdp": f"{_HERE}fsdp:FSDP",
     "fsdp_spawn": f"{_HERE}fsdp:FSDPSpawn",
+    "deepspeed": f"{_HERE}deepspeed:DeepSpeed",
 }
 
 

@@ -76,13 +76,15 @@ def test_slurms_tasks_of_a_machine(text, node, count):
     assert detect(SLURM | change).local_world_size == count
 
 
-@pytest.mark.parametrize("change", [{"SLURM_JOB_NAME": "bash"}, {"SLURM_JOB_NAME": "interactive"}, {"SLURM_NTASKS": "1"}])
+@pytest.mark.parametrize(
+    "change", [{"SLURM_JOB_NAME": "bash"}, {"SLURM_JOB_NAME": "interactive"}, {"SLURM_NTASKS": "1"}]
+)
 def test_an_interactive_shell_of_slurm_is_no_part_of_a_job(change):
     assert detect(SLURM | change) is None
 
 
 def test_slurm_without_machines():
-    with pytest.raises(ConfigurationError, match="no list of machines(.|\n)*MASTER_ADDR"):
+    with pytest.raises(ConfigurationError, match=r"no list of machines(.|\n)*MASTER_ADDR"):
         detect({name: value for name, value in SLURM.items() if name != "SLURM_NODELIST"})
 
 
@@ -125,7 +127,7 @@ def test_mpi_on_several_machines_asks_for_the_address(monkeypatch):
     found = detect(OMPI)
     assert found.main_address == ""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ConfigurationError, match="does not say where rank 0 is(.|\n)*MASTER_ADDR(.|\n)*mpi4py"):
+    with pytest.raises(ConfigurationError, match=r"does not say where rank 0 is(.|\n)*MASTER_ADDR(.|\n)*mpi4py"):
         reachable(found)
     world = SimpleNamespace(bcast=lambda mine, root: mine or ("node0", 4711))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=world)))

@@ -78,5 +78,5 @@ def test_shorthands(gpus):
     assert one_flag(3, "cpu", gpus=0) == (3, "cpu")
     assert Trainer(gpus=[1]).strategy.device == torch.device("cuda", 1)
     for flags in ({"gpus": 2, "tpu_cores": 1}, {"gpus": 2, "tpu_cores": None}):
-        with pytest.raises(ConfigurationError, match="gpus=2.*together with devices=3"):
+        with pytest.raises(ConfigurationError, match=r"gpus=2.*together with devices=3"):
             one_flag(3, "auto", **flags)

@@ -16,7 +16,6 @@ from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn, find_unpicklable
 from distmetrics.strategies.single import Single
 
-
 EXTRAS = ("deepspeed", "xla", "tpu_spawn")  # need packages that are not installed everywhere
 
 

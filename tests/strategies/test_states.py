@@ -235,7 +235,7 @@ def test_with_several_groups_it_is_told_what_to_do():
 
 def twice():
     module = Deep()
-    first, _ = train(fsdp(), 2, module=module, batch_size=6)
+    train(fsdp(), 2, module=module, batch_size=6)
     types = {type(part) for part in module.modules()}
     assert nn.Linear in types
     assert all(type(parameter) is nn.Parameter for parameter in module.parameters())
