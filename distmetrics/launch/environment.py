@@ -1,103 +1,25 @@
-"""Who this process is in a job that something else started: torchrun, or our own launch.
+"""Who this process is in a job that something else started: torchrun, a cluster's scheduler, or our own launch.
 
 A launcher tells by environment variables. Each one that we know is a small function from those variables to
-an :class:`Environment`, or to None where the variables are not there.
+an :class:`Environment`, or to None where the variables are not there. A cluster that speaks otherwise is a
+subclass of :class:`ClusterEnvironment`, passed in ``Trainer(plugins=[...])``.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.launch.clusters import OWN_STORE, kubeflow, lsf, mpi, own_launch, slurm, torchrun
+from distmetrics.launch.place import ClusterEnvironment, Environment
 
-__all__ = ["OWN_STORE", "ClusterEnvironment", "Environment", "detect"]
+__all__ = ["DETECTORS", "OWN_STORE", "ClusterEnvironment", "Environment", "detect", "reachable"]
 
-OWN_STORE = "DISTMETRICS_STORE"  # path of the job's key-value store; set for the processes that we start
-
-
-@runtime_checkable
-class ClusterEnvironment(Protocol):
-    """One process's place in a job.
-
-    Attributes:
-        launcher: who started the processes, for messages.
-        rank: this process in the job, from 0.
-        world_size: number of processes of the job.
-        local_rank: this process on its machine, from 0.
-        local_world_size: number of processes on this machine.
-        node_rank: this machine, from 0.
-        main_address: where rank 0 is reached.
-        main_port: the port there; 0 where no port is needed.
-    """
-
-    @property
-    def launcher(self) -> str:
-        """Who started the processes."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """This process in the job."""
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        ...
-
-    @property
-    def local_rank(self) -> int:
-        """This process on its machine."""
-        ...
-
-    @property
-    def local_world_size(self) -> int:
-        """Number of processes on this machine."""
-        ...
-
-    @property
-    def node_rank(self) -> int:
-        """This machine."""
-        ...
-
-    @property
-    def main_address(self) -> str:
-        """Where rank 0 is reached."""
-        ...
-
-    @property
-    def main_port(self) -> int:
-        """The port there, or 0."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """A :class:`ClusterEnvironment` as plain data, checked when it is made.
-
-    Raises:
-        ConfigurationError: a rank outside its world.
-    """
-
-    launcher: str
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int = 0
-    main_address: str = "127.0.0.1"
-    main_port: int = 0
-
-    def __post_init__(self) -> None:
-        for rank, world_size, what in (
-            (self.rank, self.world_size, "rank"),
-            (self.local_rank, self.local_world_size, "local rank"),
-        ):
-            if not 0 <= rank < world_size:
-                raise ConfigurationError(f"{self.launcher} says {what} {rank} in a world of {world_size}")
+# Our own first: a job that we start inside another job. Then torchrun and its kin, which run inside schedulers' jobs.
+DETECTORS: list[Callable[[Mapping[str, str]], Environment | None]] = [own_launch, kubeflow, torchrun, slurm, lsf, mpi]
 
 
 def detect(environ: Mapping[str, str] | None = None) -> Environment | None:
@@ -116,50 +38,28 @@ def detect(environ: Mapping[str, str] | None = None) -> Environment | None:
     return next((found for detector in DETECTORS if (found := detector(variables)) is not None), None)
 
 
-def own_launch(environ: Mapping[str, str]) -> Environment | None:
-    """Read what our own launch sets for the ranks that it starts."""
-    if OWN_STORE not in environ:
-        return None
-    return _torch_style("distmetrics", environ)
+def reachable(environment: Environment) -> Environment:
+    """Return the environment with rank 0's address: asked through MPI where the launcher does not say it.
 
-
-def torchrun(environ: Mapping[str, str]) -> Environment | None:
-    """Read what torchrun sets, and everything that speaks like it (Ray, Kubeflow, a shell script).
-
-    >>> torchrun(dict(RANK="1", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="n0", MASTER_PORT="29500")).rank
-    1
+    Raises:
+        ConfigurationError: it is not known, and mpi4py is not there to ask.
     """
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
-        return None
-    return _torch_style("torchrun", environ)
-
-
-DETECTORS: list[Callable[[Mapping[str, str]], Environment | None]] = [own_launch, torchrun]
-
-
-def _torch_style(launcher: str, environ: Mapping[str, str]) -> Environment:
-    rank = _number(launcher, environ, "RANK")
-    world_size = _number(launcher, environ, "WORLD_SIZE")
-    node = "GROUP_RANK" if "GROUP_RANK" in environ else "NODE_RANK"
-    if launcher != "distmetrics" and "MASTER_ADDR" not in environ:
+    if environment.main_address:
+        return environment
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
         raise ConfigurationError(
-            "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: ranks cannot find each other\n"
-            "Do:     start the job by torchrun, or set MASTER_ADDR and MASTER_PORT too, or unset both."
-        )
-    return Environment(
-        launcher=launcher,
-        rank=rank,
-        world_size=world_size,
-        local_rank=_number(launcher, environ, "LOCAL_RANK", rank),
-        local_world_size=_number(launcher, environ, "LOCAL_WORLD_SIZE", world_size),
-        node_rank=_number(launcher, environ, node, 0),
-        main_address=environ.get("MASTER_ADDR", "127.0.0.1"),
-        main_port=_number(launcher, environ, "MASTER_PORT", 0),
-    )
+            f"{environment.launcher} runs on several machines and does not say where rank 0 is\n"
+            "Do:     set MASTER_ADDR to its machine on all of them, or pip install mpi4py."
+        ) from error
+    mine = (socket.gethostname(), _free_port()) if environment.rank == 0 else None
+    address, port = MPI.COMM_WORLD.bcast(mine, root=0)
+    return replace(environment, main_address=address, main_port=port)
 
 
-def _number(launcher: str, environ: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = environ.get(name, "" if default is None else str(default))
-    if not text.strip().lstrip("-").isdigit():
-        raise ConfigurationError(f"{launcher} set {name}={text!r}, which is no number")
-    return int(text)
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port

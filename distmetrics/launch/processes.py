@@ -44,6 +44,7 @@ def launch(
     *args: Any,
     backend: str = "gloo",
     start_method: str = "forkserver",
+    connect: Callable[..., None] = dist.init_process_group,
 ) -> list[Outcome]:
     """Call ``fn(comm, *args)`` in ``world_size`` processes of this machine.
 
@@ -53,6 +54,7 @@ def launch(
         args: passed on, pickled by value.
         backend: of ``torch.distributed``: "gloo", or "nccl" with one GPU a rank.
         start_method: of ``multiprocessing``: "forkserver" (ranks fork from a small clean process), "spawn" or "fork".
+        connect: makes the process group, called as ``torch.distributed.init_process_group``; pickled like ``fn``.
 
     Returns: how each rank ended, in rank order. Nothing is raised for a rank that failed.
 
@@ -64,7 +66,7 @@ def launch(
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
-    job = _pickled((fn, args))
+    job = _pickled((fn, args, connect))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
         ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
@@ -144,7 +146,10 @@ def _child(rank: int, world_size: int, path: str, backend: str, job: bytes, out:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     try:
         board = Board(_open(path, "board"))  # a store of its own: the group may block on the other
-        value = rank_main(lambda comm: _call(job, comm), rank, world_size, backend, _open(path, "job"), board)
+        fn, arguments, connect = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
+        value = rank_main(
+            lambda comm: fn(comm, *arguments), rank, world_size, backend, _open(path, "job"), board, connect
+        )
         out.send_bytes(_result(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
         out.send_bytes(_result(Outcome(rank, error=error)))
@@ -162,6 +167,7 @@ def rank_main(
     backend: str,
     store: Any,
     board: Board,
+    connect: Callable[..., None] = dist.init_process_group,
 ) -> Any:
     """Be one rank: join the process group, call ``body(comm)``, leave; on an error tell the others why.
 
@@ -169,7 +175,7 @@ def rank_main(
     """
     if backend == "nccl":
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    dist.init_process_group(backend, store=_part(store, "group"), rank=rank, world_size=world_size)
+    connect(backend, store=_part(store, "group"), rank=rank, world_size=world_size)
     comm = GroupCommunicator(board=board)
     GroupCommunicator.register(comm)
     meet(store, board, rank, world_size)
@@ -199,11 +205,6 @@ def _part(store: Any, name: str) -> Any:
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
     os._exit(1)
-
-
-def _call(job: bytes, comm: GroupCommunicator) -> Any:
-    fn, args = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
-    return fn(comm, *args)
 
 
 def _pickled(job: Any) -> bytes:

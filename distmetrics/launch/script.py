@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from distmetrics.comm.board import Board, meet
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
-from distmetrics.launch.environment import OWN_STORE, Environment, detect
+from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
 
 __all__ = ["ScriptWorld", "join", "naming_the_lost"]
@@ -128,12 +128,20 @@ def _is_connection(error: RuntimeError) -> bool:
 _world: ScriptWorld | None = None
 
 
-def join(local_world_size: int, backend: str = "gloo") -> ScriptWorld:
+def join(
+    local_world_size: int,
+    backend: str = "gloo",
+    *,
+    found: Environment | None = None,
+    connect: Callable[..., None] = dist.init_process_group,
+) -> ScriptWorld:
     """Join this script's world; the first call makes it, later ones return the same.
 
     Args:
         local_world_size: number of ranks on this machine.
         backend: of ``torch.distributed``.
+        found: who this process is, where the caller knows better than the variables of the environment.
+        connect: makes the process group, called as ``torch.distributed.init_process_group``.
 
     Raises:
         ConfigurationError: the world has another size, or this is no script that could be run again.
@@ -141,10 +149,10 @@ def join(local_world_size: int, backend: str = "gloo") -> ScriptWorld:
     """
     global _world
     if _world is None:
-        environment = _adopted(local_world_size) if dist.is_initialized() else detect()
+        environment = _adopted(local_world_size) if dist.is_initialized() else (found or detect())
         if environment is not None:
             _check_size(environment, local_world_size)
-        _world = _make(environment, local_world_size, backend)
+        _world = _make(environment, local_world_size, backend, connect)
     _check_size(_world.environment, local_world_size)
     if _world.error is not None:
         raise PeerLostError(
@@ -162,22 +170,32 @@ def _check_size(environment: Environment, local_world_size: int) -> None:
         )
 
 
-def _make(environment: Environment | None, world_size: int, backend: str) -> ScriptWorld:
+def _make(environment: Environment | None, world_size: int, backend: str, connect: Callable[..., None]) -> ScriptWorld:
     if environment is None:
-        return _as_rank_zero(world_size, backend)
+        return _as_rank_zero(world_size, backend, connect)
     if environment.launcher == "init_process_group":
         return ScriptWorld(environment, GroupCommunicator.of(dist.group.WORLD))
     if environment.launcher == "distmetrics":
         watch_rank_zero()
         path = os.environ[OWN_STORE]
-        return _connected(environment, backend, _file_store(path), _file_store(path))
+        return _connected(environment, backend, _file_store(path), _file_store(path), connect)
+    environment = reachable(environment)
     if environment.main_address.startswith(_LOOPBACK):
         _use_loopback()
-    store, _, _ = next(rendezvous("env://"))
-    return _connected(environment, backend, store, store)
+    store = _met(environment)
+    return _connected(environment, backend, store, store, connect)
 
 
-def _as_rank_zero(world_size: int, backend: str) -> ScriptWorld:
+def _met(environment: Environment) -> Any:
+    """Return the store at rank 0's address; torchrun's agent may host it, as only its variables say."""
+    if environment.launcher == "torchrun":
+        return next(rendezvous("env://"))[0]
+    host = environment.main_address
+    url = f"tcp://{f'[{host}]' if ':' in host else host}:{environment.main_port}"
+    return next(rendezvous(url, environment.rank, environment.world_size))[0]
+
+
+def _as_rank_zero(world_size: int, backend: str, connect: Callable[..., None]) -> ScriptWorld:
     """Start the other ranks, which run this script again, and join them."""
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
     siblings = Siblings(world_size, path, _board(_file_store(path)))
@@ -185,14 +203,19 @@ def _as_rank_zero(world_size: int, backend: str) -> ScriptWorld:
         environment = Environment(
             launcher="distmetrics", rank=0, world_size=world_size, local_rank=0, local_world_size=world_size
         )
-        return _connected(environment, backend, _file_store(path), _file_store(path), siblings)
+        return _connected(environment, backend, _file_store(path), _file_store(path), connect, siblings)
     except BaseException:
         siblings.end(patient=True)
         raise
 
 
 def _connected(
-    environment: Environment, backend: str, store: Any, other: Any, siblings: Siblings | None = None
+    environment: Environment,
+    backend: str,
+    store: Any,
+    other: Any,
+    connect: Callable[..., None],
+    siblings: Siblings | None = None,
 ) -> ScriptWorld:
     """Join the process group; ``other`` is a second handle on the store, for the group may block on its own."""
     board = _board(other)
@@ -206,7 +229,7 @@ def _connected(
     meet(
         PrefixStore("here", other), board, rank, world_size
     )  # the group's set-up can't be told that a rank never comes
-    dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
+    connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
     comm = GroupCommunicator(board=board)
     GroupCommunicator.register(comm)
     meet(PrefixStore("connected", other), board, rank, world_size)

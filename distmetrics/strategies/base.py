@@ -13,16 +13,19 @@ trainer asks, in this order::
         update(optimizer)           clip, optimizer step
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
+        convert(batch)              a batch on the device, in the precision's dtype
         weights(module)             what a checkpoint holds; load_weights puts it back
         optimizer_state(...)        likewise; load_optimizer_state
+        state()                     what else a checkpoint holds of the strategy; load_state
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +34,14 @@ from torch.optim import Optimizer
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import detect
+from distmetrics.launch.environment import ClusterEnvironment, Environment, detect
+from distmetrics.strategies.devices import Devices, device_kind, device_list
+from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
 
-__all__ = ["Strategy", "available", "register", "resolve"]
+__all__ = ["Devices", "Strategy", "TrainingStep", "available", "register", "resolve"]
 
 T = TypeVar("T")
-Devices = int | Literal["auto"]
 TrainingStep = Callable[..., Any]
 
 
@@ -48,15 +52,37 @@ class Strategy:
         name: what ``Trainer(strategy=...)`` calls it.
         isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
         devices: number of ranks on this machine.
+        device_ids: which of the machine's devices those are.
         device_type: "cpu" or "cuda".
+        num_nodes: number of machines.
+        precision: what numbers are computed in.
+        plugin: the environment that the user has passed, in the place of the one that would be found.
     """
 
     name: ClassVar[str] = ""
     isolated: ClassVar[bool] = False
+    devices: int = 1
+    device_ids: Sequence[int] = (0,)
+    device_type: str = "cpu"
+    num_nodes: int = 1
+    precision: Precision = Precision("32-true")
+    plugin: Environment | None = None
 
     def __init__(self) -> None:
         self.devices = 1
         self.device_type = "cpu"
+
+    def configure(self, *, num_nodes: int = 1, precision: Any = None, plugin: Environment | None = None) -> None:
+        """Take over the trainer's flags that every strategy has; called before :meth:`bind`.
+
+        Raises:
+            ConfigurationError: flags that make no sense, or that this strategy does not have.
+        """
+        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
+            raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
+        self.num_nodes = num_nodes
+        self.precision = Precision.of(precision)
+        self.plugin = plugin
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags ``devices`` and ``accelerator``.
@@ -64,8 +90,13 @@ class Strategy:
         Raises:
             ConfigurationError: they ask for what this strategy or this machine does not have.
         """
-        self.device_type = _device_type(accelerator)
-        self.devices = _count(devices, self.device_type)
+        self.device_type = device_kind(accelerator)
+        self.device_ids = device_list(devices, self.device_type, self.environment())
+        self.devices = len(self.device_ids)
+
+    def environment(self) -> Environment | None:
+        """Return who this process is in a job that something else started, or None where nothing did."""
+        return detect() if self.plugin is None else self.plugin
 
     @property
     def backend(self) -> str:
@@ -85,7 +116,9 @@ class Strategy:
     @property
     def device(self) -> torch.device:
         """The device of this rank."""
-        return torch.device("cuda", self.local_rank) if self.device_type == "cuda" else torch.device("cpu")
+        if self.device_type == "cpu":
+            return torch.device("cpu")
+        return torch.device(self.device_type, self.device_ids[self.local_rank])
 
     def comm(self) -> Communicator:
         """Who this rank talks through, inside :meth:`launch`."""
@@ -99,6 +132,7 @@ class Strategy:
     def place(self, module: nn.Module) -> None:
         """Move the module to this rank's device, with the same weights on every rank."""
         module.to(self.device)
+        self.precision.place(module)
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Return what to call as ``step(batch, batch_idx)`` in training, and the optimizers to step.
@@ -117,7 +151,11 @@ class Strategy:
 
     def forward(self) -> AbstractContextManager[Any]:
         """Return what a step of the module runs in: the precision."""
-        return nullcontext()
+        return self.precision.forward(self.device_type)
+
+    def convert(self, batch: T) -> T:
+        """Return a batch that is on the device, with its floating tensors in the dtype that the module wants."""
+        return self.precision.convert(batch)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Return what the steps of one update run in, but the last: gradients are added up, and not yet shared.
@@ -129,14 +167,15 @@ class Strategy:
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, and add them to those that are there."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.precision.scaled(loss, self.device_type).backward()  # type: ignore[no-untyped-call]
 
     def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the gradients."""
+        self.precision.unscale(optimizer)
         if clip is not None:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(parameters, clip)
-        optimizer.step()
+        self.precision.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
 
     def align(self, module: nn.Module) -> None:
@@ -163,11 +202,29 @@ class Strategy:
         """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
         optimizer.load_state_dict(dict(state))
 
+    def state(self) -> dict[str, Any]:
+        """Return what else a checkpoint holds: the loss scale of float16; called on every rank."""
+        return self.precision.state()
 
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` has returned; called on every rank, after :meth:`setup`."""
+        self.precision.load_state(state, self.device_type)
+
+
+_HERE = "distmetrics.strategies."
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
-    "single": "distmetrics.strategies.single:Single",
-    "ddp": "distmetrics.strategies.ddp:DDP",
-    "ddp_spawn": "distmetrics.strategies.ddp_spawn:DDPSpawn",
+    "single": f"{_HERE}single:Single",
+    "dp": f"{_HERE}dp:DP",
+    "ddp": f"{_HERE}ddp:DDP",
+    "ddp2": f"{_HERE}ddp2:DDP2",
+    "ddp_spawn": f"{_HERE}ddp_spawn:DDPSpawn",
+    "ddp_fork": f"{_HERE}ddp_fork:DDPFork",
+    "ddp_notebook": f"{_HERE}ddp_fork:DDPFork",
+    "ddp_sharded": f"{_HERE}ddp_sharded:ShardedDDP",
+    "ddp_sharded_spawn": f"{_HERE}ddp_sharded:ShardedDDPSpawn",
+    "fsdp": f"{_HERE}fsdp:FSDP",
+    "fsdp_spawn": f"{_HERE}fsdp:FSDPSpawn",
+    "deepspeed": f"{_HERE}deepspeed:DeepSpeed",
 }
 
 
@@ -185,11 +242,27 @@ def available() -> list[str]:
     return ["auto", *sorted(_REGISTRY)]
 
 
-def resolve(strategy: str | Strategy, *, devices: Devices = 1, accelerator: str = "auto") -> Strategy:
+def resolve(
+    strategy: str | Strategy | type[Strategy],
+    *,
+    devices: Devices = 1,
+    accelerator: str = "auto",
+    num_nodes: int = 1,
+    precision: Any = None,
+    plugins: Sequence[ClusterEnvironment] = (),
+) -> Strategy:
     """Return the strategy that the trainer's flags ask for, bound to them.
 
     ``"auto"`` is "ddp" where a launcher such as torchrun started this process, else "single" on one device
     and "ddp_spawn" on several.
+
+    Args:
+        strategy: a name, a strategy with its options, or the class of one.
+        devices: a number, a list of devices' numbers or such as "1, 4", -1 for all, or "auto".
+        accelerator: "cpu", "gpu", "cuda", "tpu" or "auto".
+        num_nodes: number of machines.
+        precision: 64, 32, 16, "bf16" and the like; None leaves it as it is.
+        plugins: at most one environment of one's own.
 
     Raises:
         ConfigurationError: an unknown name, or flags that contradict each other.
@@ -197,49 +270,50 @@ def resolve(strategy: str | Strategy, *, devices: Devices = 1, accelerator: str 
     >>> resolve("auto").name
     'single'
     """
+    plugin = _plugin(plugins)
     if strategy == "auto":
-        if detect() is not None:
-            strategy = "ddp"
-        else:
-            strategy = "single" if _count(devices, _device_type(accelerator)) == 1 else "ddp_spawn"
+        strategy = _automatic(devices, accelerator, num_nodes, plugin)
     if isinstance(strategy, str):
-        if strategy not in _REGISTRY:
-            raise ConfigurationError(f"there is no strategy {strategy!r}; there are {', '.join(available())}")
-        strategy = _make(_REGISTRY[strategy])
+        strategy = _make(strategy)
+    elif isinstance(strategy, type) and issubclass(strategy, Strategy):
+        strategy = strategy()
+    if not isinstance(strategy, Strategy):
+        raise ConfigurationError(f"strategy must be a name or a Strategy, got a {type(strategy).__name__}")
+    strategy.configure(num_nodes=num_nodes, precision=precision, plugin=plugin)
     strategy.bind(devices, accelerator)
     return strategy
 
 
-def _make(factory: str | Callable[[], Strategy]) -> Strategy:
+def _automatic(devices: Devices, accelerator: str, num_nodes: int, plugin: Environment | None) -> str:
+    if accelerator == "tpu":
+        return "xla"
+    environment = detect() if plugin is None else plugin
+    if environment is not None or num_nodes != 1:
+        return "ddp"
+    return "single" if len(device_list(devices, device_kind(accelerator), None)) == 1 else "ddp_spawn"
+
+
+def _plugin(plugins: Sequence[ClusterEnvironment]) -> Environment | None:
+    for plugin in plugins:
+        if not isinstance(plugin, ClusterEnvironment):
+            raise ConfigurationError(
+                f"plugins must be cluster environments, got a {type(plugin).__name__}\n"
+                "Do:     subclass distmetrics.launch.environment.ClusterEnvironment; "
+                "precision and strategy have flags of their own."
+            )
+    if len(plugins) > 1:
+        raise ConfigurationError(f"there can be one cluster environment, and plugins has {len(plugins)}")
+    return Environment.of(plugins[0]) if plugins else None
+
+
+def _make(name: str) -> Strategy:
+    if name not in _REGISTRY:
+        near = difflib.get_close_matches(name, available(), n=3, cutoff=0.5)
+        hint = f"\nLikely: {' or '.join(map(repr, near))}" if near else ""
+        raise ConfigurationError(f"there is no strategy {name!r}; there are {', '.join(available())}{hint}")
+    factory = _REGISTRY[name]
     if callable(factory):
         return factory()
-    module, _, name = factory.partition(":")
-    made: Strategy = getattr(importlib.import_module(module), name)()
+    module, _, attribute = factory.partition(":")
+    made: Strategy = getattr(importlib.import_module(module), attribute)()
     return made
-
-
-def _device_type(accelerator: str) -> str:
-    has_cuda = torch.cuda.is_available()
-    if accelerator == "auto":
-        return "cuda" if has_cuda else "cpu"
-    if accelerator == "cpu":
-        return "cpu"
-    if accelerator not in ("gpu", "cuda"):
-        raise ConfigurationError(f"accelerator must be 'cpu', 'gpu' or 'auto', got {accelerator!r}")
-    if not has_cuda:
-        raise ConfigurationError(f"accelerator={accelerator!r}, but torch sees no GPU here")
-    return "cuda"
-
-
-def _count(devices: Devices, device_type: str) -> int:
-    """Resolve ``devices``: what the launcher started, or every GPU, or one process on CPU."""
-    environment = detect()
-    if devices == "auto":
-        if environment is not None:
-            return environment.local_world_size
-        return torch.cuda.device_count() if device_type == "cuda" else 1
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-        raise ConfigurationError(f"devices must be a positive number or 'auto', got {devices!r}")
-    if device_type == "cuda" and devices > torch.cuda.device_count():
-        raise ConfigurationError(f"devices={devices}, but this machine has {torch.cuda.device_count()} GPUs")
-    return devices

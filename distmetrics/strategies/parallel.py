@@ -1,8 +1,8 @@
-"""What the strategies with one process a device share: DistributedDataParallel around the training step."""
+"""What the strategies with the whole model on every rank share: DistributedDataParallel around the training step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import broadcast
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.launchers import ProcessStrategy
 
-__all__ = ["DataParallelStrategy"]
+__all__ = ["DataParallelStrategy", "StepModule", "copy_from_rank_zero", "same_on_all_ranks"]
 
 
-class DataParallelStrategy(Strategy):
+class DataParallelStrategy(ProcessStrategy):
     """The whole model on every rank; gradients averaged by torch's DistributedDataParallel.
 
     Args:
@@ -30,19 +31,22 @@ class DataParallelStrategy(Strategy):
         super().__init__()
         self.options = options
 
-    @property
-    def local_rank(self) -> int:
-        """This rank on its machine; ranks of one machine are numbered in a row."""
-        return self.comm().rank % self.devices
-
     def place(self, module: nn.Module) -> None:
         """Move the module to this rank's device and give it rank 0's weights: scripts may differ in their seeds."""
         super().place(module)
-        _copy_from_rank_zero({**dict(module.named_parameters()), **dict(module.named_buffers())}, "weights")
+        same_on_all_ranks(module)
+
+    def wrap(self, step: nn.Module) -> nn.Module:
+        """Return ``step`` wrapped so that its backward averages the gradients; override it for a wrapper of your own.
+
+        Args:
+            step: its forward is the module's training step, its parameters are the module's.
+        """
+        return DistributedDataParallel(step, **self.options)
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
-        """Run the training step inside DistributedDataParallel, so that its backward averages the gradients."""
-        return DistributedDataParallel(_TrainingStep(module), **self.options), list(optimizers)
+        """Run the training step inside :meth:`wrap`, DistributedDataParallel."""
+        return self.wrap(StepModule(module)), list(optimizers)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Let no gradient travel."""
@@ -51,20 +55,28 @@ class DataParallelStrategy(Strategy):
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers: running statistics follow each rank's own data while it trains."""
-        _copy_from_rank_zero(dict(module.named_buffers()), "buffers")
+        copy_from_rank_zero(dict(module.named_buffers()), "buffers")
 
 
-class _TrainingStep(nn.Module):
-    """The module with its training step as ``forward``, which is the one call that DistributedDataParallel hooks."""
+class StepModule(nn.Module):
+    """The module with its training step as ``forward``, which is the one call that wrappers hook.
 
-    def __init__(self, module: nn.Module) -> None:
+    Args:
+        module: the user's.
+        step: what to call for a batch; default the module's ``training_step``.
+    """
+
+    def __init__(self, module: nn.Module, step: Callable[..., Any] | None = None) -> None:
         super().__init__()
         self.module = module
+        self.step = step
 
     def forward(self, batch: Any, batch_idx: int) -> Any:
+        """Take a training step; without a batch, one that contributes nothing."""
         if batch is None:
             return sum((p * 0).sum() for p in self.module.parameters() if p.requires_grad)
-        output = self.module.training_step(batch, batch_idx)  # type: ignore[operator]
+        step = self.module.training_step if self.step is None else self.step
+        output = step(batch, batch_idx)  # type: ignore[operator]
         if output is None:
             raise ConfigurationError(
                 "training_step returned None: a step that one rank skips leaves the others waiting\n"
@@ -73,7 +85,13 @@ class _TrainingStep(nn.Module):
         return output
 
 
-def _copy_from_rank_zero(tensors: dict[str, Tensor], what: str) -> None:
+def same_on_all_ranks(module: nn.Module) -> None:
+    """Give every rank rank 0's parameters and buffers."""
+    copy_from_rank_zero({**dict(module.named_parameters()), **dict(module.named_buffers())}, "weights")
+
+
+def copy_from_rank_zero(tensors: dict[str, Tensor], what: str) -> None:
+    """Copy rank 0's tensors into those of every rank, in place."""
     if not tensors:
         return
     with torch.no_grad():

@@ -23,10 +23,10 @@ class Single(Strategy):
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; ``devices`` must be 1 or "auto"."""
-        super().bind(1, accelerator)
-        if devices not in (1, "auto"):
+        super().bind(1 if devices in ("auto", None) else devices, accelerator)
+        if self.devices != 1 or self.num_nodes != 1:
             raise ConfigurationError(
-                f"strategy='single' runs on one device, and devices={devices}\n"
+                f"strategy='single' runs on one device, and devices={devices!r}, num_nodes={self.num_nodes}\n"
                 "Do:     say strategy='auto', 'ddp' or 'ddp_spawn'."
             )
 

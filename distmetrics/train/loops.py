@@ -48,7 +48,7 @@ def train_epoch(trainer: Trainer, run: Run, logger: Logger) -> None:
     for batch_idx, (batch, ranks) in enumerate(agreed_batches(run.train_loader, limit, comm)):
         trainer.absent = comm.world_size - ranks
         if batch is not None:
-            batch = move(batch, strategy.device)
+            batch = strategy.convert(move(batch, strategy.device))
             logger.begin_step(batch)
         with strategy.forward():
             loss = loss_of(run.step(batch, batch_idx))
@@ -130,7 +130,7 @@ def evaluate(
 def _evaluation_step(
     trainer: Trainer, module: Module, logger: Logger, loader: int | None, batch: Any, batch_idx: int
 ) -> None:
-    moved = move(batch, trainer.strategy.device)
+    moved = trainer.strategy.convert(move(batch, trainer.strategy.device))
     step = trainer.strategy.evaluator(module, "validation_step" if logger.stage == "validate" else "test_step")
     logger.begin_step(moved, loader or 0)
     with trainer.strategy.forward():

@@ -70,6 +70,7 @@ class Snapshot:
     def restore(self, trainer: TrainerState, module: nn.Module) -> None:
         """Put it into the caller's own objects."""
         if self.weights:
+            trainer.strategy.precision.place(module)
             module.load_state_dict(self.weights)
         for name, value in self.progress.items():
             setattr(trainer, name, value)

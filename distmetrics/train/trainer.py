@@ -12,7 +12,9 @@ import torch
 
 from distmetrics.collectives.ops import any_true, barrier
 from distmetrics.errors import ConfigurationError
+from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Devices, Strategy, resolve
+from distmetrics.strategies.devices import one_flag
 from distmetrics.train.callbacks import Callback, ModelCheckpoint, ProgressBar
 from distmetrics.train.data import DataModule, Limit
 from distmetrics.train.logger import Logger
@@ -30,11 +32,18 @@ class Trainer(TrainerState):
     """Trains and evaluates a :class:`Module`, on one device or many.
 
     Args:
-        strategy: how the model is split over devices: "single", "ddp", "ddp_spawn", a
-            :class:`~distmetrics.strategies.base.Strategy`, or "auto": "ddp" under a launcher such as
-            torchrun, else "single" for one device and "ddp_spawn" for several.
-        devices: number of processes on this machine; "auto" is the launcher's number, else every GPU, else 1.
-        accelerator: "cpu", "gpu", or "auto": GPUs where there are any.
+        strategy: how the model is split over devices: a name such as "single", "dp", "ddp", "ddp_sharded" or
+            "fsdp", a :class:`~distmetrics.strategies.base.Strategy`, or "auto": "ddp" under a launcher such
+            as torchrun, else "single" for one device and "ddp_spawn" for several.
+        devices: number of devices on this machine, a list of their numbers or such as "1, 4", or -1 for all;
+            "auto" is the launcher's number of processes, else every GPU, else 1.
+        accelerator: "cpu", "gpu", "cuda", "tpu", or "auto": GPUs where there are any.
+        num_nodes: number of machines, on each of which a launcher starts the script.
+        precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
+        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of those that
+            are known fits.
+        gpus: short for ``devices=gpus, accelerator="gpu"``.
+        tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
         max_epochs: train for so many epochs.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a fraction (a float up to
@@ -64,9 +73,14 @@ class Trainer(TrainerState):
     def __init__(
         self,
         *,
-        strategy: str | Strategy = "auto",
+        strategy: str | Strategy | type[Strategy] = "auto",
         devices: Devices = "auto",
         accelerator: str = "auto",
+        num_nodes: int = 1,
+        precision: int | str | None = None,
+        plugins: Sequence[ClusterEnvironment] = (),
+        gpus: Devices = None,
+        tpu_cores: Devices = None,
         max_epochs: int | None = None,
         max_steps: int = -1,
         limit_train_batches: Limit = None,
@@ -81,10 +95,18 @@ class Trainer(TrainerState):
         seed: int | None = None,
         use_distributed_sampler: bool = True,
     ) -> None:
+        devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         if check_val_every_n_epoch < 1:
             raise ConfigurationError(f"check_val_every_n_epoch must be positive, got {check_val_every_n_epoch}")
         super().__init__(
-            resolve(strategy, devices=devices, accelerator=accelerator),
+            resolve(
+                strategy,
+                devices=devices,
+                accelerator=accelerator,
+                num_nodes=num_nodes,
+                precision=precision,
+                plugins=plugins,
+            ),
             _ordered(callbacks, enable_progress_bar),
         )
         self.max_epochs = max_epochs

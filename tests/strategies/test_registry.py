@@ -16,6 +16,8 @@ from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn, find_unpicklable
 from distmetrics.strategies.single import Single
 
+EXTRAS = ("deepspeed", "xla", "tpu_spawn")  # need packages that are not installed everywhere
+
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
@@ -24,7 +26,9 @@ def no_launcher(monkeypatch):
 
 
 def test_names():
-    assert available() == ["auto", "ddp", "ddp_spawn", "single"]
+    made = [resolve(name, devices=1, accelerator="cpu") for name in available() if name not in ("auto", *EXTRAS)]
+    assert all(isinstance(strategy, Strategy) for strategy in made)
+    assert {"ddp", "dp", "ddp2", "ddp_fork", "ddp_sharded", "ddp_sharded_spawn", "fsdp"} <= set(available())
     assert type(resolve("single", accelerator="cpu")) is Single
     assert type(resolve("ddp", devices=2, accelerator="cpu")) is DDP
     assert type(resolve("ddp_spawn", devices=2, accelerator="cpu")) is DDPSpawn
@@ -62,11 +66,25 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"strategy": "dddp"}, "no strategy 'dddp'; there are auto, ddp"),
+        ({"strategy": "dddp"}, "no strategy 'dddp'; there are auto, .*\nLikely: 'ddp' or 'ddp2'"),
+        ({"strategy": "nothing like it"}, "no strategy 'nothing like it'"),
+        ({"strategy": 3}, "must be a name or a Strategy, got a int"),
+        ({"strategy": "dp", "num_nodes": 2}, "'dp' is one process, and num_nodes=2\nDo:     say strategy='ddp2'"),
+        ({"strategy": "ddp_fork", "num_nodes": 2}, "'ddp_fork' starts its processes on this machine"),
+        ({"strategy": "ddp", "num_nodes": 2}, "nothing has launched this process .*\n.*torchrun --nnodes=2"),
+        ({"strategy": "ddp", "num_nodes": 0}, "num_nodes must be a positive number, got 0"),
+        ({"strategy": "single", "num_nodes": 2}, "runs on one device"),
+        ({"strategy": "fsdp", "precision": 16}, "no scaled loss .*\nDo: .*bf16-mixed"),
+        ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, 'bf16', or one of .*, got '8'"),
+        ({"strategy": "ddp", "plugins": ["slurm"]}, "plugins must be cluster environments, got a str"),
         ({"strategy": "single", "devices": 2}, "runs on one device, and devices=2"),
-        ({"strategy": "ddp", "devices": 0}, "positive number or 'auto', got 0"),
+        ({"strategy": "ddp", "devices": 0}, "positive number, -1, a list or 'auto', got 0"),
+        ({"strategy": "ddp", "devices": "two"}, "got 'two'"),
+        ({"strategy": "ddp", "devices": [0, 0]}, "has each one's number once, got devices=\\[0, 0\\]"),
+        ({"strategy": "ddp", "devices": "1, 4"}, "names devices by number, and a CPU has none\nDo: .* devices=2"),
         ({"strategy": "ddp", "devices": True}, "got True"),
-        ({"strategy": "ddp", "accelerator": "tpu"}, "'cpu', 'gpu' or 'auto', got 'tpu'"),
+        ({"strategy": "ddp", "accelerator": "tpu"}, "runs by strategy='xla' alone"),
+        ({"strategy": "ddp", "accelerator": "ipu"}, "'auto', 'cpu', 'gpu', 'cuda', 'tpu', got 'ipu'"),
     ],
 )
 def test_flags_that_make_no_sense(flags, message):

@@ -1,0 +1,128 @@
+"""DistributedDataParallel whose optimizer states are shared out: each rank keeps and steps its part (ZeRO, stage 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from distmetrics.collectives.ops import all_gather_object
+from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
+from distmetrics.strategies.parallel import DataParallelStrategy
+from distmetrics.tree import map_leaves
+
+__all__ = ["ShardedDDP", "ShardedDDPSpawn", "ShardedUpdates", "dealt"]
+
+
+class ShardedUpdates(Strategy):
+    """Each rank steps the parameters that it owns, and gives the new values to the others.
+
+    The optimizer is the user's own object, so that schedulers and callbacks keep their hold on it: gradients
+    of parameters that others own are taken away before it steps, and so it never makes states for them.
+    (``ZeroRedundancyOptimizer`` would be another object, whose learning rates no scheduler reaches.)
+    """
+
+    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+        """Check that the optimizers can be shared out; the rest is the strategy's that this one is mixed into.
+
+        Raises:
+            ConfigurationError: an optimizer that computes steps from all parameters at once.
+        """
+        for optimizer in optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise ConfigurationError(
+                    f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters\n"
+                    "Do:     say strategy='ddp'."
+                )
+        return super().setup(module, optimizers)
+
+    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
+        """Clip by the norm of all gradients; step the parameters that this rank owns; share their new values."""
+        parameters = _parameters(optimizer)
+        self.precision.unscale(optimizer)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(parameters, clip)
+        comm = self.comm()
+        owners = dealt(parameters, comm.world_size)
+        for parameter, owner in zip(parameters, owners, strict=True):
+            if owner != comm.rank:
+                parameter.grad = None
+        self.precision.step(optimizer)
+        self._share(parameters, owners)
+        optimizer.zero_grad(set_to_none=True)
+
+    def _share(self, parameters: Sequence[Tensor], owners: Sequence[int]) -> None:
+        """Send each rank's parameters to all, as one tensor a rank and dtype."""
+        comm = self.comm()
+        with torch.no_grad():
+            for rank in range(comm.world_size):
+                owned = [p for p, owner in zip(parameters, owners, strict=True) if owner == rank]
+                for dtype in sorted({p.dtype for p in owned}, key=str):
+                    group = [p for p in owned if p.dtype == dtype]
+                    flat = comm.broadcast(torch.cat([p.detach().reshape(-1) for p in group]), rank)
+                    if rank == comm.rank:
+                        continue
+                    for p, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
+                        p.copy_(part.view_as(p))
+
+    def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the whole state dict, brought together on the CPU of every rank."""
+        mine = optimizer.state_dict()
+        sent = map_leaves(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, mine["state"])
+        parts = all_gather_object(sent, comm=self.comm(), name="optimizer states")
+        state = {index: entry for part in parts for index, entry in part.items()}
+        return {**mine, "state": dict(sorted(state.items()))}
+
+    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Put a whole state dict into the optimizer, and keep what belongs to this rank's parameters."""
+        comm = self.comm()
+        parameters = _parameters(optimizer)
+        owners = dealt(parameters, comm.world_size)
+        owned = {index: entry for index, entry in state["state"].items() if owners[index] == comm.rank}
+        optimizer.load_state_dict({**state, "state": owned})
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def dealt(parameters: Sequence[Tensor], world_size: int) -> list[int]:
+    """Return each parameter's owner: the largest first, each to the rank that has least.
+
+    >>> dealt([torch.zeros(4), torch.zeros(3), torch.zeros(2)], 2)
+    [0, 1, 1]
+    """
+    load = [0] * world_size
+    owners = [0] * len(parameters)
+    for index in sorted(range(len(parameters)), key=lambda i: -parameters[i].numel()):
+        owners[index] = min(range(world_size), key=load.__getitem__)
+        load[owners[index]] += max(parameters[index].numel(), 1)
+    return owners
+
+
+class ShardedDDP(ShardedUpdates, ScriptLaunch, DataParallelStrategy):
+    """As :class:`~distmetrics.strategies.ddp.DDP`, with optimizer states shared out over the ranks.
+
+    A rank holds the states of about ``1 / world_size`` of the parameters; gradients and weights are whole on
+    each. Checkpoints hold the whole optimizer state.
+
+    Args:
+        options: passed to ``DistributedDataParallel``.
+    """
+
+    name: ClassVar[str] = "ddp_sharded"
+
+
+class ShardedDDPSpawn(ShardedUpdates, SpawnLaunch, DataParallelStrategy):
+    """As :class:`ShardedDDP`, in processes that start with a call of the trainer and end with it.
+
+    Args:
+        options: passed to ``DistributedDataParallel``.
+    """
+
+    name: ClassVar[str] = "ddp_sharded_spawn"

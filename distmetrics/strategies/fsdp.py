@@ -1,0 +1,195 @@
+"""Weights, gradients and optimizer states shared out over the ranks: torch's fully_shard (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.optim import Optimizer
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
+from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks
+from distmetrics.strategies.sharding import Sharding, load_state, load_weights, whole, whole_state
+
+__all__ = ["FSDP", "FSDPSpawn", "FullyShardedStrategy"]
+
+T = TypeVar("T")
+
+
+class FullyShardedStrategy(ProcessStrategy):
+    """Each rank keeps a part of every parameter; whole ones exist while a step needs them.
+
+    An evaluation, and a checkpoint while it is written, hold the whole weights on every rank: ranks have
+    different numbers of evaluation batches, and one without would keep the others waiting. Training steps
+    hold one group of parameters at a time: ``wrap`` says which modules are groups of their own.
+
+    Args:
+        wrap: classes of submodules that are groups of their own, a transformer's block, say; default one
+            group for the whole module.
+        reshard: whether to give back whole parameters after the forward and gather them again for the
+            backward (ZeRO stage 3), or keep them between the two (stage 2).
+        replicas: HSDP: so many groups of ranks hold the whole model each, sharded inside the group.
+        cpu_offload: keep parts of parameters, gradients and optimizer states in the host's memory.
+        reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        wrap: Sequence[type[nn.Module]] = (),
+        reshard: bool = True,
+        replicas: int = 1,
+        cpu_offload: bool = False,
+        reduce_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.wrap_classes = tuple(wrap)
+        self.reshard = reshard
+        self.replicas = replicas
+        self.cpu_offload = cpu_offload
+        self.reduce_dtype = reduce_dtype
+        self._sharding: Sharding | None = None
+
+    def configure(self, **flags: Any) -> None:
+        """Take over the trainer's flags that every strategy has.
+
+        Raises:
+            ConfigurationError: float16 with a scaled loss.
+        """
+        super().configure(**flags)
+        if self.precision.scales:
+            raise ConfigurationError(
+                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'\n"
+                "Do:     say precision='bf16-mixed'."
+            )
+
+    def place(self, module: nn.Module) -> None:
+        """Move the module to this rank's device with rank 0's weights; it is sharded by :meth:`setup`."""
+        super().place(module)
+        same_on_all_ranks(module)
+
+    def wrap(self, step: nn.Module) -> FSDPModule:
+        """Shard ``step`` and the submodules that are groups of their own; override it for a policy of your own.
+
+        Args:
+            step: its forward is the module's training step, its parameters are the module's.
+        """
+        options = self.options()
+        for part in reversed(list(step.modules())):
+            if part is not step and isinstance(part, self.wrap_classes):
+                fully_shard(part, reshard_after_forward=self.reshard, **options)
+        return fully_shard(step, reshard_after_forward=self.reshard, **options)
+
+    def options(self) -> dict[str, Any]:
+        """Return what every call of ``fully_shard`` gets."""
+        dtype = self.precision.dtype if self.precision.mixed else None
+        reduce_dtype = None if dtype is None else self.reduce_dtype
+        on_gpu = self.device_type == "cuda"
+        return {
+            "mesh": self.mesh(),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False),
+            "offload_policy": CPUOffloadPolicy(pin_memory=on_gpu) if self.cpu_offload else OffloadPolicy(),
+        }
+
+    def mesh(self) -> DeviceMesh:
+        """Return the ranks as a mesh: one row, or with ``replicas`` so many rows.
+
+        Raises:
+            ConfigurationError: the ranks can't be divided into so many groups.
+        """
+        world_size = self.comm().world_size
+        if self.replicas < 1 or world_size % self.replicas:
+            raise ConfigurationError(f"replicas={self.replicas} does not divide the {world_size} ranks")
+        if self.replicas == 1:
+            return init_device_mesh(self.device_type, (world_size,), mesh_dim_names=("shard",))
+        shape = (self.replicas, world_size // self.replicas)
+        return init_device_mesh(self.device_type, shape, mesh_dim_names=("replicate", "shard"))
+
+    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+        """Shard the module, and let the optimizers hold the parts in the place of the whole parameters."""
+        self._sharding = Sharding(module, optimizers, self.wrap)
+        self._sharding.keep_between(self.reshard)
+        return self._sharding.step, list(optimizers)
+
+    @contextmanager
+    def accumulate(self, step: TrainingStep) -> Iterator[None]:
+        """Add up whole gradients on each rank, and let none travel."""
+        sharding = self._sharding
+        assert sharding is not None, "accumulate comes after setup"
+        sharding.sharded.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            sharding.sharded.set_requires_gradient_sync(True)
+
+    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
+        """Clip by the norm over all ranks' parts, step this rank's part, clear the gradients."""
+        if self._sharding is not None:
+            self._sharding.be_parts()
+        super().update(module, optimizer, clip=clip)
+
+    def align(self, module: nn.Module) -> None:
+        """Give every rank rank 0's buffers, and whole parameters until training goes on."""
+        copy_from_rank_zero(dict(module.named_buffers()), "buffers")
+        if self._sharding is not None:
+            self._sharding.be_whole()
+
+    def weights(self, module: nn.Module) -> dict[str, Any]:
+        """Return the whole state dict; called on every rank."""
+        if self._sharding is not None:
+            self._sharding.be_parts()
+        return {name: whole(value) for name, value in module.state_dict().items()}
+
+    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+        """Put a whole state dict into the module, each rank its parts."""
+        if self._sharding is not None:
+            self._sharding.be_parts()
+        load_weights(module, weights)
+
+    def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the optimizer's whole state dict; called on every rank."""
+        return whole_state(optimizer)
+
+    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Put a whole state dict into the optimizer, each rank its parts."""
+        load_state(optimizer, state)
+
+    def release(self) -> None:
+        """Make the user's module whole and plain again; called on every rank."""
+        if self._sharding is not None:
+            self._sharding.undo()
+            self._sharding = None
+
+
+class FSDP(ScriptLaunch, FullyShardedStrategy):
+    """Weights, gradients and optimizer states shared out; every rank is a run of the script.
+
+    See :class:`FullyShardedStrategy` for the options. After a call the module is plain and whole again, on
+    every rank.
+    """
+
+    name: ClassVar[str] = "fsdp"
+
+    def launch(self, fn: Callable[..., T], *args: Any) -> T:
+        """Join this script's world and call ``fn(*args)`` there; afterwards the module is whole."""
+        self._sharding = None  # a call that failed may have left one
+
+        def body() -> T:
+            result = fn(*args)
+            self.release()
+            return result
+
+        return super().launch(body)
+
+
+class FSDPSpawn(SpawnLaunch, FullyShardedStrategy):
+    """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
+
+    name: ClassVar[str] = "fsdp_spawn"

@@ -1,0 +1,151 @@
+"""How the ranks of a strategy come to be: as runs of the script, or as processes that one call starts."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.outcome import settle
+from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.launch.processes import launch
+from distmetrics.launch.script import join, naming_the_lost
+from distmetrics.launch.siblings import watch_rank_zero
+from distmetrics.strategies.base import Devices, Strategy
+from distmetrics.strategies.picklable import find_unpicklable
+
+__all__ = ["ProcessStrategy", "ScriptLaunch", "SpawnLaunch"]
+
+T = TypeVar("T")
+
+
+class ProcessStrategy(Strategy):
+    """One process a device, in a process group of ``torch.distributed``."""
+
+    @property
+    def local_rank(self) -> int:
+        """This rank on its machine; ranks of one machine are numbered in a row."""
+        return self.comm().rank % self.devices
+
+    def init_process_group(self, backend: str, **options: Any) -> None:
+        """Make the job's process group; override it for other options or another backend.
+
+        Args:
+            backend: what suits the device: "gloo" or "nccl".
+            options: store, rank and world size, for ``torch.distributed.init_process_group``.
+        """
+        if backend == "nccl":
+            local_rank = options["rank"] if self.isolated else self.local_rank
+            torch.cuda.set_device(self.device_ids[local_rank])
+        dist.init_process_group(backend, **options)
+
+
+class ScriptLaunch(ProcessStrategy):
+    """Every rank is a run of the whole script.
+
+    Under torchrun (or whatever else we know, see :mod:`distmetrics.launch.environment`) every process joins.
+    Otherwise this process is rank 0 and runs its own command line again for the other ranks; they come to the
+    same call and join. The process group stays open until the script ends.
+    """
+
+    def bind(self, devices: Devices, accelerator: str) -> None:
+        """Take over the trainer's flags; under a launcher ``devices`` is the number of its local processes."""
+        super().bind(devices, accelerator)
+        environment = self.environment()
+        if environment is None and self.num_nodes > 1:
+            raise ConfigurationError(
+                f"num_nodes={self.num_nodes}, and nothing has launched this process as a part of a job\n"
+                f"Do:     start the script on every machine: torchrun --nnodes={self.num_nodes} "
+                f"--nproc-per-node={self.devices} ..., or pass your own ClusterEnvironment in plugins=[...]."
+            )
+        if environment is not None and self.num_nodes > 1:
+            machines = -(-environment.world_size // environment.local_world_size)
+            if machines != self.num_nodes:
+                raise ConfigurationError(
+                    f"num_nodes={self.num_nodes}, but {environment.launcher} runs {environment.world_size} processes, "
+                    f"{environment.local_world_size} on this machine: {machines} machines"
+                )
+        if environment is not None and environment.launcher == "distmetrics":
+            watch_rank_zero()  # as early as we can: rank 0 may end before this rank comes to a call
+
+    @property
+    def processes(self) -> int:
+        """Number of ranks on this machine."""
+        return self.devices
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the whole job, over all machines."""
+        environment = self.environment()
+        return self.processes if environment is None else environment.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """This rank on its machine, as the launcher says."""
+        environment = self.environment()
+        return 0 if environment is None else environment.local_rank
+
+    def launch(self, fn: Callable[..., T], *args: Any) -> T:
+        """Join this script's world, which the first call makes, and call ``fn(*args)`` there."""
+        world = join(self.processes, self.backend, found=self.plugin, connect=self.init_process_group)
+        with world.running():
+            return fn(*args)
+
+
+class SpawnLaunch(ProcessStrategy):
+    """The ranks are processes that start with a call of the trainer and end with it.
+
+    They work on pickled copies: module, data, callbacks and trainer must be picklable, and what comes back is
+    rank 0's weights and the trainer's and callbacks' state, not other attributes that a step has set.
+    """
+
+    isolated: ClassVar[bool] = True
+    start_method: ClassVar[str] = "spawn"
+
+    def bind(self, devices: Devices, accelerator: str) -> None:
+        """Take over the trainer's flags; all ranks are on this machine."""
+        super().bind(devices, accelerator)
+        if self.num_nodes > 1:
+            raise ConfigurationError(
+                f"strategy={self.name!r} starts its processes on this machine, and num_nodes={self.num_nodes}\n"
+                "Do:     say strategy='ddp' and start the script by a launcher such as torchrun."
+            )
+
+    def launch(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call ``fn(*args)`` in ``devices`` new processes; return rank 0's result.
+
+        Raises:
+            InputTypeError: something can't be pickled; the text says which attribute.
+            Exception: the error of the rank that failed first.
+        """
+        options: dict[str, Any] = {"backend": self.backend, "connect": self.init_process_group}
+        try:
+            outcomes = launch(_rank, self.devices, fn, args, start_method=self.start_method, **options)
+        except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
+            named = zip(inspect.signature(fn).parameters, args, strict=False)
+            path = next((found for name, arg in named if (found := find_unpicklable(arg, name))), None)
+            if path is None:
+                raise
+            raise InputTypeError(
+                f"{path} cannot be sent to the processes of strategy={self.name!r}: {_reason(error)}\n"
+                "Likely: a lambda, a local function or class, an open file, a lock or a generator.\n"
+                "Do:     move it to the top level of a module, make it in setup(), or use strategy='ddp', "
+                "which runs the script once a rank and pickles nothing."
+            ) from error
+        result: T = settle(outcomes)[0]
+        return result
+
+
+def _rank(comm: GroupCommunicator, fn: Callable[..., T], args: tuple[Any, ...]) -> T | None:
+    with naming_the_lost(comm):
+        value = fn(*args)
+    return value if comm.rank == 0 else None
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).partition("\n")[0].removeprefix("this cannot be sent to another process: ")
