@@ -13,8 +13,15 @@ trainer asks, in this order::
         update(optimizer)           clip, optimizer step
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
+        convert(batch)              a batch on the device, in the precision's dtype
         weights(module)             what a checkpoint holds; load_weights puts it back
         optimizer_state(...)        likewise; load_optimizer_state
+
+A user's own loop asks for less, and in its own order::
+
+    wrap(module, optimizers)        instead of setup: the module itself is called, not its training step
+    clip(module, optimizer)         the first part of update
+    step(module, optimizer)         its second part
 """
 
 from __future__ import annotations
@@ -108,6 +115,10 @@ class Strategy:
         """
         return module.training_step, list(optimizers)  # type: ignore[return-value]
 
+    def wrap(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[nn.Module, list[Optimizer]]:
+        """Return a module that is called like ``module`` and does the strategy's part, and the optimizers to step."""
+        return module, list(optimizers)
+
     def loader(self, loader: Any, *, train: bool, seed: int = 0) -> Any:
         """Return a loader of this rank's part of the data."""
         comm = self.comm()
@@ -118,6 +129,10 @@ class Strategy:
     def forward(self) -> AbstractContextManager[Any]:
         """Return what a step of the module runs in: the precision."""
         return nullcontext()
+
+    def convert(self, batch: T) -> T:
+        """Return a batch that is on the device, with its floating tensors in the dtype that the module wants."""
+        return batch
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Return what the steps of one update run in, but the last: gradients are added up, and not yet shared.
@@ -134,10 +149,33 @@ class Strategy:
     def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the gradients."""
         if clip is not None:
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, clip)
-        optimizer.step()
+            self.clip(module, optimizer, max_norm=clip)
+        self.step(module, optimizer)
         optimizer.zero_grad(set_to_none=True)
+
+    def clip(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        *,
+        max_norm: float | None = None,
+        clip_value: float | None = None,
+        norm_type: float = 2.0,
+    ) -> Tensor | None:
+        """Clip the gradients of the optimizer's parameters: their norm over all ranks' parts, or each value.
+
+        Returns: the norm before, or None where values were clipped.
+        """
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if max_norm is not None:
+            return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+        if clip_value is not None:
+            nn.utils.clip_grad_value_(parameters, clip_value)
+        return None
+
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the optimizer's step; return what it returns."""
+        return optimizer.step() if closure is None else optimizer.step(closure)
 
     def align(self, module: nn.Module) -> None:
         """Make the module the same on every rank before it is evaluated, in what training lets drift."""

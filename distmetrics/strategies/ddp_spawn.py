@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from distmetrics.comm.group import GroupCommunicator
@@ -13,9 +12,10 @@ from distmetrics.comm.outcome import settle
 from distmetrics.errors import InputTypeError
 from distmetrics.launch.processes import launch
 from distmetrics.launch.script import naming_the_lost
+from distmetrics.preflight import find_unpicklable
 from distmetrics.strategies.parallel import DataParallelStrategy
 
-__all__ = ["DDPSpawn", "find_unpicklable"]
+__all__ = ["DDPSpawn"]
 
 T = TypeVar("T")
 
@@ -45,14 +45,13 @@ class DDPSpawn(DataParallelStrategy):
             outcomes = launch(_rank, self.devices, fn, args, backend=self.backend, start_method="spawn")
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
             named = zip(inspect.signature(fn).parameters, args, strict=False)
-            path = next((found for name, arg in named if (found := find_unpicklable(arg, name))), None)
-            if path is None:
+            found = [part for name, arg in named for part in find_unpicklable(arg, name)]
+            if not found:
                 raise
             raise InputTypeError(
-                f"{path} cannot be sent to the processes of strategy='ddp_spawn': {_reason(error)}\n"
-                "Likely: a lambda, a local function or class, an open file, a lock or a generator.\n"
-                "Do:     move it to the top level of a module, make it in setup(), or use strategy='ddp', "
-                "which runs the script once a rank and pickles nothing."
+                f"{found[0].path} cannot be sent to the processes of strategy={self.name!r}\n\n"
+                + "".join(f"  {part}\n" for part in found)
+                + "\nDo:     that, or use strategy='ddp', which runs the script once a rank and pickles nothing."
             ) from error
         result: T = settle(outcomes)[0]
         return result
@@ -62,52 +61,3 @@ def _rank(comm: GroupCommunicator, fn: Callable[..., T], args: tuple[Any, ...]) 
     with naming_the_lost(comm):
         value = fn(*args)
     return value if comm.rank == 0 else None
-
-
-def find_unpicklable(value: Any, path: str) -> str | None:
-    """Return the path of the innermost part of ``value`` that can't be pickled, or None if all of it can.
-
-    >>> from types import SimpleNamespace
-    >>> find_unpicklable(SimpleNamespace(size=2, rows=[iter([]), (n for n in [])]), "data")
-    'data.rows[1]'
-    """
-    return _search(value, path, set())
-
-
-def _search(value: Any, path: str, seen: set[int]) -> str | None:
-    if id(value) in seen or _can_be_pickled(value):
-        return None
-    seen.add(id(value))
-    parts = (_search(part, path + step, seen) for step, part in _parts(value))
-    return next((found for found in parts if found is not None), path)
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """List what an object consists of, and how one writes it: modules as attributes, not as ``_modules['x']``."""
-    if isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"[{index}]", part) for index, part in enumerate(value))
-    else:
-        for name, part in getattr(value, "__dict__", {}).items():
-            if name in ("_modules", "_parameters", "_buffers"):
-                yield from ((f".{inner}", child) for inner, child in part.items())
-            else:
-                yield f".{name}", part
-
-
-def _can_be_pickled(value: Any) -> bool:
-    dumps = [pickle.dumps]
-    with contextlib.suppress(ImportError):
-        import cloudpickle
-
-        dumps.append(cloudpickle.dumps)
-    for dump in dumps:
-        with contextlib.suppress(Exception):  # any class may raise anything from its own pickling
-            dump(value)
-            return True
-    return False
-
-
-def _reason(error: BaseException) -> str:
-    return str(error).partition("\n")[0].removeprefix("this cannot be sent to another process: ")
