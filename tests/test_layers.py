@@ -20,7 +20,7 @@ BELOW = {
     "comm": set(),
     "collectives": {"tree", "comm"},
     "state": {"tree", "comm", "collectives"},
-    "launch": {"comm"},
+    "launch": {"comm", "preflight"},
     "strategies": {"tree", "comm", "collectives", "state", "launch", "preflight"},
     "train": {"tree", "comm", "collectives", "state", "launch", "strategies"},
     "runner": {"tree", "comm", "collectives", "state", "launch", "preflight", "strategies", "train"},

@@ -115,7 +115,7 @@ class Strategy:
         """
         return module.training_step, list(optimizers)  # type: ignore[return-value]
 
-    def wrap(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[nn.Module, list[Optimizer]]:
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[nn.Module, list[Optimizer]]:
         """Return a module that is called like ``module`` and does the strategy's part, and the optimizers to step."""
         return module, list(optimizers)
 
