@@ -54,12 +54,14 @@ class Strategy:
     Attributes:
         name: what ``Trainer(strategy=...)`` calls it.
         isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
+        joins: whether ranks are a launcher's, or runs of the script: what is there already is joined.
         devices: number of ranks on this machine.
         device_type: "cpu" or "cuda".
     """
 
     name: ClassVar[str] = ""
     isolated: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.devices = 1

@@ -29,6 +29,7 @@ class DDP(DataParallelStrategy):
     """
 
     name: ClassVar[str] = "ddp"
+    joins: ClassVar[bool] = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; under a launcher ``devices`` is the number of its local processes."""

@@ -88,3 +88,56 @@ class Fit(Runner):
                     metric.update(net(x).sigmoid(), y.int())
         values = {name: value.item() for name, value in self.sync_and_compute(scores).items()}
         return values, {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def returns_a_lambda(runner):
+    return {"weights": torch.zeros(1), "fn": [lambda: runner]}
+
+
+def fails(runner, where):
+    net = runner.setup(model())
+    for step in range(4):
+        if where == "leaves" and runner.global_rank == 1 and step == 2:
+            return "gone"
+        if where == "raises" and runner.global_rank == 1 and step == 2:
+            raise ValueError("bad pixel")
+        runner.backward(net(torch.ones(2, 4)).sum())
+    runner.barrier()
+    return "done"
+
+
+def normed(runner):
+    """Evaluate uneven data with running statistics: DistributedDataParallel's own forward would exchange them."""
+    net = runner.setup(nn.Sequential(nn.BatchNorm1d(4), model()))
+    runner.backward(net(torch.randn(4, 4) + runner.global_rank).sum())
+    net.eval()
+    held = runner.setup_dataloaders(DataLoader(samples(3 * runner.world_size - 1), 1))
+    with torch.no_grad():
+        seen = [net(x).item() for x, _ in held]
+    runner.save({"model": net.state_dict()}, "normed.pt")
+    return runner.broadcast(len(seen)), runner.broadcast(len(seen), src=1), net
+
+
+class Method(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def loss(self, x, y, *, weight):
+        return loss_fn(self(x), y) * weight
+
+
+def by_method(runner):
+    net = runner.setup(Method())
+    net.mark_forward_method("loss")
+    for x, y in runner.setup_dataloaders(DataLoader(samples(8), 8 // runner.world_size), train=True):
+        runner.backward(net.loss(x, y, weight=2.0))
+    return [parameter.grad for parameter in net.parameters()]
+
+
+def past(runner):
+    net = runner.setup(Method())
+    net.loss(torch.ones(1, 4), torch.ones(1), weight=1.0)
