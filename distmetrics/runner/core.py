@@ -262,6 +262,7 @@ def run_on_rank(runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, 
             runner.seed_everything(runner.seed)
         body = type(runner).run.__wrapped__ if fn is None else fn  # type: ignore[attr-defined]
         value = body(runner, *args, **kwargs)
+        runner.strategy.release()
     finally:
         _running.reset(token)
         runner._forget()

@@ -136,13 +136,16 @@ def _itself(module: nn.Module) -> nn.Module:
 
 
 class _Entry(nn.Module):
-    """What the strategy wraps: one way in, to ``forward`` and to any other method."""
+    """What the strategy wraps: one way in, to ``forward`` and to any other method; without inputs hooks alone."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def forward(self, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None, method: str = _CALL) -> Any:
+        if inputs is None:
+            return None
+        args, kwargs = inputs
         return getattr(self.module, method)(*args, **kwargs)
 
 
@@ -150,7 +153,7 @@ class _Inside:
     """What a :class:`RunnerModule` knows besides the user's model; apart, so that names don't get mixed up.
 
     Attributes:
-        outer: the strategy's module around the entry.
+        outer: what the strategy has made of the entry.
         calls: how often it has been called with gradients.
     """
 
@@ -158,21 +161,21 @@ class _Inside:
         self.module = module
         self.strategy = strategy
         self.entry = _Entry(module)
-        self.outer: nn.Module = self.entry
+        self.outer: Callable[..., Any] = self.entry
         self.methods: set[str] = set()
         self.calls = 0
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the model the strategy's way: with gradients in training, without in evaluation."""
         strategy = self.strategy
-        args, kwargs = strategy.convert((args, kwargs))
+        inputs = strategy.convert((args, kwargs))
         with strategy.forward():
             lowered = torch.is_autocast_enabled(strategy.device.type)
             if torch.is_grad_enabled():
                 self.calls += 1
-                output = self.outer(method, args, kwargs)
+                output = self.outer(inputs, method)
             else:
-                output = strategy.evaluator(self.module, method)(*args, **kwargs)
+                output = strategy.evaluator(self.entry, "forward")(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
         return map_leaves(_raised, output) if lowered else output
 

@@ -117,9 +117,21 @@ class Strategy:
         """
         return module.training_step, list(optimizers)  # type: ignore[return-value]
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[nn.Module, list[Optimizer]]:
-        """Return a module that is called like ``module`` and does the strategy's part, and the optimizers to step."""
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Return what to call like ``module``, so that the strategy does its part, and the optimizers to step.
+
+        Args:
+            module: the user's model, as a call ``module(inputs, method)``; without arguments it does nothing.
+            optimizers: of its parameters.
+        """
+        if self.comm().world_size > 1:
+            raise ConfigurationError(
+                f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
+            )
         return module, list(optimizers)
+
+    def release(self) -> None:
+        """Make the user's modules plain again, at the end of a launch; called on every rank."""
 
     def loader(self, loader: Any, *, train: bool, seed: int = 0) -> Any:
         """Return a loader of this rank's part of the data."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,7 +44,7 @@ class DataParallelStrategy(Strategy):
         """Run the training step inside DistributedDataParallel, so that its backward averages the gradients."""
         return DistributedDataParallel(_TrainingStep(module), **self.options), list(optimizers)
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[nn.Module, list[Optimizer]]:
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
         """Put the module inside DistributedDataParallel, which refuses one that has nothing to learn."""
         learns = any(parameter.requires_grad for parameter in module.parameters())
         return DistributedDataParallel(module, **self.options) if learns else module, list(optimizers)
