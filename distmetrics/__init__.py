@@ -7,6 +7,9 @@
 [tensor([0, 1]), tensor([0, 1])]
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from distmetrics._version import __version__
 from distmetrics.errors import (
     ConfigurationError,
@@ -49,6 +52,10 @@ from distmetrics.state.explain import explain
 from distmetrics.state.function import from_function
 from distmetrics.state.sync import sync_and_compute, synced
 
+if TYPE_CHECKING:
+    from distmetrics.preflight import find_unpicklable
+    from distmetrics.runner import Runner
+
 __all__ = [
     "Communicator",
     "ConfigurationError",
@@ -61,6 +68,7 @@ __all__ = [
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
+    "Runner",
     "SingleCommunicator",
     "StateError",
     "ThreadWorld",
@@ -75,6 +83,7 @@ __all__ = [
     "broadcast",
     "current",
     "explain",
+    "find_unpicklable",
     "from_function",
     "mean",
     "register_adapter",
@@ -82,3 +91,11 @@ __all__ = [
     "synced",
     "use",
 ]
+
+_LATE = {"Runner": "distmetrics.runner", "find_unpicklable": "distmetrics.preflight"}  # imported on first use
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)

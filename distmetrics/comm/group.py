@@ -210,19 +210,26 @@ class GroupCommunicator:
             return None
         if not any(word in str(error) for word in _CONNECTION_WORDS) or self._board is None:
             return None
-        gone = [d for d in self._board.departures() if d.failed and d.rank != self.rank]
-        if not gone:
+        departures = sorted((d for d in self._board.departures() if d.rank != self.rank), key=lambda d: not d.failed)
+        if not departures:
             return None
-        peers = [gone[0].rank]
+        first = departures[0]
+        peers = [first.rank]
+        lines = {first.rank: first.why, self.rank: "was in a collective of torch.distributed's own (DDP, say)"}
+        if first.failed:
+            text = compose(
+                f"{who(peers)} failed while this rank talked to it",
+                lines,
+                do=f"mend the failure of {who(peers)} first.",
+            )
+            return PeerLostError(text, rank=self.rank, peers=peers)
         text = compose(
-            f"{who(peers)} failed while this rank talked to it",
-            {
-                gone[0].rank: gone[0].why,
-                self.rank: "was in a collective of torch.distributed's own (DDP, say)",
-            },
-            do=f"mend the failure of {who(peers)} first.",
+            f"{who(peers)} has left, and this rank still waits for it",
+            lines,
+            likely="ranks take different numbers of steps, or a condition on the rank ends one early.",
+            do="let every rank take the same steps.",
         )
-        return PeerLostError(text, rank=self.rank, peers=peers)
+        return DivergedError(text, rank=self.rank, peers=peers)
 
     def _name_the_missing(self, grace: float) -> list[Any]:
         if self._board is None:

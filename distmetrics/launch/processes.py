@@ -32,6 +32,7 @@ from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import DistmetricsError, InputTypeError, PeerLostError
+from distmetrics.preflight import find_unpicklable
 
 __all__ = ["launch", "rank_main"]
 
@@ -229,8 +230,12 @@ def _result(outcome: Outcome) -> bytes:
         data = pickle.dumps((outcome.value, outcome.error, trace))
         pickle.loads(data)  # noqa: S301  (an exception with a required argument pickles, but does not come back)
     except Exception as problem:  # noqa: BLE001  (any class may raise anything from its own pickling)
-        text = trace or f"rank {outcome.rank} returned a {type(outcome.value).__name__} that can't be sent: {problem}"
-        return pickle.dumps((None, DistmetricsError(text, rank=outcome.rank), trace))
+        if outcome.error is not None:
+            return pickle.dumps((None, DistmetricsError(trace, rank=outcome.rank), trace))
+        parts = find_unpicklable(outcome.value, "result", by_value=False)
+        text = f"rank {outcome.rank} returned a {type(outcome.value).__name__} that can't be sent: {problem}"
+        text = "\n  ".join([text, *map(str, parts)]) + "\nDo:     return tensors, numbers, or what can be pickled."
+        return pickle.dumps((None, InputTypeError(text, rank=outcome.rank), ""))
     return data
 
 

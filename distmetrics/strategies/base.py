@@ -17,6 +17,12 @@ trainer asks, in this order::
         weights(module)             what a checkpoint holds; load_weights puts it back
         optimizer_state(...)        likewise; load_optimizer_state
         state()                     what else a checkpoint holds of the strategy; load_state
+
+A user's own loop asks for less, and in its own order::
+
+    prepare(module, optimizers)     instead of setup: the module itself is called, not its training step
+    clip(module, optimizer)         the first part of update
+    step(module, optimizer)         its second part
 """
 
 from __future__ import annotations
@@ -51,6 +57,7 @@ class Strategy:
     Attributes:
         name: what ``Trainer(strategy=...)`` calls it.
         isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
+        joins: whether ranks are a launcher's, or runs of the script: what is there already is joined.
         devices: number of ranks on this machine.
         device_ids: which of the machine's devices those are.
         device_type: "cpu" or "cuda".
@@ -61,6 +68,7 @@ class Strategy:
 
     name: ClassVar[str] = ""
     isolated: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
     devices: int = 1
     device_ids: Sequence[int] = (0,)
     device_type: str = "cpu"
@@ -142,6 +150,22 @@ class Strategy:
         """
         return module.training_step, list(optimizers)  # type: ignore[return-value]
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Return what to call like ``module``, so that the strategy does its part, and the optimizers to step.
+
+        Args:
+            module: the user's model, as a call ``module(inputs, method)``; without arguments it does nothing.
+            optimizers: of its parameters.
+        """
+        if self.comm().world_size > 1:
+            raise ConfigurationError(
+                f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
+            )
+        return module, list(optimizers)
+
+    def release(self) -> None:
+        """Make the user's modules plain again, at the end of a launch; called on every rank."""
+
     def loader(self, loader: Any, *, train: bool, seed: int = 0) -> Any:
         """Return a loader of this rank's part of the data."""
         comm = self.comm()
@@ -173,10 +197,33 @@ class Strategy:
         """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the gradients."""
         self.precision.unscale(optimizer)
         if clip is not None:
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, clip)
-        self.precision.step(optimizer)
+            self.clip(module, optimizer, max_norm=clip)
+        self.step(module, optimizer)
         optimizer.zero_grad(set_to_none=True)
+
+    def clip(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        *,
+        max_norm: float | None = None,
+        clip_value: float | None = None,
+        norm_type: float = 2.0,
+    ) -> Tensor | None:
+        """Clip the gradients of the optimizer's parameters: their norm over all ranks' parts, or each value.
+
+        Returns: the norm before, or None where values were clipped.
+        """
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if max_norm is not None:
+            return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+        if clip_value is not None:
+            nn.utils.clip_grad_value_(parameters, clip_value)
+        return None
+
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the optimizer's step; return what it returns."""
+        return self.precision.step(optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
         """Make the module the same on every rank before it is evaluated, in what training lets drift."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -41,20 +41,17 @@ class ShardedUpdates(Strategy):
                 )
         return super().setup(module, optimizers)
 
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip by the norm of all gradients; step the parameters that this rank owns; share their new values."""
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Step the parameters that this rank owns; share their new values."""
         parameters = _parameters(optimizer)
-        self.precision.unscale(optimizer)
-        if clip is not None:
-            nn.utils.clip_grad_norm_(parameters, clip)
         comm = self.comm()
         owners = dealt(parameters, comm.world_size)
         for parameter, owner in zip(parameters, owners, strict=True):
             if owner != comm.rank:
                 parameter.grad = None
-        self.precision.step(optimizer)
+        result = super().step(module, optimizer, closure)
         self._share(parameters, owners)
-        optimizer.zero_grad(set_to_none=True)
+        return result
 
     def _share(self, parameters: Sequence[Tensor], owners: Sequence[int]) -> None:
         """Send each rank's parameters to all, as one tensor a rank and dtype."""

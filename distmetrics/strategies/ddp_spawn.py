@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from distmetrics.strategies.launchers import SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
-from distmetrics.strategies.picklable import find_unpicklable
 
-__all__ = ["DDPSpawn", "find_unpicklable"]
+__all__ = ["DDPSpawn"]
 
 
 class DDPSpawn(SpawnLaunch, DataParallelStrategy):

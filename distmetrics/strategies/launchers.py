@@ -16,8 +16,8 @@ from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.processes import launch
 from distmetrics.launch.script import join, naming_the_lost
 from distmetrics.launch.siblings import watch_rank_zero
+from distmetrics.preflight import find_unpicklable
 from distmetrics.strategies.base import Devices, Strategy
-from distmetrics.strategies.picklable import find_unpicklable
 
 __all__ = ["ProcessStrategy", "ScriptLaunch", "SpawnLaunch"]
 
@@ -52,6 +52,8 @@ class ScriptLaunch(ProcessStrategy):
     Otherwise this process is rank 0 and runs its own command line again for the other ranks; they come to the
     same call and join. The process group stays open until the script ends.
     """
+
+    joins: ClassVar[bool] = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; under a launcher ``devices`` is the number of its local processes."""
@@ -128,14 +130,13 @@ class SpawnLaunch(ProcessStrategy):
             outcomes = launch(_rank, self.devices, fn, args, start_method=self.start_method, **options)
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
             named = zip(inspect.signature(fn).parameters, args, strict=False)
-            path = next((found for name, arg in named if (found := find_unpicklable(arg, name))), None)
-            if path is None:
+            found = [part for name, arg in named for part in find_unpicklable(arg, name)]
+            if not found:
                 raise
             raise InputTypeError(
-                f"{path} cannot be sent to the processes of strategy={self.name!r}: {_reason(error)}\n"
-                "Likely: a lambda, a local function or class, an open file, a lock or a generator.\n"
-                "Do:     move it to the top level of a module, make it in setup(), or use strategy='ddp', "
-                "which runs the script once a rank and pickles nothing."
+                f"{found[0].path} cannot be sent to the processes of strategy={self.name!r}\n\n"
+                + "".join(f"  {part}\n" for part in found)
+                + "\nDo:     that, or use strategy='ddp', which runs the script once a rank and pickles nothing."
             ) from error
         result: T = settle(outcomes)[0]
         return result
@@ -145,7 +146,3 @@ def _rank(comm: GroupCommunicator, fn: Callable[..., T], args: tuple[Any, ...]) 
     with naming_the_lost(comm):
         value = fn(*args)
     return value if comm.rank == 0 else None
-
-
-def _reason(error: BaseException) -> str:
-    return str(error).partition("\n")[0].removeprefix("this cannot be sent to another process: ")

@@ -48,6 +48,11 @@ class DataParallelStrategy(ProcessStrategy):
         """Run the training step inside :meth:`wrap`, DistributedDataParallel."""
         return self.wrap(StepModule(module)), list(optimizers)
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Put the module inside DistributedDataParallel, which refuses one that has nothing to learn."""
+        learns = any(parameter.requires_grad for parameter in module.parameters())
+        return DistributedDataParallel(module, **self.options) if learns else module, list(optimizers)
+
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Let no gradient travel."""
         context: AbstractContextManager[Any] = step.no_sync()  # type: ignore[attr-defined]

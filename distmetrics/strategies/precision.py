@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -101,13 +101,15 @@ class Precision:
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Step the optimizer; with a scaled loss, only if no gradient has overflowed."""
+    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Step the optimizer; with a scaled loss, only if no gradient has overflowed, and without a closure."""
         if self._scaler is None:
-            optimizer.step()
-            return
-        self._scaler.step(optimizer)
+            return optimizer.step() if closure is None else optimizer.step(closure)
+        if closure is not None:
+            raise ConfigurationError("precision=16 scales the loss, and a closure's loss cannot be scaled")
+        result = self._scaler.step(optimizer)
         self._scaler.update()
+        return result
 
     def state(self) -> dict[str, Any]:
         """Return the scale of the loss, if there is one."""

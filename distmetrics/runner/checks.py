@@ -1,0 +1,65 @@
+"""What a loop can get wrong, said before it does harm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError
+from distmetrics.runner.loader import RunnerLoader
+from distmetrics.runner.model import RunnerModule
+from distmetrics.runner.optimizer import RunnerOptimizer
+
+__all__ = ["check_loss", "check_pass", "check_setup"]
+
+
+def check_setup(model: Any, optimizers: Sequence[Any]) -> None:
+    """Refuse what is no model, no optimizer of it, or set up already."""
+    if isinstance(model, RunnerModule) or any(isinstance(optimizer, RunnerOptimizer) for optimizer in optimizers):
+        raise ConfigurationError("this model has been set up already\nDo:     call setup once for each model.")
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"setup takes a model, an nn.Module, first; got a {type(model).__name__}")
+    mine = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise InputTypeError(f"setup takes optimizers after the model, got a {type(optimizer).__name__}")
+        if not any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
+            raise ConfigurationError(
+                f"the {type(optimizer).__name__} steps no parameter of the {type(model).__name__}\n"
+                "Likely: it was made for another model, or before this one's parameters were replaced.\n"
+                "Do:     make it of model.parameters(), and set both up together."
+            )
+
+
+def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
+    """Refuse what is no loss of one of the models that are set up."""
+    if not isinstance(loss, Tensor):
+        raise InputTypeError(f"backward takes the loss, a tensor, got a {type(loss).__name__}")
+    if not models or (model is not None and not any(model is known for known in models)):
+        raise ConfigurationError(
+            "backward of a model that is not set up\n"
+            "Do:     model, optimizer = runner.setup(model, optimizer), and call what it returns."
+        )
+    if loss.numel() != 1:
+        raise InputError(f"the loss must have one element, got shape {list(loss.shape)}: take its mean")
+    if not loss.requires_grad:
+        raise InputError("the loss has no gradient: computed under no_grad, detached, or of a frozen model?")
+    if not any(known._runner.calls for known in models):
+        raise ConfigurationError(
+            "backward of a loss that no set-up model has computed: its gradients would not be averaged\n"
+            "Likely: the loop calls the model that went into setup.\n"
+            "Do:     call the one that setup returned."
+        )
+
+
+def check_pass(loaders: Sequence[RunnerLoader]) -> None:
+    """Refuse a step of training while evaluation data is read whose samples don't divide."""
+    for loader in loaders:
+        if loader.uneven:
+            raise ConfigurationError(
+                f"backward in a pass over evaluation data ({loader.uneven}): ranks would take different numbers "
+                "of steps\nDo:     setup_dataloaders(loader, train=True)."
+            )

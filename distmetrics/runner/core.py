@@ -1,0 +1,286 @@
+"""The runner: a user's own loop on one device or many."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.runner.checks import check_loss, check_pass, check_setup
+from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
+from distmetrics.runner.model import RunnerModule
+from distmetrics.runner.optimizer import RunnerOptimizer
+from distmetrics.runner.world import RunnerWorld
+from distmetrics.strategies.base import Strategy
+from distmetrics.tree import map_leaves
+
+__all__ = ["Runner"]
+
+T = TypeVar("T")
+
+
+class Runner(RunnerWorld):
+    """Runs a training loop of one's own on one device or many: what the loop calls, not what calls it.
+
+    Subclass it and put the loop into ``run``, or pass a function to :meth:`launch`. Either is called on every
+    rank. The loop then calls what it gets from :meth:`setup` and :meth:`setup_dataloaders`, and
+    :meth:`backward` instead of ``loss.backward()``.
+
+    Args:
+        strategy: how the model is split over devices: a name such as "ddp", a
+            :class:`~distmetrics.strategies.base.Strategy`, or "auto".
+        devices: number of processes on this machine, or what the strategy takes else; "auto", the default, is
+            what a launcher has started, else every GPU, else 1.
+        accelerator: "cpu", "gpu", "tpu" or "auto", the default.
+        num_nodes: number of machines; default 1.
+        precision: 64, 32, 16, "bf16" and so on; None leaves it as it is.
+        plugins: a cluster environment of one's own.
+        gpus: short for ``devices`` with ``accelerator="gpu"``.
+        tpu_cores: short for ``devices`` with ``accelerator="tpu"``.
+        seed: of all random generators, on every rank, and of the order of the training samples.
+
+    Raises:
+        ConfigurationError: flags that contradict each other, or ask for what is not here.
+
+    >>> import torch
+    >>> class Fit(Runner):
+    ...     def run(self, steps):
+    ...         net = torch.nn.Linear(1, 1)
+    ...         model, optimizer = self.setup(net, torch.optim.SGD(net.parameters(), lr=0.2))
+    ...         for _ in range(steps):
+    ...             optimizer.zero_grad()
+    ...             loss = ((model(torch.ones(4, 1)) - 2) ** 2).mean()
+    ...             self.backward(loss)
+    ...             optimizer.step()
+    ...         return round(loss.item(), 3)
+    >>> Fit(strategy="single", seed=0).run(steps=20)
+    0.0
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: str | Strategy = "auto",
+        devices: Any = None,
+        accelerator: str | None = None,
+        num_nodes: int | None = None,
+        precision: Any = None,
+        plugins: Sequence[Any] = (),
+        gpus: Any = None,
+        tpu_cores: Any = None,
+        seed: int | None = None,
+    ) -> None:
+        flags = {"devices": devices, "accelerator": accelerator, "num_nodes": num_nodes, "precision": precision}
+        super().__init__(strategy, flags | {"plugins": plugins, "gpus": gpus, "tpu_cores": tpu_cores}, seed)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "run" in vars(cls):
+            cls.run = _launching(cls.run)  # type: ignore[method-assign]
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Override it with the loop; calling it launches the loop on every rank.
+
+        Returns: what the loop returns: this process's, or rank 0's where ranks are started for the call.
+
+        Raises:
+            ConfigurationError: it is not overridden, or a launch is under way.
+            Exception: the error of the rank that failed first.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} has no run\nDo:     override run(self, ...), or call launch(fn, ...)."
+        )
+
+    def launch(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call ``fn(runner, *args, **kwargs)`` on every rank; returns and raises as :meth:`run` does.
+
+        >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
+        3
+        """
+        if not callable(fn):
+            raise InputTypeError(f"launch takes a function fn(runner, ...), got a {type(fn).__name__}")
+        return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
+
+    def _launch(self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _running.get():
+            raise ConfigurationError(
+                "a launch inside a launch: this already runs on every rank\n"
+                "Do:     call the function itself, with this runner as its argument."
+            )
+        return self.strategy.launch(run_on_rank, self, fn, args, kwargs)
+
+    def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
+        """Prepare a model, and the optimizers of its parameters, for this rank; every rank calls it.
+
+        The model has rank 0's weights then. Make schedulers after it, for the optimizers that it returns.
+
+        Args:
+            model: the user's; it is not copied.
+            optimizers: of this model's parameters.
+            move_to_device: False leaves the model where it is.
+
+        Returns: the model to call, or ``(model, *optimizers)``; see
+            :class:`~distmetrics.runner.RunnerModule` and :class:`~distmetrics.runner.RunnerOptimizer`.
+
+        Raises:
+            ConfigurationError: outside of a launch, a model or optimizer that has been set up already, an
+                optimizer of another model, a scheduler on an optimizer that the strategy replaces.
+            InputTypeError: no module, or no optimizer.
+        """
+        self._require_launch("setup")
+        check_setup(model, optimizers)
+        self._claim(model, *optimizers)
+        if move_to_device:
+            self.strategy.place(model)
+            for optimizer in optimizers:
+                if optimizer.state:  # its tensors follow the parameters'
+                    optimizer.load_state_dict(optimizer.state_dict())
+        wrapped, stepped = RunnerModule.wrapped(model, list(optimizers), self.strategy)
+        for mine, other in zip(optimizers, stepped, strict=True):
+            if mine is not other and hasattr(mine.step, "_wrapped_by_lr_sched"):
+                raise ConfigurationError(
+                    f"strategy {self.strategy.name!r} replaces the {type(mine).__name__}, and a scheduler already "
+                    "changes the old one\nDo:     make the scheduler after setup, for the optimizer it returns."
+                )
+        self._models.append(wrapped)
+        if not optimizers:
+            return wrapped
+        return wrapped, *(RunnerOptimizer(optimizer, model, self.strategy) for optimizer in stepped)
+
+    def setup_dataloaders(
+        self, *loaders: Any, train: bool | None = None, replace_sampler: bool = True, move_to_device: bool = True
+    ) -> Any:
+        """Prepare loaders: this rank's samples, on this rank's device.
+
+        Args:
+            loaders: of all the data; batch sizes are each rank's.
+            train: True deals out so that every rank takes the same number of steps: where the samples don't
+                divide, some count twice (or the tail is left out with ``drop_last``). False: every sample once,
+                so that ranks may have different numbers of batches. None: a loader that shuffles, or has any
+                sampler but the sequential one, is for training, each by itself.
+            replace_sampler: False leaves the samplers as they are.
+            move_to_device: False leaves the batches where they are.
+
+        Returns: a loader for one, else a list.
+
+        Raises:
+            ConfigurationError: outside of a launch, or set up twice.
+            InputTypeError: no loader.
+        """
+        self._require_launch("setup_dataloaders")
+        if not loaders:
+            raise InputTypeError("setup_dataloaders needs at least one loader")
+        made = [self._loader(loader, train, replace_sampler, move_to_device) for loader in loaders]
+        return made[0] if len(made) == 1 else made
+
+    def _loader(self, loader: Any, train: bool | None, replace: bool, move: bool) -> RunnerLoader:
+        if isinstance(loader, RunnerLoader):
+            raise ConfigurationError("this loader has been set up already\nDo:     call setup_dataloaders once.")
+        if isinstance(loader, str | bytes | nn.Module | Optimizer) or not hasattr(loader, "__iter__"):
+            raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
+        if replace:
+            training = shuffles(loader) if train is None else train
+            loader = dealt(loader, self.strategy, train=training, seed=self._seeded or 0)
+        if self._seed_workers:
+            loader = seeded(loader, self.global_rank)
+        return RunnerLoader(loader, self.device if move else None, self._under_way)
+
+    def backward(self, loss: Tensor, model: RunnerModule | None = None) -> None:
+        """Compute gradients, averaged over all ranks, and add them to those that are there.
+
+        Args:
+            loss: of one element.
+            model: the model that computed it, where several are set up.
+
+        Raises:
+            ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is none of them, or
+                the loss is of a loader whose samples don't divide: ranks would take different numbers of steps.
+            InputTypeError: the loss is no tensor; InputError: not one element, or without a gradient.
+        """
+        self._require_launch("backward")
+        check_loss(loss, model, self._models)
+        check_pass(self._under_way)
+        self.strategy.backward(loss)
+
+    def no_backward_sync(self, model: RunnerModule, enabled: bool = True) -> AbstractContextManager[Any]:
+        """Return a block for the steps of one update but its last: gradients are added up, and stay on this rank.
+
+        Args:
+            model: what :meth:`setup` returned. Its call and :meth:`backward` must both be inside.
+            enabled: False makes the block do nothing: ``enabled=step % 4 != 3``.
+        """
+        if not isinstance(model, RunnerModule):
+            raise InputTypeError(f"no_backward_sync takes the model that setup returned, got a {type(model).__name__}")
+        inside = model._runner
+        if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
+            return nullcontext()
+        return self.strategy.accumulate(inside.outer)
+
+    def clip_gradients(
+        self,
+        model: RunnerModule,
+        optimizer: RunnerOptimizer,
+        *,
+        max_norm: float | None = None,
+        clip_value: float | None = None,
+        norm_type: float = 2.0,
+    ) -> Tensor | None:
+        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``; before the optimizer's step.
+
+        Returns: the norm before, over all ranks' parts of the gradients; None where values are clipped.
+
+        Raises:
+            ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup` returned.
+        """
+        if not isinstance(model, RunnerModule) or not isinstance(optimizer, RunnerOptimizer):
+            raise InputTypeError("clip_gradients takes the model and the optimizer that setup returned")
+        if (max_norm is None) == (clip_value is None):
+            raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
+        options: dict[str, Any] = {"max_norm": max_norm, "clip_value": clip_value, "norm_type": norm_type}
+        return self.strategy.clip(model.module, optimizer.optimizer, **options)
+
+
+_running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
+
+
+def run_on_rank(runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a runner's ``run``, or ``fn`` with it, on one rank; where that works on copies, bring tensors home.
+
+    The names of the arguments are shown to the user where one of them can't be pickled.
+    """
+    token = _running.set(True)
+    runner._forget()
+    runner._launched = True
+    try:
+        if runner.seed is not None:
+            runner.seed_everything(runner.seed)
+        body = type(runner).run.__wrapped__ if fn is None else fn  # type: ignore[attr-defined]
+        value = body(runner, *args, **kwargs)
+        runner.strategy.release()
+    finally:
+        _running.reset(token)
+        runner._forget()
+    if runner.strategy.isolated and runner.device.type != "cpu":
+        return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
+    return value
+
+
+def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``run`` that launches the user's; a subclass's calls its parent's by ``super()`` as it is."""
+
+    @functools.wraps(run)
+    def launching(self: Runner, *args: Any, **kwargs: Any) -> Any:
+        if "strategy" not in vars(self):
+            name = type(self).__name__
+            raise ConfigurationError(f"{name}.__init__ has not called super().__init__(...) with the flags")
+        if self._launched and getattr(type(self).run, "__wrapped__", None) is not run:
+            return run(self, *args, **kwargs)
+        return self._launch(None, args, kwargs)
+
+    return launching

@@ -1,0 +1,219 @@
+"""The model that a loop calls in the place of its own: the same names, and the strategy's part done."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import Strategy
+from distmetrics.tree import map_leaves
+
+__all__ = ["RunnerModule"]
+
+_CALL = "__call__"
+_OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
+
+
+class RunnerModule(nn.Module):
+    """A user's model as :meth:`Runner.setup` returns it.
+
+    Calling it does what the strategy and the precision ask for. Everything else is the user's own model:
+    attributes, parameters and their names, ``state_dict``, ``train`` and ``eval``. A copy or a pickle of it is
+    a copy or a pickle of the user's model.
+
+    A method other than ``forward`` that computes with gradients would pass the strategy by, and gradients
+    would not be averaged. On several ranks that is an error; name such methods with
+    :meth:`mark_forward_method`, and they work.
+
+    Attributes:
+        module: the user's own model.
+    """
+
+    def __init__(self, module: nn.Module, strategy: Strategy) -> None:
+        super().__init__()
+        # The same dicts, not copies: names and parameters are the user's, also where a strategy replaces some.
+        for name in ("_parameters", "_buffers", "_modules"):
+            object.__setattr__(self, name, getattr(module, name))
+        object.__setattr__(self, "training", module.training)
+        object.__setattr__(self, "_runner", _Inside(module, strategy))
+
+    @classmethod
+    def wrapped(
+        cls, module: nn.Module, optimizers: list[Optimizer], strategy: Strategy
+    ) -> tuple[RunnerModule, list[Optimizer]]:
+        """Return the model, and the optimizers that the strategy wants stepped."""
+        made = cls(module, strategy)
+        made._runner.outer, stepped = strategy.prepare(made._runner.entry, optimizers)
+        return made, stepped
+
+    @property
+    def module(self) -> nn.Module:
+        """The user's own model."""
+        module: nn.Module = self._runner.module
+        return module
+
+    def mark_forward_method(self, *methods: str) -> None:
+        """Let methods of the model be called as ``forward`` is: by the strategy, with its precision.
+
+        Args:
+            methods: names, such as "loss" or "training_step".
+
+        Raises:
+            ConfigurationError: the model has no such method.
+        """
+        for method in methods:
+            if not callable(getattr(self.module, method, None)):
+                raise ConfigurationError(f"{type(self.module).__name__} has no method {method!r}")
+        self._runner.methods.update(methods)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the user's model."""
+        return self._runner.call(_CALL, args, kwargs)
+
+    def train(self, mode: bool = True) -> RunnerModule:
+        """Set the mode, as torch does; going over to evaluation makes the model one on all ranks.
+
+        What training lets drift, such as running statistics, becomes rank 0's. So every rank must call it.
+        """
+        object.__setattr__(self, "training", mode)
+        self.module.train(mode)
+        if not mode and self._runner.strategy.comm().world_size > 1:
+            self._runner.strategy.align(self.module)
+        return self
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> RunnerModule:
+        """Apply ``fn`` to every part of the user's model, and to itself."""
+        self.module.apply(fn)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Return the whole state dict, by the user's own names; with a sharded model every rank must call it."""
+        if args or kwargs:
+            return self.module.state_dict(*args, **kwargs)
+        return self._runner.strategy.weights(self.module)  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load a whole state dict; every rank must call it, with the same content."""
+        if strict and not assign:
+            return self._runner.strategy.load_weights(self.module, state_dict)
+        return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def __getattr__(self, name: str) -> Any:
+        inside = self.__dict__.get("_runner")
+        if inside is None:  # while it is being made
+            return super().__getattr__(name)
+        found = getattr(inside.module, name)
+        if isinstance(found, types.MethodType) and not hasattr(nn.Module, name):
+            return inside.method(name, found)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or "_runner" not in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.module, name)
+
+    def __repr__(self) -> str:
+        return repr(self.module)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _itself, (self.module,)
+
+
+def _itself(module: nn.Module) -> nn.Module:
+    return module
+
+
+class _Entry(nn.Module):
+    """What the strategy wraps: one way in, to ``forward`` and to any other method; without inputs hooks alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None, method: str = _CALL) -> Any:
+        if inputs is None:
+            return None
+        args, kwargs = inputs
+        return getattr(self.module, method)(*args, **kwargs)
+
+
+class _Inside:
+    """What a :class:`RunnerModule` knows besides the user's model; apart, so that names don't get mixed up.
+
+    Attributes:
+        outer: what the strategy has made of the entry.
+        calls: how often it has been called with gradients.
+    """
+
+    def __init__(self, module: nn.Module, strategy: Strategy) -> None:
+        self.module = module
+        self.strategy = strategy
+        self.entry = _Entry(module)
+        self.outer: Callable[..., Any] = self.entry
+        self.methods: set[str] = set()
+        self.calls = 0
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of the model the strategy's way: with gradients in training, without in evaluation."""
+        strategy = self.strategy
+        inputs = strategy.convert((args, kwargs))
+        with strategy.forward():
+            lowered = torch.is_autocast_enabled(strategy.device.type)
+            if torch.is_grad_enabled():
+                self.calls += 1
+                output = self.outer(inputs, method)
+            else:
+                output = strategy.evaluator(self.entry, "forward")(inputs, method)
+        # Whatever follows, the loss say, is computed in full precision.
+        return map_leaves(_raised, output) if lowered else output
+
+    def method(self, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
+        """Return how a method of the user's is called through the wrapper."""
+
+        @functools.wraps(found)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if name in self.methods:
+                return self.call(name, args, kwargs)
+            with self._refusing(name):
+                return found(*args, **kwargs)
+
+        return called
+
+    @contextmanager
+    def _refusing(self, name: str) -> Iterator[None]:
+        """Refuse that a part of the model computes with gradients, which nobody would average."""
+        if self.strategy.comm().world_size == 1 and self.outer is self.entry:
+            yield
+            return
+
+        def refuse(part: nn.Module, args: Any) -> None:
+            if torch.is_grad_enabled() and any(p.requires_grad for p in part.parameters()):
+                raise ConfigurationError(
+                    f"{type(self.module).__name__}.{name} computes with gradients past the strategy "
+                    f"{self.strategy.name!r}: they would not be averaged over the ranks\n"
+                    f"Do:     model.mark_forward_method({name!r}) after setup, or call it under torch.no_grad()."
+                )
+
+        hooks = [part.register_forward_pre_hook(refuse) for part in self.module.modules()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _raised(leaf: Any) -> Any:
+    low = isinstance(leaf, Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
+    return leaf.float() if low else leaf

@@ -1,0 +1,80 @@
+"""The optimizer that a loop steps in the place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from distmetrics.strategies.base import Strategy
+
+__all__ = ["RunnerOptimizer"]
+
+
+class RunnerOptimizer(Optimizer):
+    """A user's optimizer as :meth:`Runner.setup` returns it.
+
+    It is a ``torch.optim.Optimizer``, so schedulers take it; parameter groups, state and hooks are those of
+    the optimizer inside. ``step`` is the strategy's: it knows of loss scales and of sharded state.
+
+    Attributes:
+        optimizer: the optimizer that is stepped: the user's own, or the one that the strategy has made of it.
+    """
+
+    def __init__(self, optimizer: Optimizer, module: nn.Module, strategy: Strategy) -> None:
+        # Optimizer's own __init__ would make groups and state of its own: here they are the other's.
+        self.optimizer = optimizer
+        self._module = module
+        self._strategy = strategy
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of the optimizer inside."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of the optimizer inside."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The defaults of the optimizer inside."""
+        return self.optimizer.defaults
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step; ``closure`` calls ``runner.backward`` and returns the loss."""
+        return self._strategy.step(self._module, self.optimizer, closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the optimizer inside."""
+        self.optimizer.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state dict; with a sharded state every rank must call it."""
+        return self._strategy.optimizer_state(self._module, self.optimizer)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a whole state dict; every rank must call it, with the same content."""
+        self._strategy.load_optimizer_state(self._module, self.optimizer, state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":  # while it is being made
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return repr(self.optimizer)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _itself, (self.optimizer,)
+
+
+def _itself(optimizer: Optimizer) -> Optimizer:
+    return optimizer

@@ -1,0 +1,227 @@
+"""The part of a runner that knows who this rank is, and talks to the others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from distmetrics.collectives import ops
+from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.launch.environment import detect
+from distmetrics.runner.collective import broadcast_any, reduce_tree, write_once
+from distmetrics.runner.loader import RunnerLoader, seed_all
+from distmetrics.runner.model import RunnerModule
+from distmetrics.runner.optimizer import RunnerOptimizer
+from distmetrics.state.sync import sync_and_compute
+from distmetrics.strategies.base import Strategy, resolve
+from distmetrics.train.data import move
+from distmetrics.tree import map_leaves
+
+__all__ = ["RunnerWorld"]
+
+T = TypeVar("T")
+
+
+class RunnerWorld:
+    """Who this rank is, what it shares with the others, and what is set up in the launch under way.
+
+    Attributes:
+        strategy: how the model is split over devices.
+        seed: of the random generators, or None.
+    """
+
+    def __init__(self, strategy: str | Strategy, flags: Mapping[str, Any], seed: int | None) -> None:
+        self.strategy = resolve(strategy, **_supported(flags))
+        self.seed = seed
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin or end a launch on this rank: nothing is set up."""
+        self._launched = False
+        self._seeded: int | None = None
+        self._seed_workers = False
+        self._models: list[RunnerModule] = []
+        self._claimed: list[Any] = []  # what has been set up; kept, so that ids stay theirs
+        self._under_way: list[RunnerLoader] = []
+
+    def _require_launch(self, what: str) -> None:
+        if not self._launched:
+            raise ConfigurationError(
+                f"{what} outside of a launch: there are no other ranks here yet\n"
+                "Do:     call it in run, or in the function that launch calls."
+            )
+
+    def _claim(self, *objects: Any) -> None:
+        for obj in objects:
+            if any(obj is known for known in self._claimed):
+                raise ConfigurationError(
+                    f"this {type(obj).__name__} has been set up already\nDo:     call setup once for each model."
+                )
+        self._claimed.extend(objects)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self.strategy.device
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the whole job."""
+        return self.strategy.comm().world_size if self._launched else self.strategy.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """This rank in the job, from 0."""
+        return self.strategy.comm().rank
+
+    @property
+    def local_rank(self) -> int:
+        """This rank on its machine, from 0."""
+        return self.strategy.local_rank
+
+    @property
+    def node_rank(self) -> int:
+        """This machine, from 0."""
+        environment = detect()
+        return 0 if environment is None else environment.node_rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self.global_rank == 0
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on rank 0 alone."""
+        if self.is_global_zero:
+            print(*args, **kwargs)  # noqa: T201
+
+    def to_device(self, obj: T) -> T:
+        """Return a model, a tensor or any tree of tensors on this rank's device; a model is moved in place."""
+        return obj.to(self.device) if isinstance(obj, nn.Module) else move(obj, self.device)
+
+    def seed_everything(self, seed: int, workers: bool = True) -> int:
+        """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.
+
+        Args:
+            seed: from 0 to 2³² - 1.
+            workers: let worker processes of loaders that are set up later draw other numbers on each rank.
+
+        Returns: the seed.
+
+        Raises:
+            InputTypeError: it is no such number.
+        """
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise InputTypeError(f"a seed is a whole number from 0 to 2**32 - 1, got {seed!r}")
+        self._seeded, self._seed_workers = seed, workers
+        seed_all(seed)
+        return seed
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a block in which operations are in the runner's precision, as they are in a model's call."""
+        return self.strategy.forward()
+
+    def barrier(self) -> None:
+        """Return once every rank is here."""
+        self._require_launch("barrier")
+        ops.barrier(comm=self.strategy.comm(), name="barrier")
+
+    def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
+        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see :func:`distmetrics.all_gather`."""
+        self._require_launch("all_gather")
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=self.strategy.comm())
+
+    def all_reduce(self, tree: T, op: str = "sum", *, weight: float | Tensor | None = None) -> T:
+        """Reduce a tree of tensors over all ranks.
+
+        Args:
+            tree: of equal shapes on all ranks.
+            op: "sum", "prod", "max", "min", or "mean".
+            weight: for a mean: the number of samples behind this rank's values; it has no default, since the
+                mean of ranks' means is the samples' only where all ranks have as many.
+
+        Raises:
+            InputError: another ``op``, or a mean without a weight; MismatchError: ranks disagree.
+        """
+        self._require_launch("all_reduce")
+        reduced: T = reduce_tree(tree, op, weight, self.strategy.comm())
+        return reduced
+
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        """Rank ``src``'s object on every rank: a tree of tensors, or anything that can be pickled.
+
+        What the other ranks pass does not count: None will do.
+
+        Raises:
+            InputError: there is no rank ``src``.
+            InputTypeError: the object can't be pickled (on every rank).
+        """
+        self._require_launch("broadcast")
+        received: T = broadcast_any(obj, src, self.device, self.strategy.comm())
+        return received
+
+    def sync_and_compute(self, metrics: Any) -> Any:
+        """The metrics' values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
+        self._require_launch("sync_and_compute")
+        return sync_and_compute(metrics, comm=self.strategy.comm())
+
+    def save(self, path: Any, content: Any) -> None:
+        """Write a checkpoint, on rank 0; every rank must call it, and all return once it is there.
+
+        The file is whole or not there. In ``content``, a model or optimizer that :meth:`setup` returned stands
+        for its whole state dict, gathered from all ranks where it is sharded.
+
+        Args:
+            path: where to; missing folders are made. As in ``torch.save``, the two may be given the other way
+                round.
+            content: what ``torch.save`` takes.
+
+        Raises:
+            InputTypeError: no path; DistmetricsError: it could not be written (on every rank, with the reason).
+        """
+        self._require_launch("save")
+        if not isinstance(path, str | Path):
+            path, content = content, path
+        if not isinstance(path, str | Path):
+            raise InputTypeError(f"save takes a path and a content, got no path but a {type(path).__name__}")
+        states = map_leaves(lambda leaf: leaf.state_dict() if isinstance(leaf, _STATEFUL) else leaf, content)
+        write_once(states, Path(path), self.strategy.comm())
+
+    def load(self, path: str | Path, *, weights_only: bool = True) -> Any:
+        """Read a checkpoint, on every rank, with tensors on the CPU.
+
+        Args:
+            path: what :meth:`save` has written.
+            weights_only: False also reads objects of any class: for files that you trust.
+        """
+        return torch.load(Path(path), map_location="cpu", weights_only=weights_only)
+
+
+_STATEFUL = (RunnerModule, RunnerOptimizer)
+
+
+def _supported(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags for ``resolve``: shorthands written out, and nothing that nobody has asked for.
+
+    Raises:
+        ConfigurationError: a flag that strategies do not have yet, or a shorthand besides what it stands for.
+    """
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    for short, accelerator in (("gpus", "gpu"), ("tpu_cores", "tpu")):
+        if short not in given:
+            continue
+        if "devices" in given or given.get("accelerator", accelerator) != accelerator:
+            raise ConfigurationError(
+                f"{short}= is short for devices= with accelerator={accelerator!r}\nDo:     say either."
+            )
+        given |= {"devices": given.pop(short), "accelerator": accelerator}
+    known = inspect.signature(resolve).parameters
+    if unknown := [name for name in given if name not in known]:
+        raise ConfigurationError(f"{', '.join(unknown)}: strategies have no such flag yet")
+    return {"devices": "auto", **given}

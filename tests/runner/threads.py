@@ -1,0 +1,62 @@
+"""A strategy for tests: ranks are threads, and gradients are averaged after each backward, as by DDP."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from distmetrics.collectives.ops import all_reduce, broadcast
+from distmetrics.comm.threads import ThreadWorld
+from distmetrics.strategies.base import Strategy
+
+
+class Threads(Strategy):
+    name = "threads"
+    isolated = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modules: list[nn.Module] = []
+        self.quiet = False
+
+    def bind(self, devices, accelerator):
+        self.devices = devices
+
+    def launch(self, fn, *args):
+        copies = [copy.deepcopy(args) for _ in range(self.devices)]
+        return ThreadWorld(self.devices).run(lambda comm: fn(*copies[comm.rank]))
+
+    def place(self, module):
+        super().place(module)
+        self._copy(dict(module.state_dict(keep_vars=True)))
+
+    def align(self, module):
+        self._copy(dict(module.named_buffers()))
+
+    @staticmethod
+    def _copy(tensors):
+        with torch.no_grad():
+            for name, value in broadcast(tensors).items():
+                tensors[name].copy_(value)
+
+    def prepare(self, module, optimizers):
+        self.modules.append(module)
+        return module, list(optimizers)
+
+    @contextmanager
+    def accumulate(self, step):
+        self.quiet = True
+        yield
+        self.quiet = False
+
+    def backward(self, loss):
+        super().backward(loss)
+        if self.quiet:
+            return
+        grads = [p.grad for module in self.modules for p in module.parameters() if p.grad is not None]
+        with torch.no_grad():
+            for grad, total in zip(grads, all_reduce(grads), strict=True):
+                grad.copy_(total / self.devices)
