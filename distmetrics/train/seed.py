@@ -58,7 +58,7 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
 def of_environment() -> int | None:
     """Return the seed of the last :func:`seed_everything`, here or in the process that started this one."""
     seed = os.environ.get(_SEED)
-    return None if seed is None else int(seed)
+    return int(seed) if seed else None
 
 
 def set_all(seed: int) -> None:
