@@ -4,23 +4,38 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.single import Single
-from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ProgressBar
+from distmetrics.train.callbacks import (
+    Callback,
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    ModelSummary,
+    ProgressBar,
+)
 from distmetrics.train.data import DataModule, EvaluationSampler, TrainingSampler
+from distmetrics.train.loggers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.train.module import Module
+from distmetrics.train.seed import seed_everything
 from distmetrics.train.trainer import Trainer
 
 __all__ = [
     "DDP",
+    "CSVLogger",
     "Callback",
     "DDPSpawn",
     "DataModule",
     "EarlyStopping",
     "EvaluationSampler",
+    "LearningRateMonitor",
+    "Logger",
     "ModelCheckpoint",
+    "ModelSummary",
     "Module",
     "ProgressBar",
     "Single",
     "Strategy",
+    "TensorBoardLogger",
     "Trainer",
     "TrainingSampler",
+    "seed_everything",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from distmetrics.collectives.ops import all_gather_object, all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.sampling import EvaluationSampler, TrainingSampler
+from distmetrics.train.hparams import WithHparams
 from distmetrics.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ __all__ = [
     "EvaluationSampler",
     "TrainingSampler",
     "agreed_batches",
+    "agreed_counts",
+    "check_not_empty",
     "limited",
     "move",
+    "with_last",
 ]
 
 T = TypeVar("T")
 Limit = int | float | None
 
 
-class DataModule:
+class DataModule(WithHparams):
     """The data of a task, apart from the model: override what the task has.
 
     Attributes:
@@ -48,8 +52,11 @@ class DataModule:
         """Called on every rank: make data sets here.
 
         Args:
-            stage: "fit", "validate" or "test".
+            stage: "fit", "validate", "test" or "predict".
         """
+
+    def teardown(self, stage: str) -> None:
+        """Called on every rank after ``stage``."""
 
     def train_dataloader(self) -> Any:
         """Return the loader to train on."""
@@ -62,6 +69,17 @@ class DataModule:
     def test_dataloader(self) -> Any:
         """Return the loader to test on, or a list of several."""
         return None
+
+    def predict_dataloader(self) -> Any:
+        """Return the loader to predict on, or a list of several."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the data."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
 
 
 def move(batch: T, device: torch.device) -> T:
@@ -99,26 +117,53 @@ def limited(loader: Any, limit: Limit, flag: str) -> int | None:
     if isinstance(limit, int):
         return limit
     try:
-        return int(limit * len(loader))
+        length = len(loader)
     except TypeError as error:
         raise ConfigurationError(
             f"{flag}={limit}: a {type(loader).__name__} has no length to take a part of"
         ) from error
+    if 0 < limit * length < 1:
+        raise ConfigurationError(f"{flag}={limit} of {length} batches is no batch\nDo:     say a number of batches.")
+    return int(limit * length)
 
 
-def agreed_batches(loader: Any, limit: int | None, comm: Communicator) -> Iterator[tuple[Any, int]]:
+def agreed_counts(loader: Any, limit: int | None, comm: Communicator) -> list[int | None]:
+    """Return how many batches each rank has, None for a rank that can't know; one exchange.
+
+    Raises:
+        ConfigurationError: no rank has any, and no limit says so (on every rank).
+    """
+    mine = _known_length(loader, limit)
+    counts = [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name="training batches")
+    if limit != 0 and all(count == 0 for count in counts):
+        raise ConfigurationError(
+            f"the training loader has length 0{'' if comm.world_size == 1 else ' on every rank'}\n"
+            "Likely: an empty data set, or fewer samples than a batch and drop_last=True.",
+            rank=comm.rank,
+        )
+    return counts
+
+
+def agreed_batches(
+    batches: Iterator[Any], counts: Sequence[int | None], comm: Communicator, *, start: int = 0
+) -> Iterator[tuple[Any, int]]:
     """Yield ``(batch, ranks)`` until no rank has a batch: this rank's or None, and how many ranks have one.
 
     Every rank gets the same number of pairs, however many batches it has, so that all take the same steps.
-    Where every rank knows its number beforehand, one exchange an epoch tells all; elsewhere each step asks.
+    Where every rank knows its number beforehand nothing more is exchanged; elsewhere each step asks.
+
+    Args:
+        batches: this rank's, from number ``start`` on.
+        counts: as :func:`agreed_counts` returned them.
+        comm: who takes part.
+        start: how many batches of the epoch are over.
     """
-    batches = iter(itertools.islice(loader, limit))
+    known = [count for count in counts if count is not None]
     if comm.world_size == 1:
         yield from ((batch, 1) for batch in batches)
         return
-    counts = all_gather_object(_known_length(loader, limit), comm=comm, name="training batches")
-    if all(count is not None for count in counts):
-        yield from _by_count(batches, counts, comm.rank)
+    if len(known) == len(counts):
+        yield from _by_count(batches, known, comm.rank, start)
         return
     nothing = object()
     while True:
@@ -129,8 +174,8 @@ def agreed_batches(loader: Any, limit: int | None, comm: Communicator) -> Iterat
         yield (None if batch is nothing else batch), int(ranks)
 
 
-def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int) -> Iterator[tuple[Any, int]]:
-    for step in range(max(counts)):
+def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int, start: int) -> Iterator[tuple[Any, int]]:
+    for step in range(start, max(counts)):
         batch = None
         if step < counts[rank]:
             try:
@@ -140,6 +185,35 @@ def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int) -> Itera
                     f"the training loader of rank {rank} has {step} batches, and its length says {counts[rank]}"
                 ) from None
         yield batch, sum(count > step for count in counts)
+
+
+def with_last(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
+    """Yield each item and whether it is the last, which needs a look ahead.
+
+    >>> list(with_last("ab"))
+    [('a', False), ('b', True)]
+    """
+    rest = iter(items)
+    for item in itertools.islice(rest, 1):
+        for following in rest:
+            yield item, False
+            item = following
+        yield item, True
+
+
+def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> None:
+    """Check that some rank has a batch of each loader; one exchange.
+
+    Raises:
+        ConfigurationError: no rank has (on every rank).
+    """
+    mine = [_known_length(loader, None) for loader in loaders]
+    ranks = [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name=f"{what} batches")
+    for index, counts in enumerate(zip(*ranks, strict=True)):
+        if all(count == 0 for count in counts):
+            which = f"{what} loader {index}" if len(loaders) > 1 else f"{what} loader"
+            everywhere = "" if comm.world_size == 1 else " on every rank"
+            raise ConfigurationError(f"the {which} has length 0{everywhere}", rank=comm.rank)
 
 
 def _known_length(loader: Any, limit: int | None) -> int | None:

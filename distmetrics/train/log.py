@@ -93,7 +93,13 @@ class _Sum:
         self.weight += weight
         if self.kind.reduce_fx == "mean":
             value = value * weight
-        self.total = value if self.total is None else _combine(self.kind.reduce_fx, self.total, value)
+        self.total = value if self.total is None else _combine(self.kind.reduce_fx, self.total.to(value.device), value)
+
+    def merge(self, total: Tensor | None, weight: float) -> None:
+        """Count another part, weighted already."""
+        self.weight += weight
+        if total is not None:
+            self.total = total if self.total is None else _combine(self.kind.reduce_fx, self.total, total)
 
     def record(self) -> _Record:
         return _Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight)
@@ -128,6 +134,19 @@ class EpochLog:
             )
         if value is not None:
             entry.add(value, weight)
+
+    def state(self) -> list[list[Any]]:
+        """Return what was logged so far, of plain types."""
+        return [
+            [*key, list(entry.kind), None if entry.total is None else entry.total.cpu(), entry.weight]
+            for key, entry in self._sums.items()
+        ]
+
+    def load(self, state: Iterable[Sequence[Any]]) -> None:
+        """Count what :meth:`state` returned, here or on another rank."""
+        for name, loader, kind, total, weight in state:
+            self.add(Key(name, loader), Kind(*kind))
+            self._sums[Key(name, loader)].merge(total, weight)
 
     def metrics(self) -> set[str]:
         """Return where the module holds the metric objects logged so far."""

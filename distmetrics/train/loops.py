@@ -1,72 +1,273 @@
-"""One epoch of training, and one evaluation."""
+"""One epoch of training: its steps, its updates, and the validations within it."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.collectives.ops import all_gather, any_true
+from distmetrics.errors import ConfigurationError, InputError, compose
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.sampling import set_epoch
-from distmetrics.train.data import Limit, agreed_batches, limited, move
-from distmetrics.train.logger import Logger, Stage
+from distmetrics.train import seed
+from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, with_last
+from distmetrics.train.evaluation import detached, evaluate, length
+from distmetrics.train.manual import manual_step
 from distmetrics.train.optimizers import Schedule
+from distmetrics.train.stage_log import StageLog
 
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Run", "evaluate", "train_epoch"]
+__all__ = ["Position", "Run", "run_epoch"]
+
+
+@dataclass
+class Position:
+    """Where in an epoch a fit is.
+
+    Attributes:
+        batches: steps that are over, on each rank.
+        pending: steps since the last update.
+        validated_at: ``batches`` at the epoch's last validation, None before the first.
+        epoch_is_over: whether all of the epoch is, its values included.
+    """
+
+    batches: int = 0
+    pending: int = 0
+    validated_at: int | None = None
+    epoch_is_over: bool = False
 
 
 @dataclass
 class Run:
-    """What a fit works with on this rank."""
+    """What a fit works with on this rank.
+
+    Attributes:
+        outputs: what the epoch's steps returned; kept for a module with ``training_epoch_end``.
+        log: the epoch's, while there is one.
+        begun: the states of random generators when the epoch's loader was opened: this process's, the loader's.
+        resumed: what to take up when the loader is open; from a checkpoint.
+    """
 
     module: Module
     step: TrainingStep
-    optimizer: Optimizer
+    optimizers: list[Optimizer]
     train_loader: Any
     val_loaders: Sequence[Any] = ()
     schedules: Sequence[Schedule] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    log: StageLog | None = None
+    begun: tuple[dict[str, Any], list[Tensor]] | None = None
+    resumed: Mapping[str, Any] | None = None
 
 
-def train_epoch(trainer: Trainer, run: Run, logger: Logger) -> None:
-    """Take this epoch's steps: as many as the rank with most batches has, on every rank."""
-    strategy, comm = trainer.strategy, trainer.strategy.comm()
-    set_epoch(run.train_loader, trainer.current_epoch)
+class Turn(NamedTuple):
+    """A step's place in the update that it belongs to.
+
+    Attributes:
+        steps: how many steps the update has.
+        ends: whether this is the last of them.
+    """
+
+    steps: int
+    ends: bool
+
+
+def run_epoch(trainer: Trainer, run: Run) -> None:
+    """Train one epoch, or the rest of one that a checkpoint was taken in, with its validations and its values."""
+    position, module = trainer.position, run.module
+    due = bool(run.val_loaders) and (trainer.current_epoch + 1) % trainer.check_val_every_n_epoch == 0
+    trainer.validated = due or not run.val_loaders
     limit = limited(run.train_loader, trainer.limit_train_batches, "limit_train_batches")
     trainer.num_batches = length(run.train_loader, limit)
-    for batch_idx, (batch, ranks) in enumerate(agreed_batches(run.train_loader, limit, comm)):
+    run.log = log = StageLog("train", trainer.strategy.comm(), module)
+    if run.resumed is not None:
+        log.load(run.resumed["logs"])
+    with trainer.logging(log):
+        if position.batches == 0:
+            if run.resumed is not None:
+                seed.set_states(run.resumed["rng"])
+            trainer.fresh_metrics.clear()
+            trainer.call("on_train_epoch_start")
+        _train(trainer, run, log, limit, due=due)
+        if hasattr(module, "training_epoch_end"):
+            end: Any = module.training_epoch_end
+            end(run.outputs)
+            run.outputs = []
+        trainer.call("on_train_epoch_end", callbacks=False)
+        trainer.note_epoch(log, log.close())
+    run.log, position.epoch_is_over = None, True
+    for schedule in run.schedules if module.automatic_optimization else ():
+        if trainer.validated or schedule.monitor is None or schedule.monitor in trainer.fresh_metrics:
+            schedule.step("epoch", trainer.current_epoch + 1, trainer.callback_metrics)
+    trainer.call("on_train_epoch_end", module=False)
+
+
+def _train(trainer: Trainer, run: Run, log: StageLog, limit: int | None, *, due: bool) -> None:
+    """Take this epoch's steps: as many as the rank with most batches has, on every rank."""
+    position, comm = trainer.position, trainer.strategy.comm()
+    counts = agreed_counts(run.train_loader, limit, comm)
+    total = None if None in counts else max(count for count in counts if count is not None)
+    every = validation_interval(trainer, total) if due else None
+    start = position.batches
+    batches = _opened(trainer, run, limit)
+    if every and start and start % every == 0 and position.validated_at != start:
+        _validate(trainer, run)  # the checkpoint was taken between the step and its validation
+    agreed = agreed_batches(batches, counts, comm, start=start)
+    for index, ((batch, ranks), turn) in enumerate(_in_turns(trainer, agreed, start, total), start=start):
+        if trainer.should_stop and position.validated_at == index:
+            break  # a validation within the epoch said so
         trainer.absent = comm.world_size - ranks
-        if batch is not None:
-            batch = strategy.convert(move(batch, strategy.device))
-            logger.begin_step(batch)
-        with strategy.forward():
-            loss = loss_of(run.step(batch, batch_idx))
-        logger.end_step()
-        logger.sync_step(everyone=trainer.absent == 0)
-        trainer.note_step(logger)
-        if loss is not None:
-            # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
-            loss = loss if trainer.absent == 0 else loss * (comm.world_size / ranks)
-            strategy.backward(loss)
-            strategy.update(run.module, run.optimizer, clip=trainer.gradient_clip_val)
-            trainer.global_step += 1
-            for schedule in run.schedules:
-                schedule.step("step", trainer.global_step, trainer.callback_metrics)
-        trainer.call("on_train_batch_end", batch_idx, module=False)
+        train_batch(trainer, run, log, batch, index, turn)
+        if every and position.batches % every == 0:
+            _validate(trainer, run)
         if 0 <= trainer.max_steps <= trainer.global_step:
             break
+    if due and every is None and position.validated_at != position.batches:
+        _validate(trainer, run)
+
+
+def _opened(trainer: Trainer, run: Run, limit: int | None) -> Iterator[Any]:
+    """Open the training loader, at the batch where a checkpoint was taken if there is one."""
+    skipped, saved = trainer.position.batches, run.resumed
+    set_epoch(run.train_loader, trainer.current_epoch)
+    if saved is not None:
+        seed.load_generators(run.train_loader, saved["loader_rng"])
+        if skipped:
+            seed.set_states(saved["epoch_rng"])
+    run.begun = seed.states(), seed.generator_states(run.train_loader)
+    batches = iter(itertools.islice(run.train_loader, limit))
+    for _ in range(skipped):
+        next(batches, None)
+    if saved is not None and skipped:
+        seed.set_states(saved["rng"])
+    run.resumed = None
+    return batches
+
+
+def _in_turns(
+    trainer: Trainer, agreed: Iterator[tuple[Any, int]], start: int, total: int | None
+) -> Iterator[tuple[tuple[Any, int], Turn]]:
+    """Yield each batch with its turn; without a length only the last batch can tell that it is."""
+    steps = trainer.accumulate_grad_batches
+    if total is None and steps > 1:
+        for index, (item, last) in enumerate(with_last(agreed), start=start):
+            yield item, Turn(steps, last or (index + 1) % steps == 0)
+        return
+    for index, item in enumerate(agreed, start=start):
+        size = steps if total is None else min(steps, total - index // steps * steps)
+        yield item, Turn(size, (index + 1) % steps == 0 or index + 1 == total)
+
+
+def validation_interval(trainer: Trainer, total: int | None) -> int | None:
+    """Return after how many steps to validate, or None for the end of the epoch.
+
+    Raises:
+        ConfigurationError: a part of an epoch without a length, or more steps than an epoch has.
+    """
+    interval = trainer.val_check_interval
+    if isinstance(interval, float):
+        if interval == 1.0:
+            return None
+        if total is None:
+            raise ConfigurationError(
+                f"val_check_interval={interval}: the training loader has no length to take a part of\n"
+                "Do:     say a number of steps, val_check_interval=100."
+            )
+        return max(1, int(total * interval))
+    if total is not None and interval > total:
+        raise ConfigurationError(
+            f"val_check_interval={interval}, and an epoch has {total} steps: there would be no validation\n"
+            "Do:     say a smaller number, or check_val_every_n_epoch=..."
+        )
+    return interval
+
+
+def _validate(trainer: Trainer, run: Run) -> None:
+    trainer.position.validated_at = trainer.position.batches
+    within = trainer.validates_within_epochs
+    evaluate(trainer, run.module, "validate", run.val_loaders, trainer.limit_val_batches)
+    if within:
+        trainer.should_stop = any_true(trainer.should_stop, comm=trainer.strategy.comm(), name="should_stop")
+
+
+def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: int, turn: Turn) -> None:
+    """Take one step, and the update if the step is its last."""
+    module, before = run.module, trainer.global_step
+    if batch is not None:
+        batch = trainer.strategy.convert(move(batch, trainer.strategy.device))
+        log.begin_step(batch)
+    trainer.call("on_train_batch_start", batch, index, module=batch is not None)
+    if module.automatic_optimization:
+        outputs = _automatic(trainer, run, batch, index, turn)
+    else:
+        outputs = _manual(trainer, run, batch, index)
+    outputs = detached(outputs)
+    if batch is not None:
+        trainer.call("on_train_batch_end", outputs, batch, index, callbacks=False)
+        if hasattr(module, "training_epoch_end"):
+            run.outputs.append(outputs)
+    log.end_step()
+    log.sync_step(everyone=trainer.absent == 0)
     trainer.absent = 0
+    trainer.note_step(log, updated=trainer.global_step > before)
+    if module.automatic_optimization and trainer.global_step > before:
+        for schedule in run.schedules:
+            schedule.step("step", trainer.global_step, trainer.callback_metrics)
+    trainer.position.batches = index + 1
+    trainer.call("on_train_batch_end", outputs, batch, index, module=False)
+
+
+def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -> Any:
+    strategy, position = trainer.strategy, trainer.position
+    with nullcontext() if turn.ends else strategy.accumulate(run.step):
+        with strategy.forward():
+            outputs = run.step(batch, index)
+            if batch is not None:
+                outputs = ended(run.module, "training_step_end", outputs)
+            loss = loss_of(outputs)
+        if trainer.terminate_on_nan:
+            _check_finite(trainer, loss, index)
+        if loss is not None:
+            ranks = trainer.world_size - trainer.absent
+            # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
+            weight = (trainer.world_size / ranks if trainer.absent else 1.0) / turn.steps
+            trainer.call("on_before_backward", loss)
+            strategy.backward(loss if weight == 1.0 else loss * weight)
+            trainer.call("on_after_backward")
+            position.pending += 1
+    if turn.ends and position.pending:
+        trainer.update(run.optimizers[0], clip=trainer.gradient_clip_val)
+        position.pending = 0
+    return outputs
+
+
+def _manual(trainer: Trainer, run: Run, batch: Any, index: int) -> Any:
+    if trainer.absent:
+        raise ConfigurationError(
+            f"{trainer.absent} of {trainer.world_size} ranks have no batch for step {index}, and the module's "
+            "optimization is manual: they can't know which steps its optimizers take\n"
+            "Do:     give every rank as many batches, drop_last=True or limit_train_batches=..., say.",
+            rank=trainer.global_rank,
+        )
+    with trainer.strategy.forward():
+        outputs = manual_step(run.step, run.module)(batch, index)
+        return ended(run.module, "training_step_end", outputs)
+
+
+def ended(module: Module, name: str, outputs: Any) -> Any:
+    """Return what the module's ``*_step_end`` makes of a step's outputs, or those."""
+    method = getattr(module, name, None)
+    return outputs if method is None else method(outputs)
 
 
 def loss_of(output: Any) -> Tensor | None:
@@ -86,86 +287,17 @@ def loss_of(output: Any) -> Tensor | None:
     return loss
 
 
-def evaluate(
-    trainer: Trainer, module: Module, stage: Stage, loaders: Sequence[Any], limit: Limit, *, record: bool = True
-) -> list[dict[str, float]]:
-    """Evaluate the module on each loader; return one dict of the logged values for each.
-
-    Args:
-        trainer: whose hooks and callbacks are called.
-        module: what to evaluate.
-        stage: "validate" or "test".
-        loaders: this rank's; other ranks may have other numbers of batches.
-        limit: a number of batches of each loader on this rank, a fraction, or None.
-        record: False forgets what is logged, and calls no callback.
-    """
-    name = "validation" if stage == "validate" else "test"
-    flag = "limit_val_batches" if stage == "validate" else "limit_test_batches"
-    limits = [limited(loader, limit, flag) for loader in loaders]
-    counts = [length(loader, count) for loader, count in zip(loaders, limits, strict=True)]
-    trainer.num_batches = None if None in counts else sum(count for count in counts if count is not None)
-    trainer.strategy.align(module)
-    logger = Logger(stage, trainer.strategy.comm(), module, loaders=len(loaders))
-    with evaluating(module), trainer.logging(logger):
-        trainer.call(f"on_{name}_epoch_start", callbacks=record)
-        for index, (loader, count) in enumerate(zip(loaders, limits, strict=True)):
-            step = functools.partial(_evaluation_step, trainer, module, logger, index if len(loaders) > 1 else None)
-            for batch_idx, batch in enumerate(itertools.islice(loader, count)):
-                step(batch, batch_idx)
-                if record:
-                    trainer.call(f"on_{name}_batch_end", batch_idx, module=False)
-        trainer.call(f"on_{name}_epoch_end", callbacks=False)
-        if not record:
-            logger.discard()
-            return []
-        logged = logger.close()
-    trainer.note_epoch(logger, logged)
-    trainer.call(f"on_{name}_epoch_end", module=False)
-    return [
-        {key.label: float(value) for key, value in logged.values.items() if key.loader in (-1, index)}
-        for index in range(len(loaders))
-    ]
-
-
-def _evaluation_step(
-    trainer: Trainer, module: Module, logger: Logger, loader: int | None, batch: Any, batch_idx: int
-) -> None:
-    moved = trainer.strategy.convert(move(batch, trainer.strategy.device))
-    step = trainer.strategy.evaluator(module, "validation_step" if logger.stage == "validate" else "test_step")
-    logger.begin_step(moved, loader or 0)
-    with trainer.strategy.forward():
-        step(moved, batch_idx, *(() if loader is None else (loader,)))
-    logger.end_step()
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module into eval mode without gradients; afterwards every submodule is in the mode it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-def length(loader: Any, limit: int | None) -> int | None:
-    """Return the number of batches, or None if that is not known."""
-    try:
-        count = len(loader)
-    except TypeError:
-        return limit
-    return count if limit is None else min(count, limit)
-
-
-def require(module: Module, base: type, *methods: str) -> None:
-    """Check that the module overrides ``methods``.
-
-    Raises:
-        ConfigurationError: one is missing.
-    """
-    missing = [name for name in methods if getattr(type(module), name) is getattr(base, name)]
-    if missing:
-        raise ConfigurationError(f"{type(module).__name__} has no {' and no '.join(missing)}")
+def _check_finite(trainer: Trainer, loss: Tensor | None, index: int) -> None:
+    """Refuse a loss that is no number on some rank, on every rank; one exchange a step."""
+    value = torch.zeros(()) if loss is None else loss.detach().float().reshape(()).cpu()
+    losses = all_gather(value, comm=trainer.strategy.comm(), name="loss").tolist()
+    if all(abs(value) < float("inf") for value in losses):
+        return
+    text = compose(
+        f"the loss is not finite in step {index} of epoch {trainer.current_epoch}",
+        {rank: f"loss {value:.6g}" for rank, value in enumerate(losses)},
+        notes=["The step's update was not made."],
+        likely="a learning rate that is too high, a logarithm or a root of 0, or NaN in the batch.",
+        do="look at that batch; Trainer(detect_anomaly=True) names the operation that made it.",
+    )
+    raise InputError(text, rank=trainer.global_rank)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import nn
 
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError
+from distmetrics.train.files import load_checkpoint
+from distmetrics.train.hooks import Hooks
+from distmetrics.train.hparams import WithHparams, made
 from distmetrics.train.log import ReduceFx
-from distmetrics.train.logger import Options, is_metric
+from distmetrics.train.manual import ManualOptimization
+from distmetrics.train.stage_log import Options, is_metric
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
@@ -21,11 +26,16 @@ __all__ = ["Module"]
 T = TypeVar("T")
 
 
-class Module(nn.Module):
+class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
     """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
 
     Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and ``test_step`` to
-    evaluate, and any of the ``on_*`` hooks. Nothing in it says on how many devices it runs.
+    evaluate, ``predict_step`` to predict, and any of the hooks of :class:`~distmetrics.train.hooks.Hooks`.
+    Nothing in it says on how many devices it runs.
+
+    A method ``training_step_end(outputs)`` gets what ``training_step`` returned, under every strategy; where one
+    process splits a batch over devices, what all of them returned, joined. What it returns counts.
+    ``validation_step_end`` and ``test_step_end`` likewise.
 
     >>> from distmetrics.train import Trainer
     >>> class Line(Module):
@@ -80,37 +90,50 @@ class Module(nn.Module):
         """Evaluate a batch and log; with several loaders the third argument is ``dataloader_idx``."""
         raise ConfigurationError(f"{type(self).__name__} has no test_step")
 
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """Return the predictions for a batch; by default what the module returns when called with it."""
+        return self(batch)
+
     def configure_optimizers(self) -> Any:
         """Return an optimizer, ``([optimizer], [scheduler])``, or ``{"optimizer": ..., "lr_scheduler": ...}``.
 
         A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}`` says
-        otherwise.
+        otherwise. Several optimizers, or a list of such dicts, need ``self.automatic_optimization = False``.
         """
         raise ConfigurationError(f"{type(self).__name__} has no configure_optimizers")
 
-    def on_fit_start(self) -> None:
-        """Called on every rank before training."""
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path,
+        *,
+        map_location: Any = "cpu",
+        strict: bool = True,
+        weights_only: bool = True,
+        **arguments: Any,
+    ) -> Self:
+        """Make the module that a checkpoint was saved of, with its hyperparameters and weights.
 
-    def on_fit_end(self) -> None:
-        """Called on every rank after training."""
+        Args:
+            checkpoint_path: the file.
+            map_location: the device of the weights.
+            strict: whether names of weights must match.
+            weights_only: False also unpickles objects of any class: only for files that you trust.
+            arguments: of ``__init__``, in the place of those saved or beside them.
 
-    def on_train_epoch_start(self) -> None:
-        """Called before the first step of an epoch."""
+        Raises:
+            ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
+        """
+        content = load_checkpoint(checkpoint_path, map_location=map_location, weights_only=weights_only)
+        module = made(cls, content.get("hyper_parameters", {}), arguments)
+        module.on_load_checkpoint(content)
+        module.load_state_dict(content["state_dict"], strict=strict)
+        return module
 
-    def on_train_epoch_end(self) -> None:
-        """Called after the last step of an epoch and its validation; values may be logged."""
-
-    def on_validation_epoch_start(self) -> None:
-        """Called before the first validation step."""
-
-    def on_validation_epoch_end(self) -> None:
-        """Called after the last validation step, on every rank; values may be logged."""
-
-    def on_test_epoch_start(self) -> None:
-        """Called before the first test step."""
-
-    def on_test_epoch_end(self) -> None:
-        """Called after the last test step, on every rank; values may be logged."""
+    @property
+    def logger(self) -> Any:
+        """The trainer's first logger, or None."""
+        return self.trainer.logger
 
     @property
     def device(self) -> torch.device:
@@ -147,6 +170,7 @@ class Module(nn.Module):
         rank_zero_only: bool = False,
         batch_size: int | None = None,
         reduce_fx: ReduceFx = "mean",
+        logger: bool = True,
     ) -> None:
         """Log a number, or a metric object that computes one at the end of the epoch.
 
@@ -172,6 +196,7 @@ class Module(nn.Module):
             batch_size: weight of the value in a mean; default the first dimension of the batch's tensors.
                 Outside a step every rank weighs 1.
             reduce_fx: "mean", "sum", "max" or "min".
+            logger: False keeps the value from the trainer's loggers.
 
         Raises:
             InputError: more than one element, or no batch size to be found.
@@ -186,6 +211,7 @@ class Module(nn.Module):
             batch_size=batch_size,
             reduce_fx=reduce_fx,
             prog_bar=prog_bar,
+            logger=logger,
         )
         self.trainer.logger_in_force(name).log(name, value, options)
 

@@ -15,10 +15,7 @@ from distmetrics.errors import ConfigurationError
 __all__ = ["Schedule", "configured"]
 
 Interval = Literal["epoch", "step"]
-_FORMS = (
-    "Do:     return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}; "
-    "exactly one optimizer."
-)
+_FORMS = "Do:     return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
 
 
 @dataclass
@@ -30,12 +27,14 @@ class Schedule:
         interval: after each "epoch" or each optimizer "step".
         frequency: every how many of those.
         monitor: the logged value that ``ReduceLROnPlateau`` wants.
+        name: what ``LearningRateMonitor`` calls it.
     """
 
     scheduler: Any
     interval: Interval = "epoch"
     frequency: int = 1
     monitor: str | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if self.interval not in ("epoch", "step"):
@@ -63,17 +62,27 @@ class Schedule:
             raise ConfigurationError(f"the scheduler watches {self.monitor!r}, and logged values are: {known}")
 
 
-def configured(returned: Any) -> tuple[Optimizer, list[Schedule]]:
+def configured(returned: Any, *, automatic: bool = True) -> tuple[list[Optimizer], list[Schedule]]:
     """Read what ``configure_optimizers`` returned.
 
+    Args:
+        returned: that.
+        automatic: whether the trainer steps the optimizer; then there must be one.
+
     Raises:
-        ConfigurationError: a form that we don't know, or not exactly one optimizer.
+        ConfigurationError: a form that we don't know, or several optimizers that the trainer is to step.
     """
     optimizers, schedulers = _split(returned)
-    if len(optimizers) != 1 or not isinstance(optimizers[0], Optimizer):
-        kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
+    kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
+    if not optimizers or not all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
         raise ConfigurationError(f"configure_optimizers returned {kinds} for optimizers\n{_FORMS}")
-    return optimizers[0], [_schedule(scheduler) for scheduler in schedulers]
+    if automatic and len(optimizers) > 1:
+        raise ConfigurationError(
+            f"configure_optimizers returned {kinds}: several optimizers, and nothing says which one steps when\n"
+            "Do:     set self.automatic_optimization = False in __init__; in training_step call zero_grad() and "
+            "step() of each of self.optimizers(), and self.manual_backward(loss)."
+        )
+    return optimizers, [_schedule(scheduler) for scheduler in schedulers]
 
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
@@ -82,7 +91,10 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
             raise ConfigurationError(f"configure_optimizers returned a dict without 'optimizer'\n{_FORMS}")
         scheduler = returned.get("lr_scheduler")
         return [returned["optimizer"]], [] if scheduler is None else [scheduler]
-    if isinstance(returned, tuple) and len(returned) == 2:
+    if isinstance(returned, list | tuple) and returned and all(isinstance(item, Mapping) for item in returned):
+        parts = [_split(item) for item in returned]
+        return [item for part, _ in parts for item in part], [item for _, part in parts for item in part]
+    if isinstance(returned, tuple) and len(returned) == 2 and not isinstance(returned[1], Optimizer):
         return _listed(returned[0]), _listed(returned[1])
     return _listed(returned), []
 
@@ -94,9 +106,9 @@ def _listed(value: Any) -> list[Any]:
 def _schedule(scheduler: Any) -> Schedule:
     if not isinstance(scheduler, Mapping):
         return Schedule(scheduler)
-    unknown = set(scheduler) - {"scheduler", "interval", "frequency", "monitor"}
+    unknown = set(scheduler) - {"scheduler", "interval", "frequency", "monitor", "name"}
     if "scheduler" not in scheduler or unknown:
         raise ConfigurationError(
-            f"a scheduler's dict has the keys scheduler, interval, frequency and monitor, got {sorted(scheduler)}"
+            f"a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, got {sorted(scheduler)}"
         )
     return Schedule(**scheduler)

@@ -12,16 +12,17 @@ from distmetrics.train.data import DataModule
 
 __all__ = ["Call", "Sources"]
 
-Call = Literal["fit", "validate", "test"]
+Call = Literal["fit", "validate", "test", "predict"]
 
 
 @dataclass
 class Sources:
-    """What the user passed to ``fit``, ``validate`` or ``test``."""
+    """What the user passed to ``fit``, ``validate``, ``test`` or ``predict``."""
 
     train_dataloaders: Any = None
     val_dataloaders: Any = None
     test_dataloaders: Any = None
+    predict_dataloaders: Any = None
     datamodule: DataModule | None = None
 
     @classmethod
@@ -39,6 +40,8 @@ class Sources:
             return cls(train_dataloaders=first, val_dataloaders=val, datamodule=datamodule)
         if call == "validate":
             return cls(val_dataloaders=first, datamodule=datamodule)
+        if call == "predict":
+            return cls(predict_dataloaders=first, datamodule=datamodule)
         return cls(test_dataloaders=first, datamodule=datamodule)
 
     def train(self, module: Any) -> Any:
@@ -62,6 +65,10 @@ class Sources:
     def test(self, module: Any) -> list[Any]:
         """Return the loaders to test on."""
         return _several(self._find(self.test_dataloaders, "test_dataloader", module))
+
+    def predict(self, module: Any) -> list[Any]:
+        """Return the loaders to predict on."""
+        return _several(self._find(self.predict_dataloaders, "predict_dataloader", module))
 
     def _find(self, given: Any, method: str, module: Any) -> Any:
         if given is not None:

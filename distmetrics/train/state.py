@@ -7,16 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.data import DataModule
+from distmetrics.train.files import write
 from distmetrics.train.log import Logged
-from distmetrics.train.logger import Logger
-from distmetrics.train.loops import Run
+from distmetrics.train.loggers.base import Logger
+from distmetrics.train.loops import Position, Run
+from distmetrics.train.manual import is_wrapped, share_gradients
 from distmetrics.train.module import Module
-from distmetrics.train.snapshot import checkpoint, write
+from distmetrics.train.optimizers import Schedule
+from distmetrics.train.resume import checkpoint
+from distmetrics.train.stage_log import Stage, StageLog
 
 __all__ = ["TrainerState"]
 
@@ -35,9 +43,18 @@ _PROGRESS = (
 class TrainerState:
     """The part of a trainer that changes; see :class:`~distmetrics.train.Trainer` for the attributes."""
 
-    def __init__(self, strategy: Strategy, callbacks: Sequence[Callback]) -> None:
+    default_root_dir: Path
+
+    def __init__(self, strategy: Strategy, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> None:
         self.strategy = strategy
         self.callbacks = list(callbacks)
+        self.loggers = list(loggers)
+        self.log_every_n_steps = 50
+        self.val_check_interval: int | float = 1.0
+        self.position = Position()
+        self.is_resumed = False  # whether the fit under way goes on from a checkpoint
+        self.sanity_checking = False
+        self.validation_metrics: set[str] = set()
         self.callback_metrics: dict[str, Tensor] = {}
         self.logged_metrics: dict[str, Tensor] = {}
         self.local_metrics: set[str] = set()
@@ -48,12 +65,14 @@ class TrainerState:
         self.validated = False  # whether the epoch's values of validation are there, or there will be none
         self.num_batches: int | None = None  # of the loop under way on this rank; None where not known
         self.absent = 0  # ranks without a batch in the training step under way
-        self._logger: Logger | None = None
+        self.datamodule: DataModule | None = None
+        self._logger: StageLog | None = None
         self._module: Module | None = None
         self._run: Run | None = None
+        self._saves: list[tuple[Sequence[Path], Sequence[Path]]] | None = None  # put off until a hook is over
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_logger": None, "_module": None, "_run": None}
+        return vars(self) | {"_logger": None, "_module": None, "_run": None, "_saves": None, "datamodule": None}
 
     @property
     def world_size(self) -> int:
@@ -77,29 +96,101 @@ class TrainerState:
         shown = self.logged_metrics.items()
         return {name: value for name, value in shown if name in labels or name.removesuffix("_step") in labels}
 
-    def save_checkpoint(self, *paths: str | Path) -> None:
+    @property
+    def logger(self) -> Logger | None:
+        """The first logger, if there is one."""
+        return self.loggers[0] if self.loggers else None
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the fit under way; none outside of one."""
+        return [] if self._run is None else self._run.optimizers
+
+    @property
+    def schedules(self) -> Sequence[Schedule]:
+        """The learning-rate schedulers of the fit under way, and when they step."""
+        return () if self._run is None else self._run.schedules
+
+    @property
+    def validates_within_epochs(self) -> bool:
+        """Whether there may be several validations in an epoch of the fit under way."""
+        return self._run is not None and bool(self._run.val_loaders) and self.val_check_interval != 1.0
+
+    def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
         """Write a checkpoint of the fit under way to each path; every rank must call it, rank 0 writes.
+
+        Called by a callback it is written when all callbacks have had their turn, so that it holds what they
+        have noted.
+
+        Args:
+            paths: where to.
+            drop: files to remove when the others are there.
 
         Raises:
             ConfigurationError: no fit is under way.
         """
         if self._run is None:
             raise ConfigurationError("there is nothing to save: no fit is under way")
+        save = ([Path(path) for path in paths], [Path(path) for path in drop])
+        if self._saves is None:
+            self._save([save])
+        else:
+            self._saves.append(save)
+
+    def _save(self, saves: Sequence[tuple[Sequence[Path], Sequence[Path]]]) -> None:
+        assert self._run is not None
         content = checkpoint(self, self._run)
         if self.is_global_zero:
-            for path in paths:
-                write(content, Path(path))
+            for path in dict.fromkeys(path for paths, _ in saves for path in paths):
+                write(content, path)
+            for path in (path for _, dropped in saves for path in dropped):
+                path.unlink(missing_ok=True)
+        barrier(comm=self.strategy.comm(), name="checkpoint")
 
     def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
-        """Call the module's hook, then the callbacks'; those about a batch are callbacks' alone."""
+        """Call the module's hook, then the callbacks', then write the checkpoints that these asked for."""
         assert self._module is not None
         if module:
             getattr(self._module, hook)(*args)
-        for callback in self.callbacks if callbacks else ():
-            getattr(callback, hook)(self, self._module, *args)
+        if not callbacks:
+            return
+        outer, self._saves = self._saves, []
+        try:
+            for callback in self.callbacks:
+                getattr(callback, hook)(self, self._module, *args)
+            wanted = self._saves
+        finally:
+            self._saves = outer
+        if wanted:
+            self._save(wanted)
+
+    def update(self, optimizer: Optimizer, *, clip: float | None = None) -> None:
+        """Let an optimizer step with the gradients that are there, and clear them."""
+        assert self._module is not None
+        self.call("on_before_optimizer_step", optimizer)
+        self.strategy.update(self._module, optimizer, clip=clip)
+        self.global_step += 1
+
+    def manual_backward(self, loss: Tensor) -> None:
+        """Compute gradients in a step that does so itself."""
+        assert self._run is not None
+        self.call("on_before_backward", loss)
+        self.strategy.backward(loss)
+        if is_wrapped(self._run.step):
+            share_gradients(self._run.module, self.strategy.comm())
+        self.call("on_after_backward")
 
     @contextmanager
-    def logging(self, logger: Logger) -> Iterator[None]:
+    def counting(self, batches: int | None) -> Iterator[None]:
+        """Let ``num_batches`` be that of an evaluation inside the block."""
+        outer, self.num_batches = self.num_batches, batches
+        try:
+            yield
+        finally:
+            self.num_batches = outer
+
+    @contextmanager
+    def logging(self, logger: StageLog) -> Iterator[None]:
         """Let ``self.log`` of the module go to ``logger`` inside the block."""
         outer, self._logger = self._logger, logger
         try:
@@ -107,7 +198,7 @@ class TrainerState:
         finally:
             self._logger = outer
 
-    def logger_in_force(self, name: str) -> Logger:
+    def logger_in_force(self, name: str) -> StageLog:
         """Return where a value goes that is logged now.
 
         Raises:
@@ -135,19 +226,39 @@ class TrainerState:
                 rank=self.global_rank,
             )
 
-    def note_step(self, logger: Logger) -> None:
-        """Make a training step's values known."""
-        self._note(logger.step_values, logger.step_local)
+    def note_step(self, log: StageLog, *, updated: bool = True) -> None:
+        """Make a training step's values known; loggers hear of each ``log_every_n_steps``-th step."""
+        self._note(log.step_values, log.step_local)
+        if updated and self.loggers and self.global_step % self.log_every_n_steps == 0:
+            self._publish(log.step_values, log.unlogged)
 
-    def note_epoch(self, logger: Logger, logged: Logged) -> None:
+    def note_epoch(self, log: StageLog, logged: Logged, *, stage: Stage = "train") -> None:
         """Make an epoch's values known."""
         forked = {key: key._replace(name=f"{key.name}_epoch") for key in logged.forked & logged.values.keys()}
         values = logged.values | {alias: logged.values[key] for key, alias in forked.items()}
         local = logged.local | {alias for key, alias in forked.items() if key in logged.local}
         labelled = {key.label: value for key, value in values.items()}
-        self._note(logger.step_values, logger.step_local)
+        self._note(log.step_values, log.step_local)
         self._note(labelled, {key.label for key in local})
         self.fresh_metrics |= labelled.keys()
+        if stage == "validate":
+            self.validation_metrics = set(labelled)
+        hidden = {key.label for key in forked}  # known as name_epoch
+        self._publish({name: value for name, value in labelled.items() if name not in hidden}, log.unlogged)
+
+    def log_values(self, values: Mapping[str, float]) -> None:
+        """Make numbers known that are the same on every rank, and give them to the loggers."""
+        self._note({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}, set())
+        self._publish({name: self.logged_metrics[name] for name in values}, set())
+
+    def _publish(self, values: Mapping[str, Tensor], unlogged: set[str]) -> None:
+        """Give the loggers values, on rank 0 alone."""
+        if not (self.loggers and self.is_global_zero):
+            return
+        hidden = unlogged | {f"{name}{end}" for name in unlogged for end in ("_step", "_epoch")}
+        numbers = {name: float(value) for name, value in values.items() if name not in hidden}
+        for logger in self.loggers if numbers else ():
+            logger.log_metrics({**numbers, "epoch": float(self.current_epoch)}, self.global_step)
 
     def _note(self, values: Mapping[str, Tensor], local: set[str]) -> None:
         self.logged_metrics.update(values)

@@ -1,34 +1,32 @@
-"""The trainer: flags, the loop, and what a run leaves behind."""
+"""The trainer: flags, and the four things that it does."""
 
 from __future__ import annotations
 
-import random
-import sys
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from distmetrics.collectives.ops import any_true, barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Devices, Strategy, resolve
 from distmetrics.strategies.devices import one_flag
-from distmetrics.train.callbacks import Callback, ModelCheckpoint, ProgressBar
+from distmetrics.train import flags
+from distmetrics.train.callbacks import Callback
 from distmetrics.train.data import DataModule, Limit
-from distmetrics.train.logger import Logger
-from distmetrics.train.loops import Run, evaluate, require, train_epoch
+from distmetrics.train.evaluation import require
+from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
-from distmetrics.train.optimizers import configured
+from distmetrics.train.session import Session, Start
+from distmetrics.train.signatures import check_callbacks, check_module
 from distmetrics.train.snapshot import Snapshot
 from distmetrics.train.sources import Call, Sources
-from distmetrics.train.state import TrainerState
+from distmetrics.train.tables import show_results
 
 __all__ = ["Trainer"]
 
 
-class Trainer(TrainerState):
+class Trainer(Session):
     """Trains and evaluates a :class:`Module`, on one device or many.
 
     Args:
@@ -50,13 +48,29 @@ class Trainer(TrainerState):
             1.0).
         limit_val_batches: likewise, of each validation loader on each rank.
         limit_test_batches: likewise, of each test loader on each rank.
-        check_val_every_n_epoch: validate after every n-th epoch.
-        num_sanity_val_steps: before training, run so many batches of validation and forget what they log.
+        limit_predict_batches: likewise, of each loader to predict on, on each rank.
+        val_check_interval: validate after so many steps of an epoch, or after each such fraction of it (a
+            float); 1.0 is its end.
+        check_val_every_n_epoch: validate in every n-th epoch.
+        num_sanity_val_steps: before training, run so many batches of validation, -1 all, and forget what they
+            did: logged values, metric states and random numbers stay as they were.
+        accumulate_grad_batches: step the optimizer once for so many batches, with the mean of their gradients;
+            at the end of an epoch for those that are left.
+        gradient_clip_val: clip the norm of the gradients to this.
         callbacks: called in their order, those that save checkpoints last.
+        logger: loggers, or True for a ``CSVLogger`` in ``default_root_dir``.
+        log_every_n_steps: loggers get the values of each so-manieth step; values of epochs always.
         default_root_dir: where files go; default the current folder.
         enable_progress_bar: None shows it where rich is installed and standard error is a terminal.
-        gradient_clip_val: clip the norm of the gradients to this.
-        seed: of all random generators (plus the rank), and of the order of the training samples.
+        enable_model_summary: a table of the module before a fit; None likewise.
+        enable_checkpointing: True adds a ``ModelCheckpoint`` if callbacks have none; False refuses one.
+        fast_dev_run: True runs one batch of everything, a number so many, without loggers and checkpoints: to
+            see whether a program runs.
+        seed: of all random generators (plus the rank), and of the order of the training samples; default that
+            of :func:`seed_everything`, where it was called.
+        deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
+        detect_anomaly: let autograd name the operation that made a NaN; slow.
+        terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
         use_distributed_sampler: deal out the samples of every loader to the ranks; False uses loaders as
             they are.
 
@@ -67,7 +81,10 @@ class Trainer(TrainerState):
         fresh_metrics: the names logged for the latest epoch.
         current_epoch: epochs completed; in an epoch its number, from 0.
         global_step: optimizer steps taken.
-        should_stop: set it, on any rank, to end training with the epoch.
+        should_stop: set it, on any rank, to end training with the epoch, or with the next validation in it.
+
+    Raises:
+        ConfigurationError: flags that contradict each other, or a flag of older guides.
     """
 
     def __init__(
@@ -86,18 +103,30 @@ class Trainer(TrainerState):
         limit_train_batches: Limit = None,
         limit_val_batches: Limit = None,
         limit_test_batches: Limit = None,
+        limit_predict_batches: Limit = None,
+        val_check_interval: int | float = 1.0,
         check_val_every_n_epoch: int = 1,
         num_sanity_val_steps: int = 0,
-        callbacks: Sequence[Callback] = (),
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: float | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        logger: Logger | Sequence[Logger] | bool | None = None,
+        log_every_n_steps: int = 50,
         default_root_dir: str | Path | None = None,
         enable_progress_bar: bool | None = None,
-        gradient_clip_val: float | None = None,
+        enable_model_summary: bool | None = None,
+        enable_checkpointing: bool | None = None,
+        fast_dev_run: bool | int = False,
         seed: int | None = None,
+        deterministic: bool | str = False,
+        detect_anomaly: bool = False,
+        terminate_on_nan: bool = False,
         use_distributed_sampler: bool = True,
+        **unknown: Any,
     ) -> None:
+        flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters)
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-        if check_val_every_n_epoch < 1:
-            raise ConfigurationError(f"check_val_every_n_epoch must be positive, got {check_val_every_n_epoch}")
+        self.default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
         super().__init__(
             resolve(
                 strategy,
@@ -107,19 +136,34 @@ class Trainer(TrainerState):
                 precision=precision,
                 plugins=plugins,
             ),
-            _ordered(callbacks, enable_progress_bar),
+            flags.ordered(
+                callbacks,
+                progress_bar=enable_progress_bar,
+                summary=enable_model_summary,
+                checkpointing=enable_checkpointing,
+            ),
+            flags.loggers_of(logger, self.default_root_dir),
         )
         self.max_epochs = max_epochs
         self.max_steps = max_steps
         self.limit_train_batches = limit_train_batches
         self.limit_val_batches = limit_val_batches
         self.limit_test_batches = limit_test_batches
+        self.limit_predict_batches = limit_predict_batches
+        self.val_check_interval = val_check_interval
         self.check_val_every_n_epoch = check_val_every_n_epoch
         self.num_sanity_val_steps = num_sanity_val_steps
-        self.default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
+        self.accumulate_grad_batches = accumulate_grad_batches
         self.gradient_clip_val = gradient_clip_val
+        self.log_every_n_steps = log_every_n_steps
         self.seed = seed
+        self.deterministic = deterministic
+        self.detect_anomaly = detect_anomaly
+        self.terminate_on_nan = terminate_on_nan
         self.use_distributed_sampler = use_distributed_sampler
+        if fast_dev_run:
+            flags.fast(self, fast_dev_run)
+        flags.check(self)
 
     def fit(
         self,
@@ -128,14 +172,20 @@ class Trainer(TrainerState):
         val_dataloaders: Any = None,
         *,
         datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
     ) -> None:
-        """Train the module, from epoch 0, and validate it after each epoch if there is data for that.
+        """Train the module, and validate it after each epoch if there is data for that.
 
         Args:
             module: what to train; afterwards it has the trained weights, whatever the strategy.
             train_dataloaders: a loader, or a data module. Its batch size is each rank's.
             val_dataloaders: a loader or a list of several.
             datamodule: the data, in the place of loaders.
+            ckpt_path: go on from this checkpoint as if nothing had happened; "last" is the one that a
+                ``ModelCheckpoint`` wrote last, and starts from epoch 0 if there is none; "best" its best.
+            weights_only: False also unpickles objects of any class from the checkpoint: only for files that you
+                trust.
 
         Raises:
             ConfigurationError: flags, module or data do not fit together.
@@ -144,10 +194,18 @@ class Trainer(TrainerState):
         require(module, Module, "training_step", "configure_optimizers")
         if self.max_epochs is None and self.max_steps < 0:
             raise ConfigurationError("the trainer has no end\nDo:     say max_epochs=... or max_steps=....")
-        self._launch("fit", module, Sources.of("fit", train_dataloaders, val_dataloaders, datamodule))
+        data = Sources.of("fit", train_dataloaders, val_dataloaders, datamodule)
+        self._launch("fit", module, data, Start(ckpt_path, weights_only))
 
     def validate(
-        self, module: Module, dataloaders: Any = None, *, datamodule: DataModule | None = None
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+        verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``validation_step``, every sample once.
 
@@ -155,145 +213,89 @@ class Trainer(TrainerState):
             module: what to evaluate.
             dataloaders: a loader, a list of several, or a data module.
             datamodule: the data, in the place of loaders.
+            ckpt_path: first give the module the weights of this checkpoint; "best" or "last" is one that a
+                ``ModelCheckpoint`` of this trainer wrote.
+            weights_only: as for :meth:`fit`.
+            verbose: print a table of the results on rank 0; None prints it where rich is installed and standard
+                output is a terminal.
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
         require(module, Module, "validation_step")
-        return self._launch("validate", module, Sources.of("validate", dataloaders, None, datamodule))
+        data = Sources.of("validate", dataloaders, None, datamodule)
+        results: list[dict[str, float]] = self._launch("validate", module, data, Start(ckpt_path, weights_only))
+        show_results(self, "validate", results, verbose)
+        return results
 
     def test(
-        self, module: Module, dataloaders: Any = None, *, datamodule: DataModule | None = None
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+        verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
         require(module, Module, "test_step")
-        return self._launch("test", module, Sources.of("test", dataloaders, None, datamodule))
+        data = Sources.of("test", dataloaders, None, datamodule)
+        results: list[dict[str, float]] = self._launch("test", module, data, Start(ckpt_path, weights_only))
+        show_results(self, "test", results, verbose)
+        return results
 
-    def _launch(self, call: Call, module: Module, data: Sources) -> list[dict[str, float]]:
-        outcome = self.strategy.launch(run_on_rank, self, module, data, call)
+    def predict(
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+        return_predictions: bool = True,
+    ) -> list[Any] | None:
+        """Return what the module's ``predict_step`` returns for each batch, in the order of the data.
+
+        Every rank gets the predictions of all, on the CPU. Each sample is predicted once; batches are those of
+        the ranks' parts, so their bounds depend on the number of ranks, and their samples in a row do not. A
+        rank without data takes part.
+
+        Args:
+            module: what to predict with.
+            dataloaders: a loader, a list of several, or a data module.
+            datamodule: the data, in the place of loaders.
+            ckpt_path: as for :meth:`validate`.
+            weights_only: as for :meth:`fit`.
+            return_predictions: False keeps and sends nothing, and returns None: for predictions that
+                ``on_predict_batch_end`` writes to disk.
+
+        Returns: a list with an item for each batch; with several loaders a list of such lists.
+        """
+        data = Sources.of("predict", dataloaders, None, datamodule)
+        start = Start(ckpt_path, weights_only, keep=return_predictions)
+        results: list[list[Any]] | None = self._launch("predict", module, data, start)
+        return results[0] if results is not None and len(results) == 1 else results
+
+    def _launch(self, call: Call, module: Module, data: Sources, start: Start) -> Any:
+        check_module(module)
+        check_callbacks(self.callbacks)
+        if self.strategy.isolated:  # what ranks settle does not come home: settle it here
+            for logger in self.loggers:
+                logger.prepare()
+        outcome = self.strategy.launch(run_on_rank, self, module, data, call, start)
         if isinstance(outcome, Snapshot):
             outcome.restore(self, module)
             module._trainer = self
             return outcome.results
         return outcome
 
-    def run_here(self, module: Module, data: Sources, call: Call) -> list[dict[str, float]]:
-        """Do what ``call`` says in this process, as one of the ranks."""
-        module._trainer, self._module = self, module
-        if self.seed is not None:
-            _seed(self.seed + self.global_rank)
-        try:
-            self._set_up(module, data, call)
-            if call == "fit":
-                self._fit(module, data)
-                return []
-            return self._evaluate(module, data, call)
-        finally:
-            for callback in self.callbacks:
-                callback.teardown(self, module, call)
-            if data.datamodule is not None:
-                data.datamodule.trainer = None
-            self._logger = self._module = self._run = None
-            self.absent = 0
 
-    def _set_up(self, module: Module, data: Sources, call: Call) -> None:
-        for callback in self.callbacks:
-            callback.setup(self, module, call)
-        if data.datamodule is not None:
-            data.datamodule.trainer = self
-            if self.strategy.local_rank == 0:
-                data.datamodule.prepare_data()
-            barrier(comm=self.strategy.comm(), name="prepare_data")
-            data.datamodule.setup(call)
-        self.strategy.place(module)
-
-    def _evaluate(self, module: Module, data: Sources, call: Call) -> list[dict[str, float]]:
-        loaders = data.val(module) if call == "validate" else data.test(module)
-        if not loaders:
-            raise ConfigurationError(f"there is nothing to {call} on\nDo:     pass loaders or a data module.")
-        self.fresh_metrics.clear()
-        self.validated = True
-        if call == "validate":
-            return evaluate(self, module, "validate", self._dealt(loaders), self.limit_val_batches)
-        return evaluate(self, module, "test", self._dealt(loaders), self.limit_test_batches)
-
-    def _fit(self, module: Module, data: Sources) -> None:
-        self._run = run = self._planned(module, data)
-        self.current_epoch, self.global_step, self.should_stop = 0, 0, False
-        self.call("on_fit_start")
-        if self.num_sanity_val_steps and run.val_loaders:
-            evaluate(self, module, "validate", run.val_loaders, self.num_sanity_val_steps, record=False)
-        while not self._is_done:
-            self.fresh_metrics.clear()
-            due = (self.current_epoch + 1) % self.check_val_every_n_epoch == 0
-            self.validated = due or not run.val_loaders
-            logger = Logger("train", self.strategy.comm(), module)
-            with self.logging(logger):
-                self.call("on_train_epoch_start")
-                train_epoch(self, run, logger)
-                if due and run.val_loaders:
-                    evaluate(self, module, "validate", run.val_loaders, self.limit_val_batches)
-                self.call("on_train_epoch_end", callbacks=False)
-                self.note_epoch(logger, logger.close())
-            for schedule in run.schedules:
-                if self.validated or schedule.monitor is None or schedule.monitor in self.fresh_metrics:
-                    schedule.step("epoch", self.current_epoch + 1, self.callback_metrics)
-            self.call("on_train_epoch_end", module=False)
-            self._check_progress()
-            self.current_epoch += 1
-            self.should_stop = any_true(self.should_stop, comm=self.strategy.comm(), name="should_stop")
-        self.call("on_fit_end")
-
-    def _planned(self, module: Module, data: Sources) -> Run:
-        optimizer, schedules = configured(module.configure_optimizers())
-        step, optimizers = self.strategy.setup(module, [optimizer])
-        optimizers[0].zero_grad(set_to_none=True)  # whatever was there before this fit
-        (train_loader,) = self._dealt([data.train(module)], train=True)
-        val_loaders = data.val(module) if self.limit_val_batches != 0 else []
-        if val_loaders:
-            require(module, Module, "validation_step")
-        return Run(module, step, optimizers[0], train_loader, self._dealt(val_loaders), schedules)
-
-    def _dealt(self, loaders: Sequence[Any], *, train: bool = False) -> list[Any]:
-        if not self.use_distributed_sampler:
-            return list(loaders)
-        return [self.strategy.loader(loader, train=train, seed=self.seed or 0) for loader in loaders]
-
-    @property
-    def _is_done(self) -> bool:
-        epochs_are_done = self.max_epochs is not None and self.current_epoch >= self.max_epochs
-        return epochs_are_done or 0 <= self.max_steps <= self.global_step or self.should_stop
-
-    def _check_progress(self) -> None:
-        """Refuse to go on for ever: without ``max_epochs``, an epoch without a step means that none will come."""
-        if self.max_epochs is None and self.global_step == 0:
-            raise ConfigurationError(
-                "max_steps was given, and an epoch took no step: no rank has a training batch, or training_step "
-                "returned None\nDo:     look at the training data, or say max_epochs=...."
-            )
-
-
-def run_on_rank(trainer: Trainer, module: Module, data: Sources, call: Call) -> list[dict[str, float]] | Snapshot:
+def run_on_rank(trainer: Trainer, module: Module, data: Sources, call: Call, start: Start) -> Any:
     """Run a call on one rank; where that works on copies, return all that must come home.
 
     The names of the arguments are shown to the user where one of them can't be pickled.
     """
-    results = trainer.run_here(module, data, call)
+    results = trainer.run_here(module, data, call, start)
     if not trainer.strategy.isolated:
         return results
     return Snapshot.take(trainer, module, results, weights=call == "fit")
-
-
-def _ordered(callbacks: Sequence[Callback], progress_bar: bool | None) -> list[Callback]:
-    """Return the callbacks with a progress bar where one is wanted; those that save come last and see the others."""
-    found = list(callbacks)
-    if ProgressBar.wanted(progress_bar) and not any(isinstance(callback, ProgressBar) for callback in found):
-        found.append(ProgressBar())
-    return sorted(found, key=lambda callback: isinstance(callback, ModelCheckpoint))
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
-    numpy = sys.modules.get("numpy")  # who has not imported it does not draw from it
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)

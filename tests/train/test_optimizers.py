@@ -31,7 +31,7 @@ def test_forms():
     ]
     for form, count in forms:
         found, schedules = configured(form)
-        assert found is optimizer
+        assert found == [optimizer]
         assert [schedule.scheduler for schedule in schedules] == [scheduler] * count
 
 

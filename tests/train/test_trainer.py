@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, PeerLostError
 from distmetrics.train import Callback, DataModule, Module, Trainer
+from distmetrics.train.hooks import Hooks
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 
@@ -43,52 +44,46 @@ class Hooked(Logistic):
         self.seen = seen
 
 
-for hook in [name for name in vars(Module) if name.startswith("on_")]:
-    setattr(Hooked, hook, lambda self, hook=hook: self.seen.append(f"module.{hook}"))
+for hook in [name for name in vars(Hooks) if name.startswith("on_")]:
+    setattr(Hooked, hook, lambda self, *args, hook=hook: self.seen.append(f"module.{hook}"))
+
+
+def both(*hooks):
+    return [name for hook in hooks for name in (f"module.{hook}", hook)]
+
+
+def evaluation(stage, batches):
+    steps = both(f"on_{stage}_batch_start", f"on_{stage}_batch_end") * batches
+    starts, ends = (f"on_{stage}_start", f"on_{stage}_epoch_start"), (f"on_{stage}_epoch_end", f"on_{stage}_end")
+    return [*both(*starts), *steps, *both(*ends)]
 
 
 def test_order_of_hooks():
     recorder = Recorder()
     trainer(callbacks=[recorder], num_sanity_val_steps=1).fit(Hooked(recorder.seen), loader(8), loader(4, 2))
-    validation = [
-        "module.on_validation_epoch_start",
-        "on_validation_epoch_start",
-        "on_validation_batch_end",
-        "on_validation_batch_end",
-        "module.on_validation_epoch_end",
-        "on_validation_epoch_end",
-    ]
+    sanity = [name for name in evaluation("validation", 1) if name.startswith("module.")]
+    backward = both("on_before_backward", "on_after_backward", "on_before_optimizer_step")
+    step = [*both("on_train_batch_start"), *backward, *both("on_train_batch_end")]
     assert recorder.seen == [
         "setup",
-        "module.on_fit_start",
-        "on_fit_start",
-        "module.on_validation_epoch_start",  # the sanity check is no one else's business
-        "module.on_validation_epoch_end",
-        "module.on_train_epoch_start",
-        "on_train_epoch_start",
-        "on_train_batch_end",
-        "on_train_batch_end",
-        *validation,
-        "module.on_train_epoch_end",
-        "on_train_epoch_end",
-        "module.on_fit_end",
-        "on_fit_end",
+        *both("on_fit_start"),
+        *sanity,  # the check is no callback's business
+        *both("on_train_start", "on_train_epoch_start"),
+        *step,
+        *step,
+        *evaluation("validation", 2),
+        *both("on_train_epoch_end", "on_train_end", "on_fit_end"),
         "teardown",
     ]
 
 
-def test_order_of_hooks_in_a_test():
+@pytest.mark.parametrize("stage", ["test", "predict"])
+def test_order_of_hooks_in_a_test_and_a_prediction(stage):
     recorder = Recorder()
-    trainer(callbacks=[recorder]).test(Hooked(recorder.seen), loader(4))
-    assert recorder.seen == [
-        "setup",
-        "module.on_test_epoch_start",
-        "on_test_epoch_start",
-        "on_test_batch_end",
-        "module.on_test_epoch_end",
-        "on_test_epoch_end",
-        "teardown",
-    ]
+    run = trainer(callbacks=[recorder])
+    data = loader(4) if stage == "test" else [torch.zeros(4, 4)]
+    getattr(run, stage)(Hooked(recorder.seen), data)
+    assert recorder.seen == ["setup", *evaluation(stage, 1), "teardown"]
 
 
 class Moded(Logistic):
@@ -272,8 +267,9 @@ def test_a_module_may_bring_its_loaders():
         ("nothing to validate on", lambda: trainer().validate(Logistic())),
         ("loaders and a data module", lambda: trainer().fit(Logistic(), loader(1), datamodule=Mnist())),
         ("the trainer has no end", lambda: trainer(max_epochs=None).fit(Logistic(), loader(1))),
+        ("training loader has length 0", lambda: trainer().fit(Logistic(), [])),
         ("must be positive, got 0", lambda: trainer(check_val_every_n_epoch=0)),
-        ("took no step", lambda: trainer(max_epochs=None, max_steps=3).fit(Logistic(), [])),
+        ("took no step", lambda: trainer(max_epochs=None, max_steps=3).fit(Logistic(), Streamed(0))),
         ("no epoch is under way", lambda: trainer().fit(LogsTooEarly(), loader(1))),
         ("not attached to a trainer", lambda: Logistic().training_step(next(iter(loader(2))), 0)),
         ("no fit is under way", lambda: trainer().save_checkpoint("x")),
@@ -294,8 +290,8 @@ class LogsTooEarly(Logistic):
 
 
 def test_an_unknown_flag_is_pythons_own_error():
-    with pytest.raises(TypeError, match="gpus"):
-        Trainer(gpus=2)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'max_epoch'; did you mean 'max_epochs'\?"):
+        Trainer(max_epoch=2)
 
 
 class Returns(Logistic):

@@ -3,6 +3,8 @@
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.callbacks.checkpoint import ModelCheckpoint
 from distmetrics.train.callbacks.early_stopping import EarlyStopping
+from distmetrics.train.callbacks.lr_monitor import LearningRateMonitor
 from distmetrics.train.callbacks.progress import ProgressBar
+from distmetrics.train.callbacks.summary import ModelSummary
 
-__all__ = ["Callback", "EarlyStopping", "ModelCheckpoint", "ProgressBar"]
+__all__ = ["Callback", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary", "ProgressBar"]

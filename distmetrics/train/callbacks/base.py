@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+from torch.optim import Optimizer
+
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
@@ -14,48 +17,131 @@ __all__ = ["Callback"]
 class Callback:
     """Override the moments that matter; each is called on every rank, with the trainer and the module.
 
+    The module's own hook of a moment comes first. What is about a batch of an evaluation gets
+    ``dataloader_idx`` as a last argument where there are several loaders.
+
     Strategies that start processes work on copies of callbacks: what :meth:`state_dict` returns on rank 0
     is brought home, other attributes are not.
     """
 
-    def setup(self, trainer: Trainer, module: Module, call: str) -> None:
-        """Before ``call``, which is "fit", "validate" or "test"."""
+    @property
+    def state_key(self) -> str:
+        """What a checkpoint keeps this callback's state under."""
+        return type(self).__qualname__
 
-    def teardown(self, trainer: Trainer, module: Module, call: str) -> None:
+    def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
+        """Before ``stage``, which is "fit", "validate", "test" or "predict"."""
+
+    def teardown(self, trainer: Trainer, module: Module, stage: str) -> None:
         """After it, also when it failed."""
 
     def on_fit_start(self, trainer: Trainer, module: Module) -> None:
-        """Before training."""
+        """Before a fit."""
 
     def on_fit_end(self, trainer: Trainer, module: Module) -> None:
-        """After training."""
+        """After a fit."""
+
+    def on_train_start(self, trainer: Trainer, module: Module) -> None:
+        """Before the first epoch, after the sanity check."""
+
+    def on_train_end(self, trainer: Trainer, module: Module) -> None:
+        """After the last epoch."""
 
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Before the first step of an epoch."""
 
-    def on_train_batch_end(self, trainer: Trainer, module: Module, batch_idx: int) -> None:
-        """After a training step."""
+    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+        """Before a training step; ``batch`` is None on a rank that has run out of them."""
+
+    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After a training step and its update; ``batch`` is None on a rank that has run out of them."""
+
+    def on_before_backward(self, trainer: Trainer, module: Module, loss: Tensor) -> None:
+        """With the loss, before its gradients are computed."""
+
+    def on_after_backward(self, trainer: Trainer, module: Module) -> None:
+        """When a step's gradients are there."""
+
+    def on_before_optimizer_step(self, trainer: Trainer, module: Module, optimizer: Optimizer) -> None:
+        """When an update's gradients are there, before they are clipped."""
 
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
         """After an epoch and its validation: all values of the epoch are there."""
 
+    def on_validation_start(self, trainer: Trainer, module: Module) -> None:
+        """Before a validation."""
+
     def on_validation_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Before the first validation step."""
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Module, batch_idx: int) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before a validation step."""
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """After a validation step; ranks may have different numbers of them."""
 
     def on_validation_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        """After validation: its values are there."""
+        """After the last validation step: the values are there."""
+
+    def on_validation_end(self, trainer: Trainer, module: Module) -> None:
+        """After a validation."""
+
+    def on_test_start(self, trainer: Trainer, module: Module) -> None:
+        """Before a test."""
 
     def on_test_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Before the first test step."""
 
-    def on_test_batch_end(self, trainer: Trainer, module: Module, batch_idx: int) -> None:
+    def on_test_batch_start(
+        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before a test step."""
+
+    def on_test_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """After a test step; ranks may have different numbers of them."""
 
     def on_test_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        """After the test: its values are there."""
+        """After the last test step: the values are there."""
+
+    def on_test_end(self, trainer: Trainer, module: Module) -> None:
+        """After a test."""
+
+    def on_predict_start(self, trainer: Trainer, module: Module) -> None:
+        """Before a prediction."""
+
+    def on_predict_epoch_start(self, trainer: Trainer, module: Module) -> None:
+        """Before the first prediction step."""
+
+    def on_predict_batch_start(
+        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before a prediction step."""
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a prediction step; ranks may have different numbers of them."""
+
+    def on_predict_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        """After the last prediction step."""
+
+    def on_predict_end(self, trainer: Trainer, module: Module) -> None:
+        """After a prediction."""
+
+    def on_save_checkpoint(self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]) -> None:
+        """With what a checkpoint will hold; things may be added."""
+
+    def on_load_checkpoint(self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]) -> None:
+        """With a checkpoint, before it is put in place."""
+
+    def on_exception(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
+        """When a run fails on this rank, before ``teardown``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of this callback."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import Mode, check_mode, improved, monitored
+from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
 
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
+    from distmetrics.train.state import TrainerState
     from distmetrics.train.trainer import Trainer
 
 __all__ = ["ModelCheckpoint"]
@@ -19,6 +19,8 @@ __all__ = ["ModelCheckpoint"]
 
 class ModelCheckpoint(Callback):
     """Save a checkpoint after each epoch that is among the best, and drop those that no longer are.
+
+    With ``val_check_interval`` it is after each validation, with ``every_n_train_steps`` after so many steps.
 
     Acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a file with a
     checkpoint's name is whole. All ranks go on when it is there.
@@ -29,6 +31,9 @@ class ModelCheckpoint(Callback):
         save_top_k: how many to keep; -1 keeps all, 0 none.
         save_last: also keep the latest epoch as ``last.ckpt``.
         dirpath: where to; default ``checkpoints`` in the trainer's ``default_root_dir``.
+        every_n_epochs: look at every n-th epoch alone.
+        every_n_train_steps: look after every n-th optimizer step instead: at the latest value of ``monitor``
+            that is the same on every rank, or without ``monitor`` just save.
         filename: name without ``.ckpt``; ``{epoch}``, ``{step}`` and logged values are filled in, with a
             format as in ``{val_loss:.3f}``.
 
@@ -47,10 +52,18 @@ class ModelCheckpoint(Callback):
         save_top_k: int = 1,
         save_last: bool = False,
         dirpath: str | Path | None = None,
+        every_n_epochs: int = 1,
+        every_n_train_steps: int | None = None,
         filename: str = "epoch={epoch}-step={step}",
     ) -> None:
         if save_top_k < -1:
             raise ConfigurationError(f"save_top_k must be -1, 0 or positive, got {save_top_k}")
+        for name, count in (("every_n_epochs", every_n_epochs), ("every_n_train_steps", every_n_train_steps)):
+            if count is not None and count < 1:
+                raise ConfigurationError(f"{name} must be positive, got {count}")
+        self.every_n_epochs = every_n_epochs
+        self.every_n_train_steps = every_n_train_steps
+        self.last_step = 0
         self.monitor = monitor
         self.mode = check_mode(mode)
         self.save_top_k = save_top_k
@@ -62,15 +75,46 @@ class ModelCheckpoint(Callback):
         self.last_model_path = ""
         self.best_k_models: dict[str, float] = {}
 
+    @property
+    def state_key(self) -> str:
+        """What a checkpoint keeps the state under."""
+        steps = "" if self.every_n_train_steps is None else f", every_n_train_steps={self.every_n_train_steps}"
+        return f"ModelCheckpoint(monitor={self.monitor!r}, mode={self.mode!r}{steps})"
+
+    def folder(self, trainer: TrainerState) -> Path:
+        """Return where checkpoints go."""
+        return Path(self.dirpath) if self.dirpath is not None else trainer.default_root_dir / "checkpoints"
+
+    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save after every so many steps."""
+        step = trainer.global_step
+        if self.every_n_train_steps is None or step == self.last_step or step % self.every_n_train_steps:
+            return
+        self.last_step = step
+        self._look(trainer, latest=True)
+
+    def on_validation_end(self, trainer: Trainer, module: Module) -> None:
+        """Save if the validation is among the best, where an epoch has several."""
+        if self.every_n_train_steps is None and acts_after_validation(trainer, self.monitor):
+            self._look(trainer)
+
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
         """Save if the epoch is among the best; every rank comes here and decides the same."""
-        value: float | None = float(trainer.current_epoch)
+        due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
+        if self.every_n_train_steps is not None or not due:
+            if self.monitor is not None:
+                monitored(trainer, self.monitor, "ModelCheckpoint")  # a name that nobody logs is refused here
+        elif not acts_after_validation(trainer, self.monitor):
+            self._look(trainer)
+
+    def _look(self, trainer: Trainer, *, latest: bool = False) -> None:
+        value: float | None = float(trainer.global_step)
         if self.monitor is not None:
-            value = monitored(trainer, self.monitor, "ModelCheckpoint")
+            value = monitored(trainer, self.monitor, "ModelCheckpoint", latest=latest)
         keep = value is not None and self._among_best(value)
         if not (keep or self.save_last):
             return
-        folder = Path(self.dirpath) if self.dirpath is not None else trainer.default_root_dir / "checkpoints"
+        folder = self.folder(trainer)
         dropped: list[str] = []
         paths: list[Path] = []
         if keep:
@@ -80,11 +124,7 @@ class ModelCheckpoint(Callback):
         if self.save_last:
             paths.append(folder / "last.ckpt")
             self.last_model_path = str(paths[-1])
-        trainer.save_checkpoint(*paths)
-        if trainer.is_global_zero:
-            for path in dropped:
-                Path(path).unlink(missing_ok=True)
-        barrier(comm=trainer.strategy.comm(), name="checkpoint")
+        trainer.save_checkpoint(*paths, drop=dropped)
 
     def _better(self) -> Mode:
         return "max" if self.monitor is None else self.mode  # without a monitor the latest is the best
@@ -135,8 +175,8 @@ class ModelCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return which checkpoints are kept."""
-        names = ("best_model_path", "best_model_score", "last_model_path", "best_k_models")
-        return {name: getattr(self, name) for name in names}
+        names = ("best_model_path", "best_model_score", "last_model_path", "last_step")
+        return {name: getattr(self, name) for name in names} | {"best_k_models": dict(self.best_k_models)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the checkpoints that the state names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import Mode, check_mode, improved, monitored
+from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
 
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
@@ -17,12 +17,13 @@ __all__ = ["EarlyStopping"]
 class EarlyStopping(Callback):
     """Stop training once ``monitor`` no longer gets better.
 
-    Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better.
+    Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better. With
+    ``val_check_interval`` each validation counts, and training ends after the one that was once too often not better.
 
     Args:
         monitor: a logged value.
         mode: whether "min" or "max" is better.
-        patience: how many epochs in a row without improvement end training.
+        patience: how many epochs, or validations, in a row without improvement end training.
         min_delta: what counts as an improvement must exceed this.
 
     Attributes:
@@ -40,8 +41,27 @@ class EarlyStopping(Callback):
         self.wait_count = 0
         self.stopped_epoch: int | None = None
 
+    @property
+    def state_key(self) -> str:
+        """What a checkpoint keeps the state under."""
+        return f"EarlyStopping(monitor={self.monitor!r}, mode={self.mode!r})"
+
+    def on_train_start(self, trainer: Trainer, module: Module) -> None:
+        """Stop at once if the checkpoint that the fit goes on from was taken when training had been stopped."""
+        if trainer.is_resumed and self.stopped_epoch is not None and self.wait_count >= self.patience:
+            trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Trainer, module: Module) -> None:
+        """Compare the value with the best, where an epoch has several validations."""
+        if acts_after_validation(trainer, self.monitor):
+            self._judge(trainer)
+
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
         """Compare the epoch's value with the best."""
+        if not acts_after_validation(trainer, self.monitor):
+            self._judge(trainer)
+
+    def _judge(self, trainer: Trainer) -> None:
         value = monitored(trainer, self.monitor, "EarlyStopping")
         if value is None:
             return

@@ -10,7 +10,7 @@ from distmetrics.errors import ConfigurationError
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Mode", "improved", "monitored"]
+__all__ = ["Mode", "acts_after_validation", "improved", "monitored"]
 
 Mode = Literal["min", "max"]
 
@@ -39,8 +39,19 @@ def improved(value: float, best: float | None, mode: Mode, min_delta: float = 0.
     return value < best - min_delta if mode == "min" else value > best + min_delta
 
 
-def monitored(trainer: Trainer, name: str, who: str) -> float | None:
+def acts_after_validation(trainer: Trainer, name: str | None) -> bool:
+    """Whether a callback that watches ``name`` acts after each validation, of which an epoch has several."""
+    return trainer.validates_within_epochs and name in trainer.validation_metrics
+
+
+def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) -> float | None:
     """Return the epoch's value of ``name``, the same on every rank; None where the epoch had no validation.
+
+    Args:
+        trainer: the trainer.
+        name: a logged value.
+        who: the callback, for errors.
+        latest: also take a value of an earlier epoch or of a step; None where there is none yet.
 
     Raises:
         ConfigurationError: nothing is logged under that name, or only each rank's own value.
@@ -50,9 +61,9 @@ def monitored(trainer: Trainer, name: str, who: str) -> float | None:
             f"{who} watches {name!r}, and every rank has its own value of it\n"
             "Do:     log it with on_epoch=True and without sync_dist=False."
         )
-    if name in trainer.fresh_metrics:
+    if name in trainer.fresh_metrics or (latest and name in trainer.callback_metrics):
         return float(trainer.callback_metrics[name])
-    if not trainer.validated:  # check_val_every_n_epoch: it may come in a later epoch
+    if latest or not trainer.validated:  # check_val_every_n_epoch: it may come in a later epoch
         return None
     known = ", ".join(sorted(trainer.callback_metrics)) or "none"
     raise ConfigurationError(

@@ -36,7 +36,7 @@ class ProgressBar(Callback):
             return flag
         return sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
 
-    def setup(self, trainer: Trainer, module: Module, call: str) -> None:
+    def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
         """Put up the display."""
         if trainer.is_global_zero:
             from rich.console import Console
@@ -52,7 +52,7 @@ class ProgressBar(Callback):
             )
             self._progress.start()
 
-    def teardown(self, trainer: Trainer, module: Module, call: str) -> None:
+    def teardown(self, trainer: Trainer, module: Module, stage: str) -> None:
         """Take it down."""
         if self._progress is not None:
             self._progress.stop()
@@ -62,7 +62,7 @@ class ProgressBar(Callback):
         """Start a bar."""
         self._begin(f"epoch {trainer.current_epoch}", trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Module, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move it on."""
         self._advance(trainer)
 
@@ -70,7 +70,9 @@ class ProgressBar(Callback):
         """Start a bar."""
         self._begin("validation", trainer)
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Module, batch_idx: int) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Move it on."""
         self._advance(trainer)
 
@@ -78,7 +80,19 @@ class ProgressBar(Callback):
         """Start a bar."""
         self._begin("test", trainer)
 
-    def on_test_batch_end(self, trainer: Trainer, module: Module, batch_idx: int) -> None:
+    def on_test_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Move it on."""
+        self._advance(trainer)
+
+    def on_predict_epoch_start(self, trainer: Trainer, module: Module) -> None:
+        """Start a bar."""
+        self._begin("predict", trainer)
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Move it on."""
         self._advance(trainer)
 

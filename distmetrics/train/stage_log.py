@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, ReduceFx, Scope, as_number, metric_at
+from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, Scope, as_number, metric_at
 from distmetrics.tree import flatten
 
-__all__ = ["Logger", "Options", "Stage", "batch_size_of", "is_metric"]
+__all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]
 
 Stage = Literal["train", "validate", "test"]
+_FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
 _NO_BATCH = object()
 
 
@@ -27,8 +30,13 @@ class Options:
     sync_dist: bool | None = None
     rank_zero_only: bool = False
     batch_size: int | None = None
-    reduce_fx: ReduceFx = "mean"
+    reduce_fx: Any = "mean"
     prog_bar: bool = False
+    logger: bool = True
+
+    def __post_init__(self) -> None:
+        if callable(self.reduce_fx):  # torch.mean and its like, as older code says
+            object.__setattr__(self, "reduce_fx", _FUNCTIONS.get(self.reduce_fx, self.reduce_fx))
 
     @property
     def scope(self) -> Scope:
@@ -38,7 +46,7 @@ class Options:
         return "this rank" if self.sync_dist is False else "all ranks"
 
 
-class Logger:
+class StageLog:
     """The log of one epoch of one stage on one rank.
 
     Attributes:
@@ -46,6 +54,7 @@ class Logger:
         step_values: the latest value of each name that is logged on each step.
         step_local: which of those are this rank's own.
         prog_bar: the labels that the progress bar shows.
+        unlogged: the labels that loggers do not get.
     """
 
     def __init__(self, stage: Stage, comm: Communicator, module: nn.Module, *, loaders: int = 1) -> None:
@@ -53,6 +62,7 @@ class Logger:
         self.step_values: dict[str, Tensor] = {}
         self.step_local: set[str] = set()
         self.prog_bar: set[str] = set()
+        self.unlogged: set[str] = set()
         self._comm = comm
         self._module = module
         self._several = loaders > 1
@@ -78,6 +88,8 @@ class Logger:
         key = Key(name, self._loader)
         if options.prog_bar:
             self.prog_bar.add(key.label)
+        if not options.logger:
+            self.unlogged.add(key.label)
         if is_metric(value):
             _check_metric(name, options)
             self._epoch.add(key, Kind(metric=self._path(name, value)))
@@ -130,6 +142,22 @@ class Logger:
     def close(self) -> Logged:
         """End the epoch: combine what all ranks logged in it. Every rank must call it."""
         return self._epoch.close(self._comm, self._module, name=f"{self.stage} epoch")
+
+    def state(self) -> dict[str, Any]:
+        """Return what this rank has logged so far, of plain types; see :meth:`load`."""
+        return {
+            "epoch": self._epoch.state(),
+            "steps": {name: value.detach().cpu() for name, value in self.step_values.items()},
+            "labels": [sorted(labels) for labels in (self.step_local, self.prog_bar, self.unlogged)],
+        }
+
+    def load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from states of this epoch: this rank's own, or several ranks', which are combined."""
+        for state in states:
+            self._epoch.load(state["epoch"])
+            self.step_values.update(state["steps"])
+            for labels, saved in zip((self.step_local, self.prog_bar, self.unlogged), state["labels"], strict=True):
+                labels.update(saved)
 
     def discard(self) -> None:
         """Forget what was logged and reset the metric objects; nothing is sent."""

@@ -1,0 +1,57 @@
+"""Log learning rates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from distmetrics.train.module import Module
+    from distmetrics.train.trainer import Trainer
+
+__all__ = ["LearningRateMonitor"]
+
+
+class LearningRateMonitor(Callback):
+    """Log every optimizer's learning rate as ``lr-Adam``, ``lr-Adam/pg1`` where it has several groups of parameters.
+
+    The values go to the loggers, and to ``trainer.callback_metrics``. A scheduler's ``name`` stands in the
+    place of ``lr-Adam``.
+
+    Args:
+        logging_interval: "step" (each that loggers hear of), "epoch", or None for both.
+    """
+
+    def __init__(self, logging_interval: Literal["step", "epoch"] | None = None) -> None:
+        if logging_interval not in ("step", "epoch", None):
+            raise ConfigurationError(f"logging_interval must be 'step', 'epoch' or None, got {logging_interval!r}")
+        self.logging_interval = logging_interval
+
+    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+        """Log the rates that the step will use."""
+        if self.logging_interval != "epoch" and trainer.global_step % trainer.log_every_n_steps == 0:
+            trainer.log_values(rates(trainer))
+
+    def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
+        """Log the rates that the epoch begins with."""
+        if self.logging_interval != "step":
+            trainer.log_values(rates(trainer))
+
+
+def rates(trainer: Trainer) -> dict[str, float]:
+    """Return the learning rates of all optimizers by name."""
+    named = {id(schedule.scheduler.optimizer): schedule.name for schedule in trainer.schedules if schedule.name}
+    found: dict[str, float] = {}
+    taken: set[str] = set()
+    for optimizer in trainer.optimizers:
+        name = first = named.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
+        number = 1
+        while name in taken:
+            name, number = f"{first}-{number}", number + 1
+        taken.add(name)
+        groups = optimizer.param_groups
+        for index, group in enumerate(groups, start=1):
+            found[f"{name}/pg{index}" if len(groups) > 1 else name] = float(group["lr"])
+    return found

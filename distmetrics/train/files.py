@@ -1,0 +1,63 @@
+"""Checkpoint files: written so that a name stands for a whole file, read without running what is in them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distmetrics.errors import ConfigurationError
+
+__all__ = ["load_checkpoint", "newest", "write"]
+
+
+def write(content: Mapping[str, Any], path: Path) -> None:
+    """Write a checkpoint so that ``path`` is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        torch.save(dict(content), temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: str | Path, *, map_location: Any = "cpu", weights_only: bool = True) -> dict[str, Any]:
+    """Read a checkpoint.
+
+    Args:
+        path: the file.
+        map_location: where its tensors go.
+        weights_only: False also unpickles objects of any class: only for files that you trust.
+
+    Raises:
+        ConfigurationError: there is no such file, it holds other objects, or it is no checkpoint.
+    """
+    path = Path(path)
+    if not path.is_file():
+        there = ", ".join(sorted(file.name for file in path.parent.glob("*.ckpt"))) or "none"
+        raise ConfigurationError(f"there is no checkpoint {path}\nCheckpoints in that folder: {there}")
+    try:
+        content = torch.load(path, map_location=map_location, weights_only=weights_only)
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"{path} holds more than tensors, numbers and texts: {reason}\n"
+            "Likely: hyperparameters or outputs that are objects of some class.\n"
+            "Do:     if you trust the file, say weights_only=False."
+        ) from error
+    if not isinstance(content, dict) or "state_dict" not in content:
+        raise ConfigurationError(f"{path} is no checkpoint: it has no 'state_dict'")
+    return content
+
+
+def newest(folder: Path) -> Path | None:
+    """Return ``last.ckpt`` of a folder, else its checkpoint that was written last, else None."""
+    last = folder / "last.ckpt"
+    if last.is_file():
+        return last
+    return max(folder.glob("*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)

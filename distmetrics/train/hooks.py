@@ -1,0 +1,125 @@
+"""The moments of a run at which a module may do something: all do nothing unless overridden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["Hooks"]
+
+
+class Hooks:
+    """What a :class:`~distmetrics.train.Module` may override; each is called on every rank.
+
+    A hook about a batch is called where there is one: ranks may have different numbers of them. With several
+    loaders those of an evaluation get ``dataloader_idx`` as a last argument.
+
+    Three more exist only if a module defines them: ``training_epoch_end(outputs)``,
+    ``validation_epoch_end(outputs)`` and ``test_epoch_end(outputs)`` get what the steps of the epoch returned
+    on this rank, without gradients; with several loaders one list a loader. Where a module has none, outputs
+    are not kept.
+    """
+
+    def prepare_data(self) -> None:
+        """Called once a machine, before ``setup``."""
+
+    def setup(self, stage: str) -> None:
+        """Called on every rank before ``stage``: "fit", "validate", "test" or "predict"."""
+
+    def teardown(self, stage: str) -> None:
+        """Called on every rank after ``stage``, also when it failed."""
+
+    def on_fit_start(self) -> None:
+        """Called before anything of a fit, with weights and optimizers in place."""
+
+    def on_fit_end(self) -> None:
+        """Called after everything of a fit."""
+
+    def on_train_start(self) -> None:
+        """Called before the first epoch, after the sanity check."""
+
+    def on_train_end(self) -> None:
+        """Called after the last epoch."""
+
+    def on_train_epoch_start(self) -> None:
+        """Called before the first step of an epoch."""
+
+    def on_train_epoch_end(self) -> None:
+        """Called after the last step of an epoch and its validation; values may be logged."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Called before a training step."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Called after a training step and its update, with what the step returned, without gradients."""
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Called with the loss before its gradients are computed."""
+
+    def on_after_backward(self) -> None:
+        """Called when a step's gradients are there."""
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Called when an update's gradients are there, before they are clipped."""
+
+    def on_validation_start(self) -> None:
+        """Called before a validation."""
+
+    def on_validation_end(self) -> None:
+        """Called after a validation, with its values in ``trainer.callback_metrics``."""
+
+    def on_validation_epoch_start(self) -> None:
+        """Called before the first validation step."""
+
+    def on_validation_epoch_end(self) -> None:
+        """Called after the last validation step, on every rank; values may be logged."""
+
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called before a validation step."""
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called after a validation step."""
+
+    def on_test_start(self) -> None:
+        """Called before a test."""
+
+    def on_test_end(self) -> None:
+        """Called after a test."""
+
+    def on_test_epoch_start(self) -> None:
+        """Called before the first test step."""
+
+    def on_test_epoch_end(self) -> None:
+        """Called after the last test step, on every rank; values may be logged."""
+
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called before a test step."""
+
+    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called after a test step."""
+
+    def on_predict_start(self) -> None:
+        """Called before a prediction."""
+
+    def on_predict_end(self) -> None:
+        """Called after a prediction."""
+
+    def on_predict_epoch_start(self) -> None:
+        """Called before the first prediction step."""
+
+    def on_predict_epoch_end(self) -> None:
+        """Called after the last prediction step."""
+
+    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called before a prediction step."""
+
+    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Called after a prediction step."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Called on every rank with what a checkpoint will hold; things may be added."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Called on every rank with a checkpoint before it is put in place."""

@@ -1,0 +1,121 @@
+"""What a module or a data module was made with, kept for checkpoints and loggers."""
+
+from __future__ import annotations
+
+import inspect
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from types import FrameType
+from typing import Any, Self, TypeVar
+
+from torch import nn
+
+from distmetrics.errors import ConfigurationError
+
+__all__ = ["Hparams", "WithHparams", "made"]
+
+T = TypeVar("T")
+
+
+class Hparams(dict[str, Any]):
+    """A dict whose items are attributes too.
+
+    >>> Hparams(lr=0.1).lr
+    0.1
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no hyperparameter {name!r}; there are: {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+
+class WithHparams:
+    """Adds ``save_hyperparameters`` and ``hparams``."""
+
+    _hparams: Hparams | None = None
+    _log_hparams: bool = True
+
+    @property
+    def hparams(self) -> Hparams:
+        """What :meth:`save_hyperparameters` has kept; empty if nothing."""
+        if self._hparams is None:
+            self._hparams = Hparams()
+        return self._hparams
+
+    def save_hyperparameters(self, *names: Any, ignore: str | Iterable[str] = (), logger: bool = True) -> None:
+        """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
+
+        They go into checkpoints, so that ``load_from_checkpoint`` can make the object again, and to loggers.
+        Modules among them are left out: their weights are in the checkpoint already.
+
+        Args:
+            names: names of the arguments to keep, or mappings and namespaces of what to keep; default all
+                arguments, also those of a subclass whose ``__init__`` called this one.
+            ignore: names not to keep.
+            logger: whether loggers get them.
+
+        Raises:
+            ConfigurationError: a name is no argument.
+        """
+        frame = inspect.currentframe()
+        arguments = _arguments(self, None if frame is None else frame.f_back)
+        kept: dict[str, Any] = {} if names else arguments
+        for name in names:
+            if isinstance(name, str):
+                kept[name] = _argument(arguments, name)
+            else:
+                kept |= vars(name) if isinstance(name, Namespace) else dict(name)
+        left_out = {ignore} if isinstance(ignore, str) else set(ignore)
+        self.hparams.update(
+            {name: value for name, value in kept.items() if name not in left_out and not isinstance(value, nn.Module)}
+        )
+        self._log_hparams = logger
+
+
+def _argument(arguments: Mapping[str, Any], name: str) -> Any:
+    if name not in arguments:
+        known = ", ".join(arguments) or "none"
+        raise ConfigurationError(f"save_hyperparameters: {name!r} is no argument of __init__; there are: {known}")
+    return arguments[name]
+
+
+def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
+    """Return the arguments of the ``__init__`` in ``frame`` and of those of subclasses that called it."""
+    found: dict[str, Any] = {}
+    while frame is not None and frame.f_code.co_name == "__init__":
+        info = inspect.getargvalues(frame)
+        if not info.args or info.locals.get(info.args[0]) is not owner:
+            break
+        found |= {name: info.locals[name] for name in info.args[1:] if name in info.locals}
+        if info.keywords is not None:
+            found |= info.locals[info.keywords]
+        frame = frame.f_back
+    return found
+
+
+def made(kind: type[T], saved: Mapping[str, Any], given: Mapping[str, Any]) -> T:
+    """Make a ``kind`` from saved hyperparameters, of which its ``__init__`` gets those that it takes.
+
+    Raises:
+        ConfigurationError: an argument is neither saved nor given.
+    """
+    parameters = inspect.signature(kind).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    arguments = {name: value for name, value in saved.items() if takes_all or name in parameters} | dict(given)
+    try:
+        inspect.signature(kind).bind(**arguments)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{kind.__name__} can't be made from the checkpoint: {error}\n"
+            "Likely: __init__ did not call self.save_hyperparameters(), or the argument is a module, never saved.\n"
+            "Do:     pass the argument to load_from_checkpoint."
+        ) from error
+    return kind(**arguments)

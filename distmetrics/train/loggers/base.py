@@ -1,0 +1,100 @@
+"""Where logged values go: the interface of loggers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FolderLogger", "Logger", "flat"]
+
+
+class Logger:
+    """Override :meth:`log_metrics`, and what else the place of the values has; called on rank 0 alone.
+
+    Strategies that start processes send a copy to each: open files and connections with the first value, and
+    leave them out of ``__getstate__``.
+    """
+
+    @property
+    def log_dir(self) -> str | None:
+        """The folder of this run's values, the same on every rank; None where there is none."""
+        return None
+
+    def prepare(self) -> Any:
+        """Called on rank 0 before a run: settle what all ranks must know, a version say, and return it."""
+        return None
+
+    def agree(self, settled: Any) -> None:
+        """Called on every rank with what :meth:`prepare` returned on rank 0."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Take values.
+
+        Args:
+            metrics: by name; "epoch" is among them.
+            step: optimizer steps taken.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no log_metrics")
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Take what the module and the data module were made with, before the first value."""
+
+    def save(self) -> None:
+        """Make what was taken safe: called after each epoch."""
+
+    def finalize(self, status: str) -> None:
+        """Called after a run with "success" or "failed"; more runs may follow."""
+
+
+class FolderLogger(Logger):
+    """A logger with a folder of its own for each run: ``save_dir/name/version``.
+
+    Args:
+        save_dir: where to.
+        name: of the experiment; "" for none.
+        version: of the run: a number, a text, or None for the first ``version_N`` that is free.
+    """
+
+    def __init__(self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None) -> None:
+        self.save_dir = Path(save_dir)
+        self.name = name
+        self._version = version
+
+    @property
+    def version(self) -> int | str:
+        """The run's; settled when it is first asked for."""
+        if self._version is None:
+            taken = [folder.name.removeprefix("version_") for folder in (self.save_dir / self.name).glob("version_*")]
+            self._version = max((int(number) for number in taken if number.isdigit()), default=-1) + 1
+        return self._version
+
+    @property
+    def log_dir(self) -> str:
+        """The run's folder."""
+        version = self.version
+        return str(self.save_dir / self.name / (version if isinstance(version, str) else f"version_{version}"))
+
+    def prepare(self) -> int | str:
+        """Settle the version."""
+        return self.version
+
+    def agree(self, settled: Any) -> None:
+        """Take over rank 0's version."""
+        self._version = settled
+
+
+def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested parameters as one mapping of numbers, texts and None.
+
+    >>> flat({"lr": 0.1, "model": {"sizes": [8, 8]}})
+    {'lr': 0.1, 'model/sizes': '[8, 8]'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}/")
+        else:
+            plain = value is None or isinstance(value, bool | int | float | str)
+            found[f"{prefix}{name}"] = value if plain else str(value)
+    return found

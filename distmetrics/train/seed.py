@@ -1,0 +1,143 @@
+"""Random generators: seeded all together, and their states taken and put back."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from distmetrics.errors import ConfigurationError
+
+__all__ = [
+    "generator_states",
+    "keep",
+    "load_generators",
+    "of_environment",
+    "seed_everything",
+    "seed_workers",
+    "set_all",
+]
+__all__ += ["set_states", "states"]
+
+_SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
+
+
+def seed_everything(seed: int, *, workers: bool = True) -> int:
+    """Seed the random generators of torch, numpy and Python, here and in processes that strategies start.
+
+    Call it before the model is made. Where every rank runs the script, each calls it with the same seed and
+    makes the same model.
+
+    Args:
+        seed: from 0 to 2³² - 1.
+        workers: also make the processes of loaders draw other numbers on each rank, and the same in each run.
+
+    Returns: the seed.
+
+    Raises:
+        ConfigurationError: the seed is out of range.
+
+    >>> seed_everything(7), torch.rand(()) == (seed_everything(7), torch.rand(()))[1]
+    (7, tensor(True))
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ConfigurationError(f"a seed is a number from 0 to 2**32 - 1, got {seed!r}")
+    os.environ[_SEED], os.environ[_WORKERS] = str(seed), str(int(workers))
+    set_all(seed)
+    return seed
+
+
+def of_environment() -> int | None:
+    """Return the seed of the last :func:`seed_everything`, here or in the process that started this one."""
+    seed = os.environ.get(_SEED)
+    return int(seed) if seed else None
+
+
+def set_all(seed: int) -> None:
+    """Seed all generators of this process."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")  # who has not imported it does not draw from it
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def seed_workers(loader: Any, rank: int) -> Any:
+    """Return the loader with workers that draw other numbers on each rank, if that is asked for and not done yet."""
+    wanted = os.environ.get(_WORKERS) == "1" and isinstance(loader, DataLoader) and loader.num_workers > 0
+    if not wanted or loader.worker_init_fn is not None:
+        return loader
+    clone = copy.copy(loader)
+    clone.worker_init_fn = functools.partial(_start_worker, rank)
+    clone._iterator = None
+    return clone
+
+
+def _start_worker(rank: int, worker: int) -> None:
+    set_all((torch.initial_seed() + 1_000_003 * rank) % 2**63)  # torch gives each worker its own, on all ranks alike
+
+
+def states() -> dict[str, Any]:
+    """Return the states of this process's generators, of plain types."""
+    version, words, gauss = random.getstate()
+    found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": [version, list(words), gauss]}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found["cuda"] = torch.cuda.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        found["numpy"] = [name, keys.tolist(), position, has_gauss, cached]
+    return found
+
+
+def set_states(saved: Mapping[str, Any]) -> None:
+    """Put back what :func:`states` returned."""
+    torch.set_rng_state(saved["torch"])
+    version, words, gauss = saved["python"]
+    random.setstate((version, tuple(words), gauss))
+    if "cuda" in saved and torch.cuda.is_available():
+        torch.cuda.set_rng_state(saved["cuda"])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in saved:
+        name, keys, position, has_gauss, cached = saved["numpy"]
+        numpy.random.set_state((name, keys, position, has_gauss, cached))
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """Return the generators of a loader and its samplers, each once."""
+    owners = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    owners += [getattr(owner, "source", None) or getattr(owner, "sampler", None) for owner in owners[1:]]
+    found = [getattr(owner, "generator", None) for owner in owners]
+    once = {id(generator): generator for generator in found if isinstance(generator, torch.Generator)}
+    return list(once.values())
+
+
+def generator_states(loader: Any) -> list[torch.Tensor]:
+    """Return the states of the generators that a loader has of its own."""
+    return [generator.get_state() for generator in _generators(loader)]
+
+
+def load_generators(loader: Any, saved: list[torch.Tensor]) -> None:
+    """Put back what :func:`generator_states` returned."""
+    for generator, state in zip(_generators(loader), saved, strict=False):
+        generator.set_state(state)
+
+
+@contextmanager
+def keep(*loaders: Any) -> Iterator[None]:
+    """Leave all generators after the block as they were before it."""
+    before, own = states(), [generator_states(loader) for loader in loaders]
+    try:
+        yield
+    finally:
+        set_states(before)
+        for loader, saved in zip(loaders, own, strict=True):
+            load_generators(loader, saved)

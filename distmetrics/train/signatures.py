@@ -1,0 +1,93 @@
+"""Whether steps and hooks can be called as they will be: said before the run, not in the middle of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.hooks import Hooks
+
+__all__ = ["check_callbacks", "check_module", "check_step", "overrides"]
+
+_LAST = "dataloader_idx"
+_STEPS = {
+    "training_step": ("batch", "batch_idx"),
+    "training_step_end": ("outputs",),
+    "validation_step_end": ("outputs",),
+    "test_step_end": ("outputs",),
+    "training_epoch_end": ("outputs",),
+    "validation_epoch_end": ("outputs",),
+    "test_epoch_end": ("outputs",),
+}
+
+
+def _arguments(base: type, name: str) -> tuple[str, ...]:
+    parameters = tuple(inspect.signature(getattr(base, name)).parameters)[1:]
+    return tuple(parameter for parameter in parameters if parameter != _LAST)
+
+
+_HOOKS = {name: _arguments(Hooks, name) for name in vars(Hooks) if not name.startswith("_")}
+_MOMENTS = {name: _arguments(Callback, name) for name in vars(Callback) if name.startswith(("on_", "setup", "teard"))}
+
+
+def overrides(value: Any, base: type, name: str) -> bool:
+    """Whether ``value`` has a method ``name`` that is not the one of ``base``.
+
+    >>> overrides(Callback(), Callback, "setup")
+    False
+    """
+    return getattr(getattr(value, name, None), "__func__", None) is not getattr(base, name, None)
+
+
+def check_module(module: Any) -> None:
+    """Check the training step and the hooks of a module.
+
+    Raises:
+        ConfigurationError: one of them can't be called with the arguments that it will get.
+    """
+    for name, arguments in (_STEPS | _HOOKS).items():
+        method = getattr(module, name, None)
+        if callable(method):
+            _check(module, name, method, arguments)
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> None:
+    """Check the hooks of callbacks; raises as :func:`check_module`."""
+    for callback in callbacks:
+        for name, arguments in _MOMENTS.items():
+            method = getattr(callback, name, None)
+            if callable(method):
+                _check(callback, name, method, arguments)
+
+
+def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
+    """Check a step and the hooks about a batch of an evaluation: with several loaders they get ``dataloader_idx``."""
+    last = (_LAST,) if loaders > 1 else ()
+    _check(module, name, getattr(module, name), ("batch", "batch_idx", *last))
+    stage = name.removesuffix("_step")
+    for hook in (f"on_{stage}_batch_start", f"on_{stage}_batch_end") if last else ():
+        _check(module, hook, getattr(module, hook), (*_HOOKS[hook], *last))
+        for callback in callbacks:
+            _check(callback, hook, getattr(callback, hook), (*_MOMENTS[hook], *last))
+
+
+def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        if "optimizer_idx" in signature.parameters:
+            advice = "set self.automatic_optimization = False and step each optimizer of self.optimizers() yourself."
+        else:
+            advice = f"def {name}({', '.join(('self', *arguments))})"
+        raise ConfigurationError(
+            f"{type(owner).__name__}.{name} takes ({takes}), and is called with ({', '.join(arguments)}): {error}\n"
+            f"Do:     {advice}"
+        ) from error
