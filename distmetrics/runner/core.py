@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.runner.checks import check_loss, check_pass, check_setup
 from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.runner.world import RunnerWorld
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Strategy, resolve
+from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.tree import map_leaves
 
 __all__ = ["Runner"]
@@ -66,18 +68,19 @@ class Runner(RunnerWorld):
     def __init__(
         self,
         *,
-        strategy: str | Strategy = "auto",
-        devices: Any = None,
-        accelerator: str | None = None,
-        num_nodes: int | None = None,
+        strategy: str | Strategy | type[Strategy] = "auto",
+        devices: Devices = "auto",
+        accelerator: str = "auto",
+        num_nodes: int = 1,
         precision: Any = None,
-        plugins: Sequence[Any] = (),
-        gpus: Any = None,
-        tpu_cores: Any = None,
+        plugins: Sequence[ClusterEnvironment] = (),
+        gpus: Devices = None,
+        tpu_cores: Devices = None,
         seed: int | None = None,
     ) -> None:
-        flags = {"devices": devices, "accelerator": accelerator, "num_nodes": num_nodes, "precision": precision}
-        super().__init__(strategy, flags | {"plugins": plugins, "gpus": gpus, "tpu_cores": tpu_cores}, seed)
+        devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
+        flags: dict[str, Any] = {"num_nodes": num_nodes, "precision": precision, "plugins": plugins}
+        super().__init__(resolve(strategy, devices=devices, accelerator=accelerator, **flags), seed)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

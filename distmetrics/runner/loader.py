@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
-import random
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +15,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.sampling import EvaluationSampler, set_epoch
 from distmetrics.train.data import move
+from distmetrics.train.seed import set_all
 
-__all__ = ["RunnerLoader", "dealt", "seed_all", "seeded", "shuffles"]
+__all__ = ["RunnerLoader", "dealt", "seeded", "shuffles"]
 
 
 class RunnerLoader:
@@ -110,13 +109,4 @@ def seeded(loader: Any, rank: int) -> Any:
 def _seed_worker(worker: int, rank: int) -> None:
     drawn = f"{torch.initial_seed()} {rank}"  # differs from worker to worker already
     seed = int.from_bytes(hashlib.blake2b(drawn.encode(), digest_size=4).digest(), "big")
-    seed_all(seed)
-
-
-def seed_all(seed: int) -> None:
-    """Seed the random generators of Python, NumPy and torch."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    numpy = sys.modules.get("numpy")  # who has not imported it does not draw from it
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    set_all(seed)

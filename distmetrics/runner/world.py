@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,14 +11,14 @@ from torch import Tensor, nn
 
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.launch.environment import detect
 from distmetrics.runner.collective import broadcast_any, reduce_tree, write_once
-from distmetrics.runner.loader import RunnerLoader, seed_all
+from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.state.sync import sync_and_compute
-from distmetrics.strategies.base import Strategy, resolve
+from distmetrics.strategies.base import Strategy
 from distmetrics.train.data import move
+from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves
 
 __all__ = ["RunnerWorld"]
@@ -36,8 +34,8 @@ class RunnerWorld:
         seed: of the random generators, or None.
     """
 
-    def __init__(self, strategy: str | Strategy, flags: Mapping[str, Any], seed: int | None) -> None:
-        self.strategy = resolve(strategy, **_supported(flags))
+    def __init__(self, strategy: Strategy, seed: int | None) -> None:
+        self.strategy = strategy
         self.seed = seed
         self._forget()
 
@@ -88,7 +86,7 @@ class RunnerWorld:
     @property
     def node_rank(self) -> int:
         """This machine, from 0."""
-        environment = detect()
+        environment = self.strategy.environment()
         return 0 if environment is None else environment.node_rank
 
     @property
@@ -120,7 +118,7 @@ class RunnerWorld:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
             raise InputTypeError(f"a seed is a whole number from 0 to 2**32 - 1, got {seed!r}")
         self._seeded, self._seed_workers = seed, workers
-        seed_all(seed)
+        set_all(seed)
         return seed
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -204,24 +202,3 @@ class RunnerWorld:
 
 
 _STATEFUL = (RunnerModule, RunnerOptimizer)
-
-
-def _supported(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags for ``resolve``: shorthands written out, and nothing that nobody has asked for.
-
-    Raises:
-        ConfigurationError: a flag that strategies do not have yet, or a shorthand besides what it stands for.
-    """
-    given = {name: value for name, value in flags.items() if value is not None and value != ()}
-    for short, accelerator in (("gpus", "gpu"), ("tpu_cores", "tpu")):
-        if short not in given:
-            continue
-        if "devices" in given or given.get("accelerator", accelerator) != accelerator:
-            raise ConfigurationError(
-                f"{short}= is short for devices= with accelerator={accelerator!r}\nDo:     say either."
-            )
-        given |= {"devices": given.pop(short), "accelerator": accelerator}
-    known = inspect.signature(resolve).parameters
-    if unknown := [name for name in given if name not in known]:
-        raise ConfigurationError(f"{', '.join(unknown)}: strategies have no such flag yet")
-    return {"devices": "auto", **given}

@@ -23,6 +23,7 @@ A user's own loop asks for less, and in its own order::
     prepare(module, optimizers)     instead of setup: the module itself is called, not its training step
     clip(module, optimizer)         the first part of update
     step(module, optimizer)         its second part
+    release()                       at the end of a launch: the user's modules are plain again
 """
 
 from __future__ import annotations
@@ -195,7 +196,6 @@ class Strategy:
 
     def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the gradients."""
-        self.precision.unscale(optimizer)
         if clip is not None:
             self.clip(module, optimizer, max_norm=clip)
         self.step(module, optimizer)
@@ -214,6 +214,7 @@ class Strategy:
 
         Returns: the norm before, or None where values were clipped.
         """
+        self.precision.unscale(optimizer)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if max_norm is not None:
             return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

@@ -44,6 +44,22 @@ class DDP2(ScriptLaunch, DataParallelStrategy):
         step = Replicated(module, "training_step", self)
         return self.wrap(StepModule(module, step)), list(optimizers)
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Run every call of the module on this machine's replicas, inside DistributedDataParallel."""
+        return super().prepare(_Call(module, Replicated(module, "forward", self)), optimizers)
+
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Run a step of an evaluation on this machine's replicas."""
         return Replicated(module, name, self)
+
+
+class _Call(nn.Module):
+    """A module whose call is another's: what DistributedDataParallel wraps."""
+
+    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module = module
+        self.call = call
+
+    def forward(self, *args: Any) -> Any:
+        return self.call(*args)

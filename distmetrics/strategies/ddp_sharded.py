@@ -33,23 +33,35 @@ class ShardedUpdates(Strategy):
         Raises:
             ConfigurationError: an optimizer that computes steps from all parameters at once.
         """
+        self._check(optimizers)
+        return super().setup(module, optimizers)
+
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Check the optimizers as :meth:`setup` does."""
+        self._check(optimizers)
+        return super().prepare(module, optimizers)
+
+    def _check(self, optimizers: Sequence[Optimizer]) -> None:
         for optimizer in optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ConfigurationError(
                     f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters\n"
                     "Do:     say strategy='ddp'."
                 )
-        return super().setup(module, optimizers)
 
     def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Step the parameters that this rank owns; share their new values."""
         parameters = _parameters(optimizer)
         comm = self.comm()
         owners = dealt(parameters, comm.world_size)
+        gradients = [parameter.grad for parameter in parameters]
+        self.precision.unscale(optimizer)  # an overflow in any gradient is every rank's
         for parameter, owner in zip(parameters, owners, strict=True):
             if owner != comm.rank:
                 parameter.grad = None
         result = super().step(module, optimizer, closure)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         self._share(parameters, owners)
         return result
 

@@ -88,6 +88,17 @@ class DeepSpeedProcesses(ProcessStrategy):
         self._zero.engine = engine
         return self._step, list(optimizers)
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Refuse a loop of one's own, whose steps an engine would count in its own way.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            f"strategy={self.name!r} is the trainer's alone: its engine takes the steps\n"
+            "Do:     say strategy='fsdp' or 'ddp_sharded', or use the trainer."
+        )
+
     def settings(self) -> dict[str, Any]:
         """Return the configuration of the engine; batches are the trainer's matter, so its numbers of them are 1."""
         zero = {"stage": self.stage, **self.config.get("zero_optimization", {})}

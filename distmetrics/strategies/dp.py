@@ -60,6 +60,10 @@ class DP(Strategy):
         """Run the training step on replicas."""
         return Replicated(module, "training_step", self), list(optimizers)
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Run every call of the module on replicas; what they return is joined, numbers stacked."""
+        return Replicated(module, "forward", self), list(optimizers)
+
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Run a step of an evaluation on replicas."""
         return Replicated(module, name, self)

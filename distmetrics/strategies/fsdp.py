@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.optim import Optimizer
@@ -118,6 +118,27 @@ class FullyShardedStrategy(ProcessStrategy):
         self._sharding.keep_between(self.reshard)
         return self._sharding.step, list(optimizers)
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Shard the module; a launch may have one.
+
+        Raises:
+            ConfigurationError: there is one already.
+        """
+        if self._sharding is not None:
+            raise ConfigurationError(
+                f"strategy={self.name!r} can shard one model a launch, and a second is set up\n"
+                "Do:     put both into one module, or say strategy='ddp'."
+            )
+        self._sharding = Sharding(module, optimizers, self.wrap, whole_call=True)
+        self._sharding.keep_between(self.reshard)
+        return self._sharding.call, list(optimizers)
+
+    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        """Run a step on whole parameters, which :meth:`align` has brought together on every rank."""
+        if self._sharding is not None:
+            self._sharding.be_whole()
+        return super().evaluator(module, name)
+
     @contextmanager
     def accumulate(self, step: TrainingStep) -> Iterator[None]:
         """Add up whole gradients on each rank, and let none travel."""
@@ -129,11 +150,18 @@ class FullyShardedStrategy(ProcessStrategy):
         finally:
             sharding.sharded.set_requires_gradient_sync(True)
 
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip by the norm over all ranks' parts, step this rank's part, clear the gradients."""
+    def clip(self, module: nn.Module, optimizer: Optimizer, **options: Any) -> Tensor | None:
+        """Clip by the norm over all ranks' parts, or each value."""
         if self._sharding is not None:
             self._sharding.be_parts()
-        super().update(module, optimizer, clip=clip)
+        norm: Tensor | None = whole(super().clip(module, optimizer, **options))
+        return norm
+
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Step this rank's part."""
+        if self._sharding is not None:
+            self._sharding.be_parts()
+        return super().step(module, optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and whole parameters until training goes on."""

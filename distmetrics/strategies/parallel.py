@@ -49,9 +49,9 @@ class DataParallelStrategy(ProcessStrategy):
         return self.wrap(StepModule(module)), list(optimizers)
 
     def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Put the module inside DistributedDataParallel, which refuses one that has nothing to learn."""
+        """Put the module inside :meth:`wrap`; DistributedDataParallel refuses one that has nothing to learn."""
         learns = any(parameter.requires_grad for parameter in module.parameters())
-        return DistributedDataParallel(module, **self.options) if learns else module, list(optimizers)
+        return self.wrap(module) if learns else module, list(optimizers)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Let no gradient travel."""

@@ -43,6 +43,7 @@ class Precision:
         self.dtype = _DTYPES[name.partition("-")[0]]
         self.mixed = name.endswith("mixed")
         self._scaler: Any = None
+        self._unscaled: set[int] = set()  # optimizers whose gradients have their own size until the next step
 
     @classmethod
     def of(cls, flag: Any) -> Precision:
@@ -57,7 +58,7 @@ class Precision:
         return cls(_SHORT.get(text, text))
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_scaler": None}
+        return vars(self) | {"_scaler": None, "_unscaled": set()}
 
     @property
     def true(self) -> bool:
@@ -97,9 +98,10 @@ class Precision:
         return scaled
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Give the gradients their own size again."""
-        if self._scaler is not None:
+        """Give the gradients their own size again, once a step."""
+        if self._scaler is not None and id(optimizer) not in self._unscaled:
             self._scaler.unscale_(optimizer)
+            self._unscaled.add(id(optimizer))
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Step the optimizer; with a scaled loss, only if no gradient has overflowed, and without a closure."""
@@ -109,6 +111,7 @@ class Precision:
             raise ConfigurationError("precision=16 scales the loss, and a closure's loss cannot be scaled")
         result = self._scaler.step(optimizer)
         self._scaler.update()
+        self._unscaled.discard(id(optimizer))
         return result
 
     def state(self) -> dict[str, Any]:

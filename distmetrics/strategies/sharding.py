@@ -18,6 +18,7 @@ from distmetrics.tree import map_leaves
 __all__ = ["Sharding", "part_like", "whole"]
 
 _PRIVATE = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")  # what fully_shard leaves on modules
+_HOOKS = ("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
 
 
 class Sharding:
@@ -27,17 +28,24 @@ class Sharding:
         module: the user's.
         optimizers: of its parameters; they hold the parts from now on, in the same groups.
         shard: applies ``fully_shard`` to the module's training step and what is in it.
+        whole_call: whether the module itself is called, instead of its training step; without arguments it then
+            does nothing.
 
     Raises:
         ConfigurationError: an optimizer of tensors that are no parameters of the module.
     """
 
     def __init__(
-        self, module: nn.Module, optimizers: Sequence[Optimizer], shard: Callable[[nn.Module], FSDPModule]
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        shard: Callable[[nn.Module], FSDPModule],
+        *,
+        whole_call: bool = False,
     ) -> None:
         self.module = module
         before = {id(parameter): name for name, parameter in module.named_parameters()}
-        self.sharded = shard(_Step(module))
+        self.sharded = shard(module if whole_call else _Step(module))
         self.groups: list[Any] = [part for part in self.sharded.modules() if isinstance(part, FSDPModule)]  # type: ignore[attr-defined]
         self._whole = False
         self._reshard = True
@@ -45,7 +53,13 @@ class Sharding:
         for optimizer in optimizers:
             _repoint(optimizer, before, after)
         with torch.no_grad():
-            self.sharded(None, -1)  # type: ignore[operator]  # the first call says which group is the outermost
+            # The first call says which group is the outermost.
+            self.sharded(*(() if whole_call else (None, -1)))  # type: ignore[operator]
+
+    def call(self, *args: Any) -> Any:
+        """Call the module, in which groups of parameters become whole one after another."""
+        self.be_parts()
+        return self.sharded(*args)  # type: ignore[operator]
 
     def step(self, batch: Any, batch_idx: int) -> Any:
         """Take a training step, in which groups of parameters become whole one after another.
@@ -170,6 +184,11 @@ def _unmark(part: nn.Module) -> None:
     """Take fully_shard off a submodule that was a group of its own: its hooks, its class, its marks."""
     for name in _PRIVATE:
         vars(part).pop(name, None)
+    for name in _HOOKS:
+        hooks = vars(part)[name]
+        for key, hook in list(hooks.items()):
+            if getattr(getattr(hook, "hook", hook), "__module__", "").startswith("torch.distributed.fsdp"):
+                del hooks[key]  # a local function of theirs: the module could not be pickled
     if not isinstance(part, FSDPModule):
         return
     from torch.distributed._composable_state import _module_state_mapping

@@ -141,3 +141,32 @@ def by_method(runner):
 def past(runner):
     net = runner.setup(Method())
     net.loss(torch.ones(1, 4), torch.ones(1), weight=1.0)
+
+
+def checkpoint(runner):
+    """Train, save, train on, go back; return what was saved, and the model's answer after it."""
+    net = model()
+    net, optimizer = runner.setup(net, torch.optim.AdamW(net.parameters(), lr=0.1))
+    train = runner.setup_dataloaders(DataLoader(samples(24), 12 // runner.world_size), train=True)
+
+    def epoch():
+        for x, y in train:
+            optimizer.zero_grad()
+            runner.backward(loss_fn(net(x), y))
+            optimizer.step()
+
+    epoch()
+    runner.save({"model": net, "optimizer": optimizer}, "saved.pt")
+    epoch()
+    saved = runner.load("saved.pt")
+    net.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    net.eval()
+    with torch.no_grad():
+        answer = net(samples(3, 5).tensors[0])
+    return saved["model"], saved["optimizer"], answer, net
+
+
+def two_models(runner):
+    runner.setup(model())
+    runner.setup(model())
