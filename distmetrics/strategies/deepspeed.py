@@ -80,24 +80,34 @@ class DeepSpeedProcesses(ProcessStrategy):
                 f"strategy={self.name!r} takes one optimizer, and configure_optimizers returned {len(optimizers)}\n"
                 "Do:     put the parameters into groups of one optimizer, or say strategy='fsdp'."
             )
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # DeepSpeed asks for it, whoever launched us
-        self._zero = ZeroModule(module, optimizers[0])
-        engine, *_ = _library().initialize(
-            model=StepModule(module), optimizer=optimizers[0], config=self.settings(), dist_init_required=False
-        )
-        self._zero.engine = engine
+        self._start(module, StepModule(module), optimizers[0])
         return self._step, list(optimizers)
 
     def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Refuse a loop of one's own, whose steps an engine would count in its own way.
+        """Make the engine around the module; a model without an optimizer is called as it is.
 
         Raises:
-            ConfigurationError: always.
+            ConfigurationError: several optimizers, or a second model with one.
         """
-        raise ConfigurationError(
-            f"strategy={self.name!r} is the trainer's alone: its engine takes the steps\n"
-            "Do:     say strategy='fsdp' or 'ddp_sharded', or use the trainer."
+        if not optimizers:
+            return module, []
+        if len(optimizers) > 1 or self._zero is not None:
+            raise ConfigurationError(
+                f"strategy={self.name!r} takes one model and one optimizer a launch\n"
+                "Do:     put the models into one module, the parameters into groups of one optimizer, or say "
+                "strategy='ddp'."
+            )
+        self._start(module, module, optimizers[0])
+        return self._call, list(optimizers)
+
+    def _start(self, module: nn.Module, called: nn.Module, optimizer: Optimizer) -> None:
+        """Make the engine around what is called."""
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # DeepSpeed asks for it, whoever launched us
+        self._zero = ZeroModule(module, optimizer)
+        engine, *_ = _library().initialize(
+            model=called, optimizer=optimizer, config=self.settings(), dist_init_required=False
         )
+        self._zero.engine = engine
 
     def settings(self) -> dict[str, Any]:
         """Return the configuration of the engine; batches are the trainer's matter, so its numbers of them are 1."""
@@ -122,6 +132,10 @@ class DeepSpeedProcesses(ProcessStrategy):
             )
         return zero.engine(batch, batch_idx)
 
+    def _call(self, *args: Any) -> Any:
+        self._made().be_parts()
+        return self._made().engine(*args)
+
     def _made(self) -> ZeroModule:
         assert self._zero is not None, "this comes after setup"
         return self._zero
@@ -142,9 +156,45 @@ class DeepSpeedProcesses(ProcessStrategy):
 
     def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Let the engine clip, step and clear the gradients."""
-        zero = self._made()
-        zero.clip(0.0 if clip is None else clip)
-        zero.engine.step()
+        if clip is not None:
+            self.clip(module, optimizer, max_norm=clip)
+        self.step(module, optimizer)
+
+    def clip(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        *,
+        max_norm: float | None = None,
+        clip_value: float | None = None,
+        norm_type: float = 2.0,
+    ) -> Tensor | None:
+        """Let the engine clip the gradients' norm in its next step, and so return none.
+
+        Raises:
+            ConfigurationError: anything but the 2-norm.
+        """
+        if max_norm is None or clip_value is not None or norm_type != 2.0:
+            raise ConfigurationError(f"strategy={self.name!r} clips the 2-norm alone\nDo:     say max_norm=....")
+        self._made().clip(max_norm)
+        return None
+
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the engine step, by the norm of :meth:`clip` if there is one.
+
+        Raises:
+            ConfigurationError: a closure, which the engine can't call.
+        """
+        if closure is not None:
+            raise ConfigurationError(f"strategy={self.name!r} takes no closure: its engine steps")
+        self._made().engine.step()
+        self._made().clip(0.0)
+
+    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        """Run a step on whole parameters, which :meth:`align` has brought together on every rank."""
+        if self._zero is not None:
+            self._zero.be_whole()
+        return super().evaluator(module, name)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and at stage 3 whole parameters until training goes on."""
@@ -161,7 +211,7 @@ class DeepSpeedProcesses(ProcessStrategy):
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module and into the engine's own copies; called on every rank."""
-        self._made().load(weights)
+        self._made().load(module, weights)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, as the optimizer would have it in one process; called on every rank."""

@@ -143,7 +143,7 @@ def past(runner):
     net.loss(torch.ones(1, 4), torch.ones(1), weight=1.0)
 
 
-def checkpoint(runner):
+def checkpoint(runner, path):
     """Train, save, train on, go back; return what was saved, and the model's answer after it."""
     net = model()
     net, optimizer = runner.setup(net, torch.optim.AdamW(net.parameters(), lr=0.1))
@@ -156,9 +156,9 @@ def checkpoint(runner):
             optimizer.step()
 
     epoch()
-    runner.save({"model": net, "optimizer": optimizer}, "saved.pt")
+    runner.save({"model": net, "optimizer": optimizer}, path)
     epoch()
-    saved = runner.load("saved.pt")
+    saved = runner.load(path)
     net.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     net.eval()
@@ -170,3 +170,9 @@ def checkpoint(runner):
 def two_models(runner):
     runner.setup(model())
     runner.setup(model())
+
+
+def by_closure(runner):
+    net = model()
+    net, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    optimizer.step(lambda: net(torch.ones(1, 4)).sum())

@@ -26,13 +26,12 @@ def test_replicas():
 
 
 @pytest.mark.parametrize("strategy", ["ddp_sharded_spawn", "fsdp_spawn", FSDPSpawn(wrap=[torch.nn.Linear])])
-def test_sharded(strategy, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_sharded(strategy, tmp_path):
     found = Fit(**flags(strategy)).run(clip=0.3, steps=2)
     assert_same(found, plain(clip=0.3))
-    weights, state, again, home = Runner(**flags(strategy)).launch(loops.checkpoint)
+    weights, state, again, home = Runner(**flags(strategy)).launch(loops.checkpoint, tmp_path / "saved.pt")
     expected_weights, expected_state, expected_again, _ = Runner(strategy="single", accelerator="cpu").launch(
-        loops.checkpoint
+        loops.checkpoint, tmp_path / "single.pt"
     )
     for name, value in expected_weights.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-6, atol=1e-7)
