@@ -154,12 +154,6 @@ class DeepSpeedProcesses(ProcessStrategy):
         """Let the engine compute gradients."""
         self._made().engine.backward(loss)
 
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Let the engine clip, step and clear the gradients."""
-        if clip is not None:
-            self.clip(module, optimizer, max_norm=clip)
-        self.step(module, optimizer)
-
     def clip(
         self,
         module: nn.Module,
@@ -169,32 +163,41 @@ class DeepSpeedProcesses(ProcessStrategy):
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Let the engine clip the gradients' norm in its next step, and so return none.
+        """Let the engine clip the gradients' norm in its next step; the norm before is known only then.
 
         Raises:
-            ConfigurationError: anything but the 2-norm.
+            ConfigurationError: what the engine can't do.
         """
-        if max_norm is None or clip_value is not None or norm_type != 2.0:
-            raise ConfigurationError(f"strategy={self.name!r} clips the 2-norm alone\nDo:     say max_norm=....")
-        self._made().clip(max_norm)
+        if clip_value is not None or norm_type != 2.0:
+            raise ConfigurationError(f"strategy={self.name!r} clips the norm of gradients, of order 2, and no values")
+        self._made().clip(0.0 if max_norm is None else max_norm)
         return None
 
     def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the engine step, by the norm of :meth:`clip` if there is one.
+        """Let the engine clip, step and clear the gradients.
 
         Raises:
             ConfigurationError: a closure, which the engine can't call.
         """
         if closure is not None:
-            raise ConfigurationError(f"strategy={self.name!r} takes no closure: its engine steps")
-        self._made().engine.step()
-        self._made().clip(0.0)
+            raise ConfigurationError(f"strategy={self.name!r} steps without a closure\nDo:     say strategy='ddp'.")
+        zero = self._made()
+        zero.engine.step()
+        zero.clip(0.0)
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Run a step on whole parameters, which :meth:`align` has brought together on every rank."""
-        if self._zero is not None:
-            self._zero.be_whole()
-        return super().evaluator(module, name)
+        """Return the module's step, for which its parameters must be whole."""
+        step = super().evaluator(module, name)
+
+        def run(*args: Any) -> Any:
+            if self._zero is not None and self._zero.sharded and not self._zero.is_whole:
+                raise ConfigurationError(
+                    f"strategy={self.name!r}: the model is called without gradients, and its weights are in parts\n"
+                    "Do:     model.eval() on every rank before: it makes them whole."
+                )
+            return step(*args)
+
+        return run
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and at stage 3 whole parameters until training goes on."""

@@ -50,6 +50,11 @@ class ZeroModule:
         """Whether weights are shared out."""
         return any(hasattr(parameter, "ds_id") for parameter in self.parameters)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether shared out weights are whole on this rank for now."""
+        return self._changed is not None
+
     @contextmanager
     def _gathered(self, modifier: int | None = None) -> Iterator[None]:
         import deepspeed
@@ -130,7 +135,8 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
     from deepspeed.utils import safe_get_full_optimizer_state
 
     if zero.engine.optimizer is optimizer:  # stage 0
-        return optimizer.state_dict()
+        plain: dict[str, Any] = optimizer.state_dict()
+        return plain
     zero.be_parts()
     _link(zero)
     tensors, scalars = _kinds(optimizer)

@@ -21,7 +21,7 @@ def all_in_one(stage, folder):
     flags = {"strategy": DeepSpeed(stage=stage), "devices": 2, "accelerator": "cpu"}
     fitted = Fit(**flags).run(clip=0.3, steps=2)
     weights, state, answer, home = Runner(**flags).launch(loops.checkpoint, folder)
-    with pytest.raises(ConfigurationError, match="takes no closure"):
+    with pytest.raises(ConfigurationError, match="steps without a closure"):
         Runner(**flags).launch(loops.by_closure)
     return fitted, weights, state, answer, home.state_dict()
 

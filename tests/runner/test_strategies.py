@@ -10,6 +10,7 @@ from distmetrics.strategies.fsdp import FSDPSpawn
 from tests.runner import loops
 from tests.runner.loops import Fit, plain
 from tests.runner.test_runner import assert_same
+from tests.strategies.common import in_ranks
 from tests.train.test_ddp_spawn import no_process_is_left
 
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(180)]
@@ -23,6 +24,15 @@ def flags(strategy, devices=2, **more):
 def test_replicas():
     for options in ({}, {"clip": 0.3}):
         assert_same(Fit(**flags("dp", devices=3)).run(**options), plain(**options))
+
+
+def two_machines():
+    return Fit(**flags("ddp2")).run(clip=0.3)
+
+
+def test_replicas_on_two_machines():
+    for found in in_ranks(2, two_machines):
+        assert_same(found, plain(clip=0.3))
 
 
 @pytest.mark.parametrize("strategy", ["ddp_sharded_spawn", "fsdp_spawn", FSDPSpawn(wrap=[torch.nn.Linear])])
@@ -42,9 +52,10 @@ def test_sharded(strategy, tmp_path):
     torch.testing.assert_close(again, expected_again, rtol=1e-6, atol=1e-7)
 
 
-def test_one_sharded_model_a_launch():
-    with pytest.raises(ConfigurationError, match="can shard one model a launch"):
-        Runner(**flags("fsdp_spawn")).launch(loops.two_models)
+def test_two_sharded_models():
+    expected = Runner(strategy="single", accelerator="cpu").launch(loops.two_models)
+    for found, wanted in zip(Runner(**flags("fsdp_spawn")).launch(loops.two_models), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), (64, 1e-6)])
