@@ -1,4 +1,4 @@
-"""The command line: ``python -m distmetrics demo``."""
+"""The command line: ``python -m distmetrics demo`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,23 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the differences")
     demo.add_argument("--json", action="store_true", help="print JSON instead of tables")
     demo.set_defaults(run=_demo)
+    verify = commands.add_parser(
+        "verify",
+        help="every strategy against the single process: what it logs, and the weights that it trains",
+        description="Train and validate under each strategy in each world; compare with one process.",
+    )
+    verify.add_argument("--strategies", required=True, metavar="NAMES", help="names with commas between, or all")
+    verify.add_argument("--devices", type=int, nargs="+", default=[1, 2, 3, 4], metavar="N", help="default 1 2 3 4")
+    verify.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    verify.add_argument("--update", type=Path, metavar="PAGE.md", help="make the table of a page anew")
+    verify.set_defaults(run=_verify)
     return parser
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from distmetrics.cli.verify import verify
+
+    return verify(args.strategies, args.devices, as_json=args.json, update=args.update)
 
 
 def _demo(args: argparse.Namespace) -> int:
