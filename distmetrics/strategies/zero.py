@@ -130,7 +130,8 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
     from deepspeed.utils import safe_get_full_optimizer_state
 
     if zero.engine.optimizer is optimizer:  # stage 0
-        return optimizer.state_dict()
+        plain: dict[str, Any] = optimizer.state_dict()
+        return plain
     zero.be_parts()
     _link(zero)
     tensors, scalars = _kinds(optimizer)
