@@ -67,7 +67,7 @@ class Strategy:
     """
 
     name: ClassVar[str] = ""
-    isolated: ClassVar[bool] = False
+    isolated: bool = False
     joins: ClassVar[bool] = False
     devices: int = 1
     device_ids: Sequence[int] = (0,)
@@ -272,6 +272,8 @@ _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
     "fsdp": f"{_HERE}fsdp:FSDP",
     "fsdp_spawn": f"{_HERE}fsdp:FSDPSpawn",
     "deepspeed": f"{_HERE}deepspeed:DeepSpeed",
+    "xla": f"{_HERE}xla:XLA",
+    "tpu_spawn": f"{_HERE}xla:XLA",
 }
 
 

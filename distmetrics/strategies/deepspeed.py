@@ -129,11 +129,36 @@ class DeepSpeedProcesses(ProcessStrategy):
         """Let the engine compute gradients."""
         self._made().engine.backward(loss)
 
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Let the engine clip, step and clear the gradients."""
+    def clip(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        *,
+        max_norm: float | None = None,
+        clip_value: float | None = None,
+        norm_type: float = 2.0,
+    ) -> Tensor | None:
+        """Let the engine clip the gradients' norm in its next step; the norm before is known only then.
+
+        Raises:
+            ConfigurationError: what the engine can't do.
+        """
+        if clip_value is not None or norm_type != 2.0:
+            raise ConfigurationError(f"strategy={self.name!r} clips the norm of gradients, of order 2, and no values")
+        self._made().clip(0.0 if max_norm is None else max_norm)
+        return None
+
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the engine clip, step and clear the gradients.
+
+        Raises:
+            ConfigurationError: a closure, which the engine can't call.
+        """
+        if closure is not None:
+            raise ConfigurationError(f"strategy={self.name!r} steps without a closure\nDo:     say strategy='ddp'.")
         zero = self._made()
-        zero.clip(0.0 if clip is None else clip)
         zero.engine.step()
+        zero.clip(0.0)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and at stage 3 whole parameters until training goes on."""

@@ -60,6 +60,19 @@ class DP(Strategy):
         """Run the training step on replicas."""
         return Replicated(module, "training_step", self), list(optimizers)
 
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Refuse a loop of one's own: replicas work on the steps of a trainer's module.
+
+        Raises:
+            ConfigurationError: there is more than one device.
+        """
+        if len(self.device_ids) > 1:
+            raise ConfigurationError(
+                f"strategy {self.name!r} on {len(self.device_ids)} devices is the trainer's alone\n"
+                "Do:     say strategy='ddp'."
+            )
+        return super().prepare(module, optimizers)
+
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Run a step of an evaluation on replicas."""
         return Replicated(module, name, self)

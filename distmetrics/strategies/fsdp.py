@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.optim import Optimizer
@@ -129,11 +129,18 @@ class FullyShardedStrategy(ProcessStrategy):
         finally:
             sharding.sharded.set_requires_gradient_sync(True)
 
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip by the norm over all ranks' parts, step this rank's part, clear the gradients."""
+    def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
+        """Clip by the norm over all ranks' parts."""
         if self._sharding is not None:
             self._sharding.be_parts()
-        super().update(module, optimizer, clip=clip)
+        norm: Tensor | None = whole(super().clip(module, optimizer, **limits))
+        return norm
+
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Step this rank's parts."""
+        if self._sharding is not None:
+            self._sharding.be_parts()
+        return super().step(module, optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and whole parameters until training goes on."""

@@ -106,7 +106,7 @@ class SpawnLaunch(ProcessStrategy):
     rank 0's weights and the trainer's and callbacks' state, not other attributes that a step has set.
     """
 
-    isolated: ClassVar[bool] = True
+    isolated: bool = True
     start_method: ClassVar[str] = "spawn"
 
     def bind(self, devices: Devices, accelerator: str) -> None:
