@@ -16,7 +16,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks
-from distmetrics.strategies.sharding import Sharding, load_state, load_weights, whole, whole_state
+from distmetrics.strategies.sharding import HookedStep, Sharding, load_state, load_weights, whole, whole_state
 
 __all__ = ["FSDP", "FSDPSpawn", "FullyShardedStrategy"]
 
@@ -55,7 +55,7 @@ class FullyShardedStrategy(ProcessStrategy):
         self.replicas = replicas
         self.cpu_offload = cpu_offload
         self.reduce_dtype = reduce_dtype
-        self._sharding: Sharding | None = None
+        self._shardings: list[Sharding] = []
 
     def configure(self, **flags: Any) -> None:
         """Take over the trainer's flags that every strategy has.
@@ -114,50 +114,75 @@ class FullyShardedStrategy(ProcessStrategy):
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Shard the module, and let the optimizers hold the parts in the place of the whole parameters."""
-        self._sharding = Sharding(module, optimizers, self.wrap)
-        self._sharding.keep_between(self.reshard)
-        return self._sharding.step, list(optimizers)
+        sharding = self._added(Sharding(module, optimizers, self.wrap, entry=HookedStep(module), nothing=(None, -1)))
+        return sharding.step, list(optimizers)
+
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Shard the module as :meth:`setup` does; what is called is the module itself."""
+        return self._added(Sharding(module, optimizers, self.wrap, entry=module)).call, list(optimizers)
+
+    def _added(self, sharding: Sharding) -> Sharding:
+        sharding.keep_between(self.reshard)
+        self._shardings.append(sharding)
+        return sharding
+
+    def _be_parts(self) -> None:
+        for sharding in self._shardings:
+            sharding.be_parts()
 
     @contextmanager
     def accumulate(self, step: TrainingStep) -> Iterator[None]:
         """Add up whole gradients on each rank, and let none travel."""
-        sharding = self._sharding
-        assert sharding is not None, "accumulate comes after setup"
-        sharding.sharded.set_requires_gradient_sync(False)
+        (sharded,) = (made.sharded for made in self._shardings if step in (made.step, made.call))
+        sharded.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            sharding.sharded.set_requires_gradient_sync(True)
+            sharded.set_requires_gradient_sync(True)
 
     def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Clip by the norm over all ranks' parts."""
-        if self._sharding is not None:
-            self._sharding.be_parts()
+        self._be_parts()
         norm: Tensor | None = whole(super().clip(module, optimizer, **limits))
         return norm
 
     def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Step this rank's parts."""
-        if self._sharding is not None:
-            self._sharding.be_parts()
+        self._be_parts()
         return super().step(module, optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and whole parameters until training goes on."""
         copy_from_rank_zero(dict(module.named_buffers()), "buffers")
-        if self._sharding is not None:
-            self._sharding.be_whole()
+        for sharding in self._shardings:
+            sharding.be_whole()
+
+    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        """Return the module's step, for which its parameters must be whole."""
+        step = super().evaluator(module, name)
+
+        def run(*args: Any) -> Any:
+            if not all(sharding.is_whole for sharding in self._shardings):
+                raise ConfigurationError(
+                    f"strategy={self.name!r}: the model is called without gradients, and its weights are in parts\n"
+                    "Do:     model.eval() on every rank before: it makes them whole."
+                )
+            return step(*args)
+
+        return run
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
-        if self._sharding is not None:
-            self._sharding.be_parts()
-        return {name: whole(value) for name, value in module.state_dict().items()}
+        were_whole = [sharding for sharding in self._shardings if sharding.is_whole]
+        self._be_parts()
+        weights = {name: whole(value) for name, value in module.state_dict().items()}
+        for sharding in were_whole:  # an evaluation is under way
+            sharding.be_whole()
+        return weights
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module, each rank its parts."""
-        if self._sharding is not None:
-            self._sharding.be_parts()
+        self._be_parts()
         load_weights(module, weights)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -169,10 +194,10 @@ class FullyShardedStrategy(ProcessStrategy):
         load_state(optimizer, state)
 
     def release(self) -> None:
-        """Make the user's module whole and plain again; called on every rank."""
-        if self._sharding is not None:
-            self._sharding.undo()
-            self._sharding = None
+        """Make the user's modules whole and plain again; called on every rank."""
+        for sharding in self._shardings:
+            sharding.undo()
+        self._shardings.clear()
 
 
 class FSDP(ScriptLaunch, FullyShardedStrategy):
@@ -186,7 +211,7 @@ class FSDP(ScriptLaunch, FullyShardedStrategy):
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Join this script's world and call ``fn(*args)`` there; afterwards the module is whole."""
-        self._sharding = None  # a call that failed may have left one
+        self._shardings.clear()  # a call that failed may have left some
 
         def body() -> T:
             result = fn(*args)

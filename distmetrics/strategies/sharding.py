@@ -15,7 +15,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.parallel import StepModule
 from distmetrics.tree import map_leaves
 
-__all__ = ["Sharding", "part_like", "whole"]
+__all__ = ["HookedStep", "Sharding", "load_state", "load_weights", "part_like", "whole", "whole_state"]
 
 _PRIVATE = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")  # what fully_shard leaves on modules
 
@@ -26,26 +26,39 @@ class Sharding:
     Args:
         module: the user's.
         optimizers: of its parameters; they hold the parts from now on, in the same groups.
-        shard: applies ``fully_shard`` to the module's training step and what is in it.
+        shard: applies ``fully_shard`` to ``entry`` and what is in it.
+        entry: what is called, and has the module inside; it must do nothing when called for its hooks alone.
+        nothing: the arguments of such a call.
 
     Raises:
         ConfigurationError: an optimizer of tensors that are no parameters of the module.
     """
 
     def __init__(
-        self, module: nn.Module, optimizers: Sequence[Optimizer], shard: Callable[[nn.Module], FSDPModule]
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        shard: Callable[[nn.Module], FSDPModule],
+        *,
+        entry: nn.Module,
+        nothing: tuple[Any, ...] = (),
     ) -> None:
         self.module = module
         before = {id(parameter): name for name, parameter in module.named_parameters()}
-        self.sharded = shard(_Step(module))
-        self.groups: list[Any] = [part for part in self.sharded.modules() if isinstance(part, FSDPModule)]  # type: ignore[attr-defined]
+        self.sharded: Any = shard(entry)
+        self.groups: list[Any] = [part for part in self.sharded.modules() if isinstance(part, FSDPModule)]
         self._whole = False
         self._reshard = True
         after = dict(module.named_parameters())
         for optimizer in optimizers:
             _repoint(optimizer, before, after)
         with torch.no_grad():
-            self.sharded(None, -1)  # type: ignore[operator]  # the first call says which group is the outermost
+            self.sharded(*nothing)  # the first call says which group is the outermost
+
+    def call(self, *args: Any) -> Any:
+        """Call the entry, in which groups of parameters become whole one after another."""
+        self.be_parts()
+        return self.sharded(*args)
 
     def step(self, batch: Any, batch_idx: int) -> Any:
         """Take a training step, in which groups of parameters become whole one after another.
@@ -60,7 +73,12 @@ class Sharding:
                 "Likely: loaders of different length, which the trainer did not deal out itself.\n"
                 "Do:     give every rank as many batches, or say FSDP() without wrap=."
             )
-        return self.sharded(batch, batch_idx)  # type: ignore[operator]
+        return self.sharded(batch, batch_idx)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every parameter is whole on this rank."""
+        return self._whole
 
     def be_whole(self) -> None:
         """Make every parameter whole on every rank, until :meth:`be_parts`; all ranks must call it."""
@@ -98,10 +116,11 @@ class Sharding:
             _unmark(part)
 
 
-class _Step(StepModule):
+class HookedStep(StepModule):
     """The training step; a negative number of a batch is a call for its hooks alone."""
 
     def forward(self, batch: Any, batch_idx: int) -> Any:
+        """Take a training step, or none."""
         return None if batch_idx < 0 else super().forward(batch, batch_idx)
 
 
