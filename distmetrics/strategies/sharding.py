@@ -38,7 +38,7 @@ class Sharding:
         self,
         module: nn.Module,
         optimizers: Sequence[Optimizer],
-        shard: Callable[[nn.Module], FSDPModule],
+        shard: Callable[[nn.Module], Any],
         *,
         entry: nn.Module,
         nothing: tuple[Any, ...] = (),
