@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from distmetrics.strategies.base import Devices, TrainingStep
-from distmetrics.strategies.dp import Replicated
+from distmetrics.strategies.dp import Replicated, refuse_replicas
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy, StepModule
 
@@ -43,6 +43,11 @@ class DDP2(ScriptLaunch, DataParallelStrategy):
         """Run the training step on this machine's replicas, inside DistributedDataParallel."""
         step = Replicated(module, "training_step", self)
         return self.wrap(StepModule(module, step)), list(optimizers)
+
+    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Refuse a loop of one's own where there are replicas, as DP does; else it is DDP's."""
+        refuse_replicas(self)
+        return super().prepare(module, optimizers)
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Run a step of an evaluation on this machine's replicas."""

@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.strategies.base import Devices, Strategy, TrainingStep
+from distmetrics.strategies.base import Devices, Strategy, TrainingStep, needs_automatic
 from distmetrics.strategies.replica import replay, replicas
 from distmetrics.strategies.threaded import in_threads
 from distmetrics.tree import flatten, map_leaves
 
-__all__ = ["DP", "Replicated", "joined", "parts"]
+__all__ = ["DP", "Replicated", "joined", "parts", "refuse_replicas"]
 
 
 class DP(Strategy):
@@ -58,6 +58,7 @@ class DP(Strategy):
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Run the training step on replicas."""
+        needs_automatic(module, self.name)
         return Replicated(module, "training_step", self), list(optimizers)
 
     def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
@@ -66,11 +67,7 @@ class DP(Strategy):
         Raises:
             ConfigurationError: there is more than one device.
         """
-        if len(self.device_ids) > 1:
-            raise ConfigurationError(
-                f"strategy {self.name!r} on {len(self.device_ids)} devices is the trainer's alone\n"
-                "Do:     say strategy='ddp'."
-            )
+        refuse_replicas(self)
         return super().prepare(module, optimizers)
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
@@ -79,6 +76,19 @@ class DP(Strategy):
 
 
 _ALONE = SingleCommunicator()
+
+
+def refuse_replicas(strategy: Strategy) -> None:
+    """Refuse a loop of one's own on several devices of one process.
+
+    Raises:
+        ConfigurationError: there are several.
+    """
+    if len(strategy.device_ids) > 1:
+        raise ConfigurationError(
+            f"strategy {strategy.name!r} on {len(strategy.device_ids)} devices is the trainer's alone\n"
+            "Do:     say strategy='ddp'."
+        )
 
 
 class Replicated:

@@ -50,6 +50,11 @@ class ZeroModule:
         """Whether weights are shared out."""
         return any(hasattr(parameter, "ds_id") for parameter in self.parameters)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every parameter is whole on this rank."""
+        return self._changed is not None or not self.sharded
+
     @contextmanager
     def _gathered(self, modifier: int | None = None) -> Iterator[None]:
         import deepspeed
