@@ -23,10 +23,10 @@ def test_under_torchrun(tmp_path):
         port = probe.getsockname()[1]
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    script = ["-m", "tests.strategies.script", str(tmp_path)]
     machines = [
         subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", *where, "--node-rank", str(node)]
-            + ["-m", "tests.strategies.script", str(tmp_path)],
+            [sys.executable, "-m", "torch.distributed.run", *where, "--node-rank", str(node), *script],
             cwd=ROOT,
             env={**environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
             stderr=subprocess.PIPE,
