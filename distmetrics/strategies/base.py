@@ -46,7 +46,7 @@ from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
 
-__all__ = ["Devices", "Strategy", "TrainingStep", "available", "register", "resolve"]
+__all__ = ["Devices", "Strategy", "TrainingStep", "available", "needs_automatic", "register", "resolve"]
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
@@ -257,6 +257,19 @@ class Strategy:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` has returned; called on every rank, after :meth:`setup`."""
         self.precision.load_state(state, self.device_type)
+
+
+def needs_automatic(module: nn.Module, name: str) -> None:
+    """Refuse a module that does its own backward inside its training step, for a strategy that wraps the step.
+
+    Raises:
+        ConfigurationError: its optimization is manual.
+    """
+    if not getattr(module, "automatic_optimization", True):
+        raise ConfigurationError(
+            f"strategy={name!r} can't run {type(module).__name__}, whose optimization is manual: a backward inside "
+            "the step passes it by\nDo:     say strategy='ddp' or 'ddp_sharded'."
+        )
 
 
 _HERE = "distmetrics.strategies."

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Devices, TrainingStep
+from distmetrics.strategies.base import Devices, TrainingStep, needs_automatic
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch
 from distmetrics.strategies.parallel import StepModule, copy_from_rank_zero, same_on_all_ranks
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
@@ -80,34 +80,36 @@ class DeepSpeedProcesses(ProcessStrategy):
                 f"strategy={self.name!r} takes one optimizer, and configure_optimizers returned {len(optimizers)}\n"
                 "Do:     put the parameters into groups of one optimizer, or say strategy='fsdp'."
             )
+        needs_automatic(module, self.name)
         self._start(module, StepModule(module), optimizers[0])
         return self._step, list(optimizers)
 
     def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Make the engine around the module; a model without an optimizer is called as it is.
+        """Make the engine around the module itself; one without optimizers stays as it is.
 
         Raises:
-            ConfigurationError: several optimizers, or a second model with one.
+            ConfigurationError: several models to train, or several optimizers of one.
         """
         if not optimizers:
             return module, []
         if len(optimizers) > 1 or self._zero is not None:
             raise ConfigurationError(
-                f"strategy={self.name!r} takes one model and one optimizer a launch\n"
-                "Do:     put the models into one module, the parameters into groups of one optimizer, or say "
-                "strategy='ddp'."
+                f"strategy={self.name!r} trains one model with one optimizer\nDo:     say strategy='fsdp'."
             )
         self._start(module, module, optimizers[0])
-        return self._call, list(optimizers)
 
-    def _start(self, module: nn.Module, called: nn.Module, optimizer: Optimizer) -> None:
-        """Make the engine around what is called."""
+        def call(*args: Any) -> Any:
+            self._made().be_parts()
+            return self._made().engine(*args)
+
+        return call, list(optimizers)
+
+    def _start(self, module: nn.Module, entry: nn.Module, optimizer: Optimizer) -> None:
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # DeepSpeed asks for it, whoever launched us
         self._zero = ZeroModule(module, optimizer)
-        engine, *_ = _library().initialize(
-            model=called, optimizer=optimizer, config=self.settings(), dist_init_required=False
+        self._zero.engine, *_ = _library().initialize(
+            model=entry, optimizer=optimizer, config=self.settings(), dist_init_required=False
         )
-        self._zero.engine = engine
 
     def settings(self) -> dict[str, Any]:
         """Return the configuration of the engine; batches are the trainer's matter, so its numbers of them are 1."""
@@ -131,10 +133,6 @@ class DeepSpeedProcesses(ProcessStrategy):
                 "Do:     give every rank as many batches, or say DeepSpeed(stage=2)."
             )
         return zero.engine(batch, batch_idx)
-
-    def _call(self, *args: Any) -> Any:
-        self._made().be_parts()
-        return self._made().engine(*args)
 
     def _made(self) -> ZeroModule:
         assert self._zero is not None, "this comes after setup"
@@ -185,12 +183,18 @@ class DeepSpeedProcesses(ProcessStrategy):
         zero.engine.step()
         zero.clip(0.0)
 
+    def align(self, module: nn.Module) -> None:
+        """Give every rank rank 0's buffers, and at stage 3 whole parameters until training goes on."""
+        copy_from_rank_zero(dict(module.named_buffers()), "buffers")
+        if self._zero is not None:
+            self._zero.be_whole()
+
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Return the module's step, for which its parameters must be whole."""
         step = super().evaluator(module, name)
 
         def run(*args: Any) -> Any:
-            if self._zero is not None and self._zero.sharded and not self._zero.is_whole:
+            if self._zero is not None and not self._zero.is_whole:
                 raise ConfigurationError(
                     f"strategy={self.name!r}: the model is called without gradients, and its weights are in parts\n"
                     "Do:     model.eval() on every rank before: it makes them whole."
@@ -198,12 +202,6 @@ class DeepSpeedProcesses(ProcessStrategy):
             return step(*args)
 
         return run
-
-    def align(self, module: nn.Module) -> None:
-        """Give every rank rank 0's buffers, and at stage 3 whole parameters until training goes on."""
-        copy_from_rank_zero(dict(module.named_buffers()), "buffers")
-        if self._zero is not None:
-            self._zero.be_whole()
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
@@ -214,7 +212,7 @@ class DeepSpeedProcesses(ProcessStrategy):
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module and into the engine's own copies; called on every rank."""
-        self._made().load(module, weights)
+        self._made().load(weights)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, as the optimizer would have it in one process; called on every rank."""

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.base import TrainingStep, needs_automatic
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks
 from distmetrics.strategies.sharding import HookedStep, Sharding, load_state, load_weights, whole, whole_state
@@ -114,6 +114,7 @@ class FullyShardedStrategy(ProcessStrategy):
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Shard the module, and let the optimizers hold the parts in the place of the whole parameters."""
+        needs_automatic(module, self.name)
         sharding = self._added(Sharding(module, optimizers, self.wrap, entry=HookedStep(module), nothing=(None, -1)))
         return sharding.step, list(optimizers)
 

@@ -1,7 +1,8 @@
 """TPUs and other devices of XLA, by torch_xla: one process, one process a device, or one process over all devices.
 
-Run at world 1 and SPMD on virtual CPU devices by ``python -m tests.strategies.xla_script``, in an environment
-that has torch_xla. It has not been run on a TPU.
+Run with one device, with SPMD over four virtual CPU devices, and with one started process, by
+``python -m tests.strategies.xla_script`` in an environment that has torch_xla. It has not been run on a TPU, nor
+with several processes, which torch_xla does not start on CPUs.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class ZeroModule:
 
     @property
     def is_whole(self) -> bool:
-        """Whether shared out weights are whole on this rank for now."""
-        return self._changed is not None
+        """Whether every parameter is whole on this rank."""
+        return self._changed is not None or not self.sharded
 
     @contextmanager
     def _gathered(self, modifier: int | None = None) -> Iterator[None]:
@@ -100,14 +100,14 @@ class ZeroModule:
             if were_parts:
                 self.be_parts()
 
-    def load(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
-        """Put a whole state dict of the user's module into it, and into the engine's copies of its weights."""
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Put a whole state dict into the module, and into the engine's copies of its weights."""
         from deepspeed.utils import safe_set_full_fp32_param
 
         self.be_parts()
         with self._gathered(modifier=0), torch.no_grad():
-            module.load_state_dict(dict(weights))
-        for name, parameter in module.named_parameters():
+            self.module.load_state_dict(dict(weights))
+        for name, parameter in self.module.named_parameters():
             value = weights[name].to(parameter.device)
             if hasattr(parameter, "ds_id"):
                 _put_part(parameter, value, None)

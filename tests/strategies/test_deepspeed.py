@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+import torch
 from torch import nn
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import resolve
 from distmetrics.strategies.deepspeed import DeepSpeed
 from tests.strategies.common import Deep, assert_same, in_ranks, outcome, single, train
+from tests.strategies.test_own_loop import run
 from tests.strategies.test_states import check, expected, resumed, resumed_single, whole_states
 
 INSTALLED = importlib.util.find_spec("deepspeed") is not None
@@ -51,7 +53,7 @@ def all_in_one(stage, start):
     low = script(stage, {"precision": "bf16"}) if stage == 2 else None
     whole = whole_states(make(stage), {})
     added = whole_states(make(stage), {"accumulate": 3})
-    return found, low, whole, added, resumed(make(stage), *start)
+    return found, low, whole, added, resumed(make(stage), *start), run(DeepSpeed(stage=stage), 2)
 
 
 @needs_deepspeed
@@ -63,10 +65,14 @@ def test_stages(stage):
     import deepspeed  # noqa: F401  (once, before the ranks fork)
 
     weights, state, wanted = resumed_single()
-    for found, low, whole, added, again in in_ranks(2, all_in_one, stage, (weights, state)):
+    own = run("single", 1)
+    for found, low, whole, added, again, looped in in_ranks(2, all_in_one, stage, (weights, state)):
         assert_same(found, outcome(*single(Deep, clip=0.5)))
         if low is not None:
             assert_same(low, outcome(*single(Deep, precision="bf16")), atol=4e-3, rel=2e-2)
         check(whole, expected({}))
         check(added, expected({"accumulate": 3}))
         check(again, wanted)
+        assert looped[0][3] == pytest.approx(own[0][3], rel=1e-5), "what the evaluation within the loop has seen"
+        for name, value in own[1].items():
+            torch.testing.assert_close(looped[1][name], value, rtol=0, atol=1e-6)

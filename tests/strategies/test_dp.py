@@ -234,6 +234,14 @@ def test_a_metric_that_is_no_module_is_updated_in_order():
     assert module.counter.seen == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.parametrize("strategy", ["dp", "fsdp"])
+def test_manual_optimization_is_refused(strategy):
+    module = Logistic()
+    module.automatic_optimization = False
+    with pytest.raises(ConfigurationError, match="can't run Logistic, whose optimization is manual"):
+        resolve(strategy, accelerator="cpu").setup(module, [])
+
+
 def test_recurrent_layers_keep_their_weights():
     class Recurrent(nn.Module):
         def __init__(self):

@@ -33,7 +33,7 @@ def loop(runner, model, optimizer):
             norm = runner.clip_gradients(model, optimizer, max_norm=0.1)
             optimizer.step()
             optimizer.zero_grad()
-            seen.append(float(norm))
+            seen.append(0.0 if norm is None else float(norm))
         if index == 5:
             model.eval()
             with torch.no_grad():

@@ -14,17 +14,17 @@ from tests.train.models import Logistic, loader
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize("strategy", ["ddp"])
-def test_the_numbers_are_those_of_one_process(strategy, tmp_path):
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("ddp2", 1), ("hsdp", 2)])
+def test_the_numbers_are_those_of_one_process(strategy, ranks, tmp_path):
     with two_machines() as names:
-        torchrun(names, "tests.train.on_machines", str(tmp_path), strategy)
+        torchrun(names, "tests.train.on_machines", str(tmp_path), strategy, ranks=ranks)
     module = Logistic()
     trainer = Trainer(strategy="single", accelerator="cpu", max_epochs=2)
     trainer.fit(module, loader(24, 12), loader(5, 2, seed=1))
     (expected,) = trainer.validate(module, loader(5, 2, seed=1))
     weights = torch.cat([p.detach().flatten() for p in module.parameters()])
-    for rank in range(4):
+    for rank in range(2 * ranks):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert found["world_size"] == 4
+        assert found["world_size"] == 2 * ranks
         torch.testing.assert_close(torch.tensor(found["weights"]), weights, rtol=1e-6, atol=1e-7)
         assert found["validate"] == pytest.approx(expected, rel=1e-6)
