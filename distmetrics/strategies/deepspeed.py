@@ -212,7 +212,7 @@ class DeepSpeedProcesses(ProcessStrategy):
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module and into the engine's own copies; called on every rank."""
-        self._made().load(weights)
+        self._made().load(module, weights)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, as the optimizer would have it in one process; called on every rank."""

@@ -100,14 +100,14 @@ class ZeroModule:
             if were_parts:
                 self.be_parts()
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module, and into the engine's copies of its weights."""
         from deepspeed.utils import safe_set_full_fp32_param
 
         self.be_parts()
         with self._gathered(modifier=0), torch.no_grad():
-            self.module.load_state_dict(dict(weights))
-        for name, parameter in self.module.named_parameters():
+            module.load_state_dict(dict(weights))
+        for name, parameter in module.named_parameters():
             value = weights[name].to(parameter.device)
             if hasattr(parameter, "ds_id"):
                 _put_part(parameter, value, None)
