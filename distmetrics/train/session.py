@@ -23,6 +23,7 @@ from distmetrics.train.metric_state import load_states, metric_states, metrics_i
 from distmetrics.train.module import Module
 from distmetrics.train.optimizers import configured
 from distmetrics.train.resume import restore
+from distmetrics.train.signatures import overrides
 from distmetrics.train.sources import Call, Sources
 from distmetrics.train.state import TrainerState
 
@@ -240,6 +241,8 @@ class Session(TrainerState):
             optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
         (train_loader,) = self._dealt([data.train(module)], train=True)
         val_loaders = self._dealt(data.val(module) if self.limit_val_batches != 0 else [])
+        if val_loaders and data.val_dataloaders is None and not overrides(module, Module, "validation_step"):
+            val_loaders = []  # a data module may have more than this module needs
         if val_loaders:
             require(module, Module, "validation_step")
             check_not_empty(val_loaders, "validation", self.strategy.comm())
