@@ -58,6 +58,7 @@ class Strategy:
         name: what ``Trainer(strategy=...)`` calls it.
         isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
         joins: whether ranks are a launcher's, or runs of the script: what is there already is joined.
+        manual: whether a training step may do its own backward and step its own optimizers.
         devices: number of ranks on this machine.
         device_ids: which of the machine's devices those are.
         device_type: "cpu" or "cuda".
@@ -68,6 +69,7 @@ class Strategy:
 
     name: ClassVar[str] = ""
     isolated: ClassVar[bool] = False
+    manual: ClassVar[bool] = True
     joins: ClassVar[bool] = False
     devices: int = 1
     device_ids: Sequence[int] = (0,)

@@ -175,6 +175,7 @@ class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
     """
 
     name: ClassVar[str] = "deepspeed"
+    manual: ClassVar[bool] = False
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Join this script's world and call ``fn(*args)`` there; afterwards the module is whole."""

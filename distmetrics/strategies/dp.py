@@ -38,6 +38,7 @@ class DP(Strategy):
     """
 
     name: ClassVar[str] = "dp"
+    manual: ClassVar[bool] = False
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; ``devices`` is the number of replicas, "auto" every GPU."""

@@ -40,6 +40,8 @@ class FullyShardedStrategy(ProcessStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
+    manual: ClassVar[bool] = False
+
     def __init__(
         self,
         *,

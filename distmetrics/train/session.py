@@ -202,6 +202,7 @@ class Session(TrainerState):
         self._run = run = self._planned(module, data)
         self.current_epoch, self.global_step, self.should_stop = 0, 0, False
         self.position, self.is_resumed = Position(), content is not None
+        self.validation_metrics = set()
         if content is not None:
             restore(self, run, content)
         self.call("on_fit_start")
@@ -250,6 +251,12 @@ class Session(TrainerState):
 
     def _check_manual(self, module: Module) -> None:
         trainer = self._self
+        if not (module.automatic_optimization or self.strategy.manual):
+            raise ConfigurationError(
+                f"{type(module).__name__} does its own optimization, and strategy={self.strategy.name!r} splits what "
+                "it would step\nDo:     say strategy='ddp' or 'ddp_sharded', or use one optimizer and leave it to the "
+                "trainer."
+            )
         for name, default in (("accumulate_grad_batches", 1), ("gradient_clip_val", None)):
             value = getattr(trainer, name)
             if not module.automatic_optimization and value != default:

@@ -69,7 +69,7 @@ class Augmented(torch.utils.data.Dataset):
 def run(folder, *, kill_at=None, ckpt_path=None, strategy="single", devices=1, epochs=2, batch=4, **flags):
     """Train, and return all there is to compare."""
     module = Noisy(kill_at)
-    keeper = ModelCheckpoint(every_n_train_steps=2, save_top_k=0, save_last=True, dirpath=folder)
+    keeper = ModelCheckpoint(every_n_train_steps=2, save_top_k=-1, filename="{step}", save_last=True, dirpath=folder)
     trainer = Trainer(
         strategy=strategy,
         devices=devices,

@@ -140,6 +140,17 @@ def test_killed_in_the_middle_of_an_epoch(tmp_path, devices):
         assert json.loads((killed / f"resume{rank}.json").read_text()) == expected
 
 
+@pytest.mark.gloo
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("strategy", ["fsdp_spawn", "ddp_sharded_spawn"])
+def test_under_strategies_that_split_the_model(tmp_path, strategy):
+    whole = run(tmp_path / "whole", strategy=strategy, devices=2)
+    assert whole["step"] == 6
+    middle = tmp_path / "whole" / "4.ckpt"
+    assert torch.load(middle)["position"]["batches"] == 1
+    assert run(tmp_path / "rest", strategy=strategy, devices=2, ckpt_path=middle) == whole
+
+
 def test_sanity_validation_changes_nothing(tmp_path):
     assert run(tmp_path, num_sanity_val_steps=-1) == run(tmp_path)
 
