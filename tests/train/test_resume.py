@@ -112,6 +112,18 @@ def test_with_flags(tmp_path, moment, batch, flags):
     compare(tmp_path, moment, 1, batch, **flags)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_with_workers(tmp_path):
+    whole = run(tmp_path / "whole", loading={"num_workers": 2})
+    assert run(tmp_path / "rest", loading={"num_workers": 2}, ckpt_path=tmp_path / "whole" / "8.ckpt") == whole
+
+
+def test_with_a_generator_of_the_loaders_own(tmp_path):
+    whole = run(tmp_path / "whole", loading={"generator": torch.Generator().manual_seed(3)})
+    other = {"generator": torch.Generator().manual_seed(99)}
+    assert run(tmp_path / "rest", loading=other, ckpt_path=tmp_path / "whole" / "8.ckpt") == whole
+
+
 def script(folder, devices, mode):
     command = [sys.executable, "-W", "error", "-m", "tests.train.resumable", str(folder), str(devices), mode]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}"}
