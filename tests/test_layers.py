@@ -37,6 +37,7 @@ ROOMS = {
     "state/adapters/torcheval.py": {"torcheval"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "cli/demo_train.py": {"torchmetrics"},
+    "cli/verify_cell.py": {"torchmetrics"},
     "cli/data/bad_training.py": {"lightning", "sklearn"},
 }
 

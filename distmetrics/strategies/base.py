@@ -46,7 +46,7 @@ from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
 
-__all__ = ["Devices", "Strategy", "TrainingStep", "available", "needs_automatic", "register", "resolve"]
+__all__ = ["Devices", "Strategy", "TrainingStep", "available", "register", "resolve"]
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
@@ -59,6 +59,7 @@ class Strategy:
         name: what ``Trainer(strategy=...)`` calls it.
         isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
         joins: whether ranks are a launcher's, or runs of the script: what is there already is joined.
+        manual: whether a training step may do its own backward and step its own optimizers.
         devices: number of ranks on this machine.
         device_ids: which of the machine's devices those are.
         device_type: "cpu" or "cuda".
@@ -69,6 +70,7 @@ class Strategy:
 
     name: ClassVar[str] = ""
     isolated: bool = False
+    manual: ClassVar[bool] = True
     joins: ClassVar[bool] = False
     devices: int = 1
     device_ids: Sequence[int] = (0,)
@@ -257,19 +259,6 @@ class Strategy:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` has returned; called on every rank, after :meth:`setup`."""
         self.precision.load_state(state, self.device_type)
-
-
-def needs_automatic(module: nn.Module, name: str) -> None:
-    """Refuse a module that does its own backward inside its training step, for a strategy that wraps the step.
-
-    Raises:
-        ConfigurationError: its optimization is manual.
-    """
-    if not getattr(module, "automatic_optimization", True):
-        raise ConfigurationError(
-            f"strategy={name!r} can't run {type(module).__name__}, whose optimization is manual: a backward inside "
-            "the step passes it by\nDo:     say strategy='ddp' or 'ddp_sharded'."
-        )
 
 
 _HERE = "distmetrics.strategies."

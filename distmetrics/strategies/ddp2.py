@@ -28,6 +28,7 @@ class DDP2(ScriptLaunch, DataParallelStrategy):
     """
 
     name: ClassVar[str] = "ddp2"
+    manual: ClassVar[bool] = False
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; ``devices`` is the number of replicas in a process, "auto" every GPU."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Devices, TrainingStep, needs_automatic
+from distmetrics.strategies.base import Devices, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch
 from distmetrics.strategies.parallel import StepModule, copy_from_rank_zero, same_on_all_ranks
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
@@ -34,6 +34,8 @@ class DeepSpeedProcesses(ProcessStrategy):
         config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our stage
             unless it names one.
     """
+
+    manual: ClassVar[bool] = False
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:
         super().__init__()
@@ -80,7 +82,6 @@ class DeepSpeedProcesses(ProcessStrategy):
                 f"strategy={self.name!r} takes one optimizer, and configure_optimizers returned {len(optimizers)}\n"
                 "Do:     put the parameters into groups of one optimizer, or say strategy='fsdp'."
             )
-        needs_automatic(module, self.name)
         self._start(module, StepModule(module), optimizers[0])
         return self._step, list(optimizers)
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.strategies.base import Devices, Strategy, TrainingStep, needs_automatic
+from distmetrics.strategies.base import Devices, Strategy, TrainingStep
 from distmetrics.strategies.replica import replay, replicas
 from distmetrics.strategies.threaded import in_threads
 from distmetrics.tree import flatten, map_leaves
@@ -38,6 +38,7 @@ class DP(Strategy):
     """
 
     name: ClassVar[str] = "dp"
+    manual: ClassVar[bool] = False
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; ``devices`` is the number of replicas, "auto" every GPU."""
@@ -58,7 +59,6 @@ class DP(Strategy):
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Run the training step on replicas."""
-        needs_automatic(module, self.name)
         return Replicated(module, "training_step", self), list(optimizers)
 
     def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:

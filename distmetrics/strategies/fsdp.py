@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep, needs_automatic
+from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks
 from distmetrics.strategies.sharding import HookedStep, Sharding, load_state, load_weights, whole, whole_state
@@ -39,6 +39,8 @@ class FullyShardedStrategy(ProcessStrategy):
         cpu_offload: keep parts of parameters, gradients and optimizer states in the host's memory.
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
+
+    manual: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -114,7 +116,6 @@ class FullyShardedStrategy(ProcessStrategy):
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Shard the module, and let the optimizers hold the parts in the place of the whole parameters."""
-        needs_automatic(module, self.name)
         sharding = self._added(Sharding(module, optimizers, self.wrap, entry=HookedStep(module), nothing=(None, -1)))
         return sharding.step, list(optimizers)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import available
 from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
 from distmetrics.train.loggers import CSVLogger, Logger
 
@@ -62,13 +63,18 @@ _OLDER = {
 }
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse flags that the trainer does not have.
+def refuse_unknown(given: Iterable[str], known: Iterable[str], accelerator: object = "auto") -> None:
+    """Refuse flags that the trainer does not have, and a strategy's name for ``accelerator``.
 
     Raises:
         ConfigurationError: a flag of an older guide.
         TypeError: any other.
     """
+    if isinstance(accelerator, str) and accelerator != "auto" and accelerator in available():
+        raise ConfigurationError(
+            f"accelerator={accelerator!r} is how older guides name a strategy\n"
+            f"Do:     say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'."
+        )
     for flag in given:
         if flag in _OLDER:
             raise ConfigurationError(f"Trainer({flag}=...) is a flag of older guides\nDo:     say {_OLDER[flag]}")

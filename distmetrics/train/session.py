@@ -23,6 +23,7 @@ from distmetrics.train.metric_state import load_states, metric_states, metrics_i
 from distmetrics.train.module import Module
 from distmetrics.train.optimizers import configured
 from distmetrics.train.resume import restore
+from distmetrics.train.signatures import overrides
 from distmetrics.train.sources import Call, Sources
 from distmetrics.train.state import TrainerState
 
@@ -201,6 +202,7 @@ class Session(TrainerState):
         self._run = run = self._planned(module, data)
         self.current_epoch, self.global_step, self.should_stop = 0, 0, False
         self.position, self.is_resumed = Position(), content is not None
+        self.validation_metrics = set()
         if content is not None:
             restore(self, run, content)
         self.call("on_fit_start")
@@ -240,6 +242,8 @@ class Session(TrainerState):
             optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
         (train_loader,) = self._dealt([data.train(module)], train=True)
         val_loaders = self._dealt(data.val(module) if self.limit_val_batches != 0 else [])
+        if val_loaders and data.val_dataloaders is None and not overrides(module, Module, "validation_step"):
+            val_loaders = []  # a data module may have more than this module needs
         if val_loaders:
             require(module, Module, "validation_step")
             check_not_empty(val_loaders, "validation", self.strategy.comm())
@@ -247,6 +251,12 @@ class Session(TrainerState):
 
     def _check_manual(self, module: Module) -> None:
         trainer = self._self
+        if not (module.automatic_optimization or self.strategy.manual):
+            raise ConfigurationError(
+                f"{type(module).__name__} does its own optimization, and strategy={self.strategy.name!r} splits what "
+                "it would step\nDo:     say strategy='ddp' or 'ddp_sharded', or use one optimizer and leave it to the "
+                "trainer."
+            )
         for name, default in (("accumulate_grad_batches", 1), ("gradient_clip_val", None)):
             value = getattr(trainer, name)
             if not module.automatic_optimization and value != default:

@@ -22,6 +22,25 @@ _STEPS = {
     "validation_epoch_end": ("outputs",),
     "test_epoch_end": ("outputs",),
 }
+# Methods that other trainers call, or older ones did: here nobody would, and what they do would be missing.
+_OTHERS = {
+    "init_ddp_connection": "override init_process_group of a subclass of DDP, and pass strategy=YourDDP().",
+    "configure_ddp": "override wrap of a subclass of DDP, and pass strategy=YourDDP().",
+    "configure_callbacks": "pass callbacks=[...] to the trainer.",
+    "configure_gradient_clipping": "pass gradient_clip_val=... to the trainer, or clip in on_before_optimizer_step.",
+    "lr_scheduler_step": "return {'scheduler': ..., 'interval': ..., 'monitor': ...} from configure_optimizers.",
+    "optimizer_step": "use on_before_optimizer_step, or set self.automatic_optimization = False.",
+    "on_before_batch_transfer": "do it in the data set or in collate_fn.",
+    "transfer_batch_to_device": "give what is in the batch a method to(device).",
+    "on_after_batch_transfer": "do it at the beginning of the step.",
+    "on_batch_start": "call it on_train_batch_start.",
+    "on_batch_end": "call it on_train_batch_end.",
+    "on_epoch_start": "call it on_train_epoch_start.",
+    "on_epoch_end": "call it on_train_epoch_end.",
+    "training_end": "call it training_step_end.",
+    "validation_end": "call it validation_epoch_end.",
+    "test_end": "call it test_epoch_end.",
+}
 
 
 def _arguments(base: type, name: str) -> tuple[str, ...]:
@@ -46,8 +65,14 @@ def check_module(module: Any) -> None:
     """Check the training step and the hooks of a module.
 
     Raises:
-        ConfigurationError: one of them can't be called with the arguments that it will get.
+        ConfigurationError: one of them can't be called with the arguments that it will get, or a method is
+            one that other trainers call and this one does not.
     """
+    for name, advice in _OTHERS.items():
+        if callable(getattr(module, name, None)):
+            raise ConfigurationError(
+                f"{type(module).__name__}.{name} would never be called: this trainer has no such hook\nDo:     {advice}"
+            )
     for name, arguments in (_STEPS | _HOOKS).items():
         method = getattr(module, name, None)
         if callable(method):

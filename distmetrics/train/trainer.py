@@ -124,7 +124,7 @@ class Trainer(Session):
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
-        flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters)
+        flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         self.default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
         super().__init__(

@@ -13,7 +13,10 @@ from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies import replica
 from distmetrics.strategies.base import resolve
-from distmetrics.strategies.dp import joined, parts
+from distmetrics.strategies.ddp2 import DDP2
+from distmetrics.strategies.deepspeed import DeepSpeed
+from distmetrics.strategies.dp import DP, joined, parts
+from distmetrics.strategies.fsdp import FSDP, FSDPSpawn
 from distmetrics.train import Module, Trainer
 from tests.strategies.common import train
 from tests.train.models import Logistic, loader
@@ -234,12 +237,17 @@ def test_a_metric_that_is_no_module_is_updated_in_order():
     assert module.counter.seen == [[0, 1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("strategy", ["dp", "fsdp"])
-def test_manual_optimization_is_refused(strategy):
+def test_manual_optimization_is_refused():
     module = Logistic()
     module.automatic_optimization = False
-    with pytest.raises(ConfigurationError, match="can't run Logistic, whose optimization is manual"):
-        resolve(strategy, accelerator="cpu").setup(module, [])
+    trainer = Trainer(strategy="dp", devices=2, accelerator="cpu", max_epochs=1)
+    with pytest.raises(ConfigurationError, match="Logistic does its own optimization, and strategy='dp'"):
+        trainer.fit(module, loader(4))
+
+
+@pytest.mark.parametrize("kind", [DP, DDP2, FSDP, FSDPSpawn, DeepSpeed])
+def test_strategies_that_split_what_a_step_would_step(kind):
+    assert not kind.manual
 
 
 def test_recurrent_layers_keep_their_weights():

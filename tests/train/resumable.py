@@ -66,10 +66,12 @@ class Augmented(torch.utils.data.Dataset):
         return x + 0.01 * torch.randn(4), y
 
 
-def run(folder, *, kill_at=None, ckpt_path=None, strategy="single", devices=1, epochs=2, batch=4, **flags):
+def run(
+    folder, *, kill_at=None, ckpt_path=None, strategy="single", devices=1, epochs=2, batch=4, loading=None, **flags
+):
     """Train, and return all there is to compare."""
     module = Noisy(kill_at)
-    keeper = ModelCheckpoint(every_n_train_steps=2, save_top_k=0, save_last=True, dirpath=folder)
+    keeper = ModelCheckpoint(every_n_train_steps=2, save_top_k=-1, filename="{step}", save_last=True, dirpath=folder)
     trainer = Trainer(
         strategy=strategy,
         devices=devices,
@@ -79,7 +81,7 @@ def run(folder, *, kill_at=None, ckpt_path=None, strategy="single", devices=1, e
         seed=5,
         **flags,
     )
-    train = DataLoader(Augmented(24), batch_size=batch, shuffle=True)
+    train = DataLoader(Augmented(24), batch_size=batch, shuffle=True, **loading or {})
     trainer.fit(module, train, DataLoader(samples(7, seed=1), batch_size=2), ckpt_path=ckpt_path)
     weights = [value for parameter in module.parameters() for value in parameter.flatten().tolist()]
     logged = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}

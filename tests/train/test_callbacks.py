@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.train import EarlyStopping, ModelCheckpoint, ProgressBar, Trainer
+from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, ProgressBar, Trainer
 from distmetrics.train.callbacks.monitor import improved
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
@@ -220,6 +220,25 @@ def test_the_progress_bar_is_rank_zeros(capfd, tmp_path):
         assert err.count("epoch 1") == 1
         assert "validation" in err
         assert "shown 7.5" in err
+
+
+def test_the_bar_of_an_epoch_goes_on_after_a_validation_within_it():
+    bar, seen = ProgressBar(), []
+
+    class Looks(Callback):
+        def on_train_epoch_end(self, trainer, module):
+            seen.append([(task.description, task.completed) for task in bar._progress.tasks])
+
+    trainer = Trainer(
+        strategy="single",
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[bar, Looks()],
+        val_check_interval=2,
+        enable_model_summary=False,
+    )
+    trainer.fit(Shown(), loader(10, 2), loader(6, 2))
+    assert seen == [[("epoch 0", 5), ("validation", 3)]]
 
 
 def test_the_progress_bar_needs_rich(monkeypatch):

@@ -141,6 +141,11 @@ def test_flags_of_older_guides(flag, today):
         Trainer(**{flag: None})
 
 
+def test_an_accelerator_that_is_a_strategy():
+    with pytest.raises(ConfigurationError, match=r"accelerator='dp' is how older guides.*\n.*say strategy='dp'"):
+        Trainer(devices=2, accelerator="dp")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -254,6 +259,24 @@ def test_workers_draw_other_numbers_on_each_rank(monkeypatch):
     assert drawn(0) != drawn(1)
     own = DataLoader(Draws(), num_workers=1, worker_init_fn=print)
     assert seed_workers(own, 0) is own
+
+
+def test_checkpoints_after_so_many_steps_or_epochs(tmp_path):
+    by_step = ModelCheckpoint(dirpath=tmp_path / "steps", every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    by_epoch = ModelCheckpoint(dirpath=tmp_path / "epochs", every_n_epochs=2, save_top_k=-1, filename="{epoch}")
+    watched = ModelCheckpoint("train_loss", dirpath=tmp_path / "watched", every_n_train_steps=3, filename="{step}")
+    run = trainer(max_epochs=4, callbacks=[by_step, by_epoch, watched])
+    for _ in range(2):
+        run.fit(Logistic(), loader(4, 2))
+        names = [sorted(path.stem for path in (tmp_path / part).iterdir()) for part in ("steps", "epochs")]
+        assert len(by_step.best_k_models) == len(names[0])
+    assert {name.split("-")[0] for name in names[0]} == {"2", "4", "6", "8"}
+    assert names[1] == ["1", "1-v1", "3", "3-v1"]
+    assert watched.best_model_score is not None
+    with pytest.raises(ConfigurationError, match="'nothing', and logged values are"):
+        trainer(callbacks=[ModelCheckpoint("nothing", every_n_train_steps=1)]).fit(Logistic(), loader(4, 2))
+    with pytest.raises(ConfigurationError, match="every_n_epochs must be positive"):
+        ModelCheckpoint(every_n_epochs=0)
 
 
 def test_enable_checkpointing(tmp_path):

@@ -207,6 +207,11 @@ class OneLoader(Logistic):
         return None
 
 
+class OldHook(Logistic):
+    def configure_ddp(self, model, device_ids):
+        return model
+
+
 class WrongCallback(Callback):
     def on_train_batch_end(self, trainer, module, batch_idx):
         pass
@@ -225,6 +230,7 @@ class WrongCallback(Callback):
             lambda: make().validate(OneLoader(), [loader(2), loader(2)]),
             r"with \(batch, batch_idx, dataloader_idx\)",
         ),
+        (lambda: make().fit(OldHook(), loader(2)), r"OldHook.configure_ddp would never be called.*\n.*YourDDP\(\)"),
         (lambda: make(callbacks=WrongCallback()).fit(Logistic(), loader(2)), r"takes \(trainer, module, batch_idx\)"),
     ],
 )

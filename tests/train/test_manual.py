@@ -112,6 +112,7 @@ class Uneven(Two):
     ("action", "message"),
     [
         (lambda: fit(Automatic()), "returned SGD, SGD: several optimizers.*\n.*automatic_optimization = False"),
+        (lambda: fit(Two(), ("dp", 2)), "Two does its own optimization, and strategy='dp' splits what"),
         (lambda: fit(Two(), accumulate_grad_batches=2), "accumulate_grad_batches=2, and Two does its own"),
         (lambda: fit(Two(), gradient_clip_val=1.0), "gradient_clip_val=1.0, and Two does its own"),
         (

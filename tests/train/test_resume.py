@@ -112,6 +112,18 @@ def test_with_flags(tmp_path, moment, batch, flags):
     compare(tmp_path, moment, 1, batch, **flags)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_with_workers(tmp_path):
+    whole = run(tmp_path / "whole", loading={"num_workers": 2})
+    assert run(tmp_path / "rest", loading={"num_workers": 2}, ckpt_path=tmp_path / "whole" / "8.ckpt") == whole
+
+
+def test_with_a_generator_of_the_loaders_own(tmp_path):
+    whole = run(tmp_path / "whole", loading={"generator": torch.Generator().manual_seed(3)})
+    other = {"generator": torch.Generator().manual_seed(99)}
+    assert run(tmp_path / "rest", loading=other, ckpt_path=tmp_path / "whole" / "8.ckpt") == whole
+
+
 def script(folder, devices, mode):
     command = [sys.executable, "-W", "error", "-m", "tests.train.resumable", str(folder), str(devices), mode]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}"}
@@ -138,6 +150,17 @@ def test_killed_in_the_middle_of_an_epoch(tmp_path, devices):
     for rank in range(devices):
         expected = json.loads((whole / f"all{rank}.json").read_text())
         assert json.loads((killed / f"resume{rank}.json").read_text()) == expected
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("strategy", ["fsdp_spawn", "ddp_sharded_spawn"])
+def test_under_strategies_that_split_the_model(tmp_path, strategy):
+    whole = run(tmp_path / "whole", strategy=strategy, devices=2)
+    assert whole["step"] == 6
+    middle = tmp_path / "whole" / "4.ckpt"
+    assert torch.load(middle)["position"]["batches"] == 1
+    assert run(tmp_path / "rest", strategy=strategy, devices=2, ckpt_path=middle) == whole
 
 
 def test_sanity_validation_changes_nothing(tmp_path):

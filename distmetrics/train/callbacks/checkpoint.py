@@ -85,6 +85,11 @@ class ModelCheckpoint(Callback):
         """Return where checkpoints go."""
         return Path(self.dirpath) if self.dirpath is not None else trainer.default_root_dir / "checkpoints"
 
+    def on_train_start(self, trainer: Trainer, module: Module) -> None:
+        """Count steps anew in a fit that begins with the first."""
+        if not trainer.is_resumed:
+            self.last_step = 0
+
     def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save after every so many steps."""
         step = trainer.global_step

@@ -27,7 +27,7 @@ class ProgressBar(Callback):
         if importlib.util.find_spec("rich") is None:
             raise MissingDependencyError.of("rich", "train", "the progress bar")
         self._progress: Any = None
-        self._task: Any = None
+        self._tasks: dict[str, Any] = {}
 
     @staticmethod
     def wanted(flag: bool | None) -> bool:
@@ -56,52 +56,55 @@ class ProgressBar(Callback):
         """Take it down."""
         if self._progress is not None:
             self._progress.stop()
-        self._progress = self._task = None
+        self._progress, self._tasks = None, {}
 
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Start a bar."""
-        self._begin(f"epoch {trainer.current_epoch}", trainer)
+        self._begin("train", f"epoch {trainer.current_epoch}", trainer)
 
     def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move it on."""
-        self._advance(trainer)
+        self._advance("train", trainer)
 
     def on_validation_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Start a bar."""
-        self._begin("validation", trainer)
+        self._begin("validation", "validation", trainer)
 
     def on_validation_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Move it on."""
-        self._advance(trainer)
+        self._advance("validation", trainer)
 
     def on_test_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Start a bar."""
-        self._begin("test", trainer)
+        self._begin("test", "test", trainer)
 
     def on_test_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Move it on."""
-        self._advance(trainer)
+        self._advance("test", trainer)
 
     def on_predict_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Start a bar."""
-        self._begin("predict", trainer)
+        self._begin("predict", "predict", trainer)
 
     def on_predict_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Move it on."""
-        self._advance(trainer)
+        self._advance("predict", trainer)
 
-    def _begin(self, title: str, trainer: Trainer) -> None:
+    def _begin(self, stage: str, title: str, trainer: Trainer) -> None:
+        """Start a stage's bar; a validation within an epoch takes the place of the one before."""
         if self._progress is not None:
-            self._task = self._progress.add_task(title, total=trainer.num_batches, values="")
+            if stage == "validation" and trainer.validates_within_epochs and stage in self._tasks:
+                self._progress.remove_task(self._tasks[stage])
+            self._tasks[stage] = self._progress.add_task(title, total=trainer.num_batches, values="")
 
-    def _advance(self, trainer: Trainer) -> None:
-        if self._progress is not None:
+    def _advance(self, stage: str, trainer: Trainer) -> None:
+        if self._progress is not None and stage in self._tasks:
             shown = trainer.progress_bar_metrics.items()
             text = "  ".join(f"{name} {float(value):.4g}" for name, value in shown)
-            self._progress.update(self._task, advance=1, values=text)
+            self._progress.update(self._tasks[stage], advance=1, values=text)
