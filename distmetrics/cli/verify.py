@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import available
+from distmetrics.strategies.registry import available
 
 __all__ = ["Verdict", "verify"]
 

@@ -18,8 +18,9 @@ from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.runner.world import RunnerWorld
-from distmetrics.strategies.base import Strategy, resolve
+from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
+from distmetrics.strategies.registry import resolve
 from distmetrics.tree import map_leaves
 
 __all__ = ["Runner"]

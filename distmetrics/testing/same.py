@@ -18,7 +18,8 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.outcome import settle
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.launch.processes import launch
-from distmetrics.strategies.base import Strategy, resolve
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard
 from distmetrics.train import DataModule, Module, Trainer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import available
+from distmetrics.strategies.registry import available
 from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
 from distmetrics.train.loggers import CSVLogger, Logger
 

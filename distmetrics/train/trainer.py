@@ -9,8 +9,9 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.strategies.base import Devices, Strategy, resolve
+from distmetrics.strategies.base import Devices, Strategy
 from distmetrics.strategies.devices import one_flag
+from distmetrics.strategies.registry import resolve
 from distmetrics.train import flags
 from distmetrics.train.callbacks import Callback
 from distmetrics.train.data import DataModule, Limit

@@ -7,8 +7,8 @@ import torch
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import Environment
-from distmetrics.strategies.base import resolve
 from distmetrics.strategies.devices import device_list, one_flag
+from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer
 
 LAUNCHED = Environment(launcher="torchrun", rank=0, world_size=6, local_rank=0, local_world_size=3)

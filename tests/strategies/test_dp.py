@@ -12,11 +12,11 @@ from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies import replica
-from distmetrics.strategies.base import resolve
 from distmetrics.strategies.ddp2 import DDP2
 from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.dp import DP, joined, parts
 from distmetrics.strategies.fsdp import FSDP, FSDPSpawn
+from distmetrics.strategies.registry import resolve
 from distmetrics.train import Module, Trainer
 from tests.strategies.common import train
 from tests.train.models import Logistic, loader

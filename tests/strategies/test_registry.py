@@ -10,9 +10,10 @@ from torch import nn
 
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.strategies import base
-from distmetrics.strategies.base import Strategy, available, register, resolve
+from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
+from distmetrics.strategies.registry import available, register, resolve
 from distmetrics.strategies.single import Single
 
 EXTRAS = ("deepspeed", "xla", "tpu_spawn")  # need packages that are not installed everywhere

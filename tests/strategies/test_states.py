@@ -10,9 +10,9 @@ from torch import nn
 
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import resolve
 from distmetrics.strategies.ddp_sharded import ShardedUpdates, dealt
 from distmetrics.strategies.fsdp import FSDP
+from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer
 from tests.strategies.common import Deep, in_ranks, train
 from tests.train.models import samples
