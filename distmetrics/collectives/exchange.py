@@ -65,11 +65,11 @@ def inline_capacity(world_size: int) -> int:
     return 0 if world_size > LARGE_WORLD else frame_size(world_size) // 4 * 3
 
 
-def new_frame(comm: Communicator, nbytes: int) -> tuple[Tensor, Tensor]:
-    """Return a frame to be sent, and the run of ``nbytes`` in it, at most its capacity, where inline data goes."""
+def new_frame(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> tuple[Tensor, Tensor]:
+    """Return a frame to be sent, its head in place, and the run in it where inline data goes, if it fits."""
     size = frame_size(comm.world_size)
-    frame = torch.zeros(size, dtype=torch.uint8, device=comm.device)
-    return frame, frame[size // 4 : size // 4 + nbytes]
+    frame = _head(manifest.encode(), inline_bytes, bulk_bytes, size // 4).empty.to(comm.device, copy=True)
+    return frame, frame[size // 4 : size // 4 + inline_bytes]
 
 
 def exchange(
@@ -147,15 +147,14 @@ def _gather_frames(
 ) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
     area = frame_size(comm.world_size) // 4
-    blob, head, head_bytes = _head(manifest.encode(), inline.numel(), bulk.numel(), area)
+    blob, head, _ = _head(manifest.encode(), inline.numel(), bulk.numel(), area)
     if frame is None:
-        frame, room = new_frame(comm, inline.numel())
+        frame, room = new_frame(comm, manifest, inline.numel(), bulk.numel())
         if inline.numel() <= inline_capacity(comm.world_size):
             room.copy_(inline)
-    frame[: len(head_bytes)] = head
     mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), inline)
     rows = comm.all_gather(frame, meanwhile)
-    frames = [mine if r == comm.rank else _read_frame(row, area, mine, head_bytes) for r, row in enumerate(rows)]
+    frames = [mine if r == comm.rank else _read_frame(row, area, mine, head) for r, row in enumerate(rows)]
     longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
     if longest == 0:
         return frames
@@ -167,13 +166,21 @@ def _gather_frames(
     ]
 
 
+class _Head(NamedTuple):
+    """The manifest as it travels, the beginning of the frame, and a frame with nothing else in it."""
+
+    blob: bytes
+    beginning: bytes
+    empty: Tensor
+
+
 @functools.lru_cache(maxsize=64)
-def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, area: int) -> tuple[bytes, Tensor, bytes]:
-    """Return the manifest as it travels, and the beginning of the frame: the same from one sync to the next."""
+def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, area: int) -> _Head:
+    """Return what is the same from one sync to the next."""
     if len(blob) > area - _HEAD.size:
         blob = zlib.compress(blob, level=1)
-    head = _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes) + blob[: area - _HEAD.size]
-    return blob, torch.frombuffer(bytearray(head), dtype=torch.uint8), head
+    beginning = _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes) + blob[: area - _HEAD.size]
+    return _Head(blob, beginning, torch.frombuffer(bytearray(beginning.ljust(4 * area, b"\0")), dtype=torch.uint8))
 
 
 def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:

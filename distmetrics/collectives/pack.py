@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ class Bucket:
         members: their places in the list that was laid out.
         groups: ``(shape, count, elements)`` of each run of equal shapes, in the order of ``members``.
         start: first byte in the run; ``stop``: the byte after the last.
+        pick: takes the members out of the list that was laid out.
     """
 
     dtype: torch.dtype
@@ -38,6 +39,12 @@ class Bucket:
     groups: tuple[tuple[tuple[int, ...], int, int], ...]
     start: int
     stop: int
+    pick: Callable[[Sequence[Tensor]], Sequence[Tensor]] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        first = self.members[0]
+        pick = operator.itemgetter(*self.members) if len(self.members) > 1 else lambda tensors: (tensors[first],)
+        object.__setattr__(self, "pick", pick)
 
     @property
     def elements(self) -> int:
@@ -132,7 +139,7 @@ def pack(
         return run
     with torch.no_grad():
         for bucket in where.buckets:
-            parts = [tensors[index] for index in bucket.members]
+            parts = bucket.pick(tensors)
             if not together and len(set(map(_device_of, parts))) > 1:
                 parts = [x.to(device) for x in parts]
             bucket.fill(run, parts)

@@ -93,8 +93,11 @@ class GroupCommunicator:
     def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
         """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under way."""
         flat = self._bytes(x)
-        stride = (flat.numel() // _ALIGN + 1) * _ALIGN  # each row can be viewed as any dtype, even one without elements
-        rows = list(flat.new_empty(self.world_size, stride)[:, : flat.numel()].unbind())
+        size = flat.numel()
+        if size and size % _ALIGN == 0:  # so that each row can be viewed as any dtype
+            rows = list(flat.new_empty(self.world_size, size).unbind())
+        else:
+            rows = list(flat.new_empty(self.world_size, (size // _ALIGN + 1) * _ALIGN)[:, :size].unbind())
         # The group's own method: what torch's function checks before it comes to this is so here, and costs as much
         # as a tenth of the collective.
         self._run(current_call("all_gather", x), lambda group: group.allgather([rows], [flat]), meanwhile)

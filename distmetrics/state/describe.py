@@ -73,7 +73,7 @@ def describe(
     if shape.fixed and all(updates) and set(map(type, values)) <= {Tensor}:
         # By far the most common case: every state is a tensor. Its description is kept from sync to sync.
         fixed, origins = _distinct([counts, *values], shape.kinds)
-        told = _of_tensors(shape, tuple(map(_signature_of, fixed)), origins, name, site, problem)
+        told = _told(shape, [*map(_signature_of, fixed)], (origins, name, site, problem))
         if told is not None:
             manifest, sent, device = told
             return Outgoing(manifest, sent, fixed, [], device)
@@ -97,6 +97,18 @@ def describe(
     manifest, sent = _encode(shape, tuple(leaves), name, site, problem)
     inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
     return Outgoing(manifest, sent, inline, bulk, None)
+
+
+def _told(
+    shape: Structure, signature: list[Any], rest: tuple[Any, ...]
+) -> tuple[Manifest, Sent, torch.device | None] | None:
+    """Return what :func:`_of_tensors` does; that it is the same as the last time is seen without hashing it."""
+    last = shape.memo.get("last")  # one object: ranks that are threads share the structure
+    if last is not None and last[0] == signature and last[1] == rest:
+        return last[2]  # type: ignore[no-any-return]
+    told = _of_tensors(shape, tuple(signature), *rest)
+    shape.memo["last"] = (signature, rest, told)
+    return told
 
 
 @functools.lru_cache(maxsize=64)

@@ -80,7 +80,7 @@ def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
 
     bulk = pack(mine.lists, mine.sent.bulk, comm.device)  # most often nothing
     if mine.sent.inline.nbytes <= capacity:
-        frame, inline = new_frame(comm, mine.sent.inline.nbytes)
+        frame, inline = new_frame(comm, mine.manifest, mine.sent.inline.nbytes, bulk.numel())
         pack(mine.fixed, mine.sent.inline, comm.device, together=together, into=inline)
         runs = exchange(comm, mine.manifest, inline, bulk, judge, frame=frame, meanwhile=meanwhile)
     else:

@@ -10,7 +10,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from distmetrics.state.adapters.base import Adapter, Roster, Target
@@ -41,6 +41,7 @@ class Structure:
         counted: places of the metrics that have a count in ``counts``, among the targets.
         arrange: puts states, marks, counts and what was learned, in this order, into the order of all values.
         marks: what else to set while the state of all ranks is in.
+        memo: what was made of the last sync, for the next.
     """
 
     tree: str
@@ -60,6 +61,7 @@ class Structure:
     counted: tuple[int, ...]
     arrange: Pick
     marks: tuple[Any, ...]
+    memo: dict[str, Any] = field(default_factory=dict)
 
     def read(self, found: Iterable[Target]) -> list[Any]:
         """Return all values of the metrics."""
