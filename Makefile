@@ -27,6 +27,7 @@ tests: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sync
 	$(BIN)/python -m benchmarks.import_time
+	$(BIN)/python -m benchmarks.trainer
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py

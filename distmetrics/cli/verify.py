@@ -113,10 +113,16 @@ def _run(strategy: str, devices: int, folder: Path) -> tuple[dict[str, Any] | No
     except subprocess.TimeoutExpired:
         return None, f"no end after {_SECONDS} s"
     if not out.exists():
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(" ")]
-        return None, (lines or [f"exit code {done.returncode}"])[-1]
+        return None, _cause(done.stderr) or f"exit code {done.returncode}"
     found: dict[str, Any] = json.loads(out.read_text())
     return found, ""
+
+
+def _cause(text: str) -> str:
+    """Return the last error in a traceback, without its class, or the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.partition("Error: ")[2] for line in lines if "Error: " in line]
+    return (errors or lines or [""])[-1]
 
 
 def judge(strategy: str, devices: int, found: dict[str, Any], expected: dict[str, Any]) -> Verdict:
