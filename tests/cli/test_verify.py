@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -55,7 +56,7 @@ def test_shards():
         for world_size in (2, 3, 4):
             cuts = bounds(layout, world_size)
             assert (cuts[0], cuts[-1], len(cuts)) == (0, 24, world_size + 1)
-            lengths = [stop - start for start, stop in zip(cuts, cuts[1:], strict=False)]
+            lengths = [stop - start for start, stop in itertools.pairwise(cuts)]
             assert (0 in lengths) == (layout == "one rank empty")
             assert (len(set(lengths)) == 1) == (layout == "even")
 
