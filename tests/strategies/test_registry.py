@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.strategies import base
+from distmetrics.strategies import registry
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
@@ -54,7 +54,7 @@ def test_an_instance_keeps_its_options():
 
 
 def test_a_registered_strategy_has_a_name(monkeypatch):
-    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
 
     class Mine(Strategy):
         name = "mine"
