@@ -42,9 +42,9 @@ class Bucket:
     pick: Callable[[Sequence[Tensor]], Sequence[Tensor]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        first = self.members[0]
-        pick = operator.itemgetter(*self.members) if len(self.members) > 1 else lambda tensors: (tensors[first],)
-        object.__setattr__(self, "pick", pick)
+        first, *others = self.members
+        places = self.members if others else (slice(first, first + 1),)  # always a sequence, also of one
+        object.__setattr__(self, "pick", operator.itemgetter(*places))
 
     @property
     def elements(self) -> int:

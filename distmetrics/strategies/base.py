@@ -164,6 +164,9 @@ class Strategy:
             )
         return module, list(optimizers)
 
+    def forget(self) -> None:
+        """Drop what a launch that failed has left; nothing is sent."""
+
     def release(self) -> None:
         """Make the user's modules plain again, at the end of a launch; called on every rank."""
 

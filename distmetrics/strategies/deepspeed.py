@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import Devices, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch
-from distmetrics.strategies.parallel import StepModule, copy_from_rank_zero, same_on_all_ranks
+from distmetrics.strategies.parallel import StepModule, copy_from_rank_zero, same_on_all_ranks, whole_only
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
 
 __all__ = ["DeepSpeed", "DeepSpeedProcesses"]
@@ -193,16 +193,7 @@ class DeepSpeedProcesses(ProcessStrategy):
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Return the module's step, for which its parameters must be whole."""
         step = super().evaluator(module, name)
-
-        def run(*args: Any) -> Any:
-            if self._zero is not None and not self._zero.is_whole:
-                raise ConfigurationError(
-                    f"strategy={self.name!r}: the model is called without gradients, and its weights are in parts\n"
-                    "Do:     model.eval() on every rank before: it makes them whole."
-                )
-            return step(*args)
-
-        return run
+        return whole_only(step, self.name, lambda: self._zero is None or self._zero.is_whole)
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
@@ -227,7 +218,11 @@ class DeepSpeedProcesses(ProcessStrategy):
         """Make the user's module whole and plain again; called on every rank."""
         if self._zero is not None:
             self._zero.undo()
-            self._zero = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the engine of a launch that failed."""
+        self._zero = None
 
 
 class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
@@ -238,17 +233,6 @@ class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
     """
 
     name: ClassVar[str] = "deepspeed"
-
-    def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Join this script's world and call ``fn(*args)`` there; afterwards the module is whole."""
-        self._zero = None  # a call that failed may have left one
-
-        def body() -> T:
-            result = fn(*args)
-            self.release()
-            return result
-
-        return super().launch(body)
 
 
 def _library() -> Any:

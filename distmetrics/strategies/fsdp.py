@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
-from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks
+from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks, whole_only
 from distmetrics.strategies.sharding import HookedStep, Sharding, load_state, load_weights, whole, whole_state
 
 __all__ = ["FSDP", "FSDPSpawn", "FullyShardedStrategy"]
@@ -162,16 +162,7 @@ class FullyShardedStrategy(ProcessStrategy):
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Return the module's step, for which its parameters must be whole."""
         step = super().evaluator(module, name)
-
-        def run(*args: Any) -> Any:
-            if not all(sharding.is_whole for sharding in self._shardings):
-                raise ConfigurationError(
-                    f"strategy={self.name!r}: the model is called without gradients, and its weights are in parts\n"
-                    "Do:     model.eval() on every rank before: it makes them whole."
-                )
-            return step(*args)
-
-        return run
+        return whole_only(step, self.name, lambda: all(sharding.is_whole for sharding in self._shardings))
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
@@ -199,6 +190,10 @@ class FullyShardedStrategy(ProcessStrategy):
         """Make the user's modules whole and plain again; called on every rank."""
         for sharding in self._shardings:
             sharding.undo()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what a launch that failed has left sharded."""
         self._shardings.clear()
 
 
@@ -210,17 +205,6 @@ class FSDP(ScriptLaunch, FullyShardedStrategy):
     """
 
     name: ClassVar[str] = "fsdp"
-
-    def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Join this script's world and call ``fn(*args)`` there; afterwards the module is whole."""
-        self._shardings.clear()  # a call that failed may have left some
-
-        def body() -> T:
-            result = fn(*args)
-            self.release()
-            return result
-
-        return super().launch(body)
 
 
 class FSDPSpawn(SpawnLaunch, FullyShardedStrategy):

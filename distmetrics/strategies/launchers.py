@@ -93,10 +93,16 @@ class ScriptLaunch(ProcessStrategy):
         return 0 if environment is None else environment.local_rank
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Join this script's world, which the first call makes, and call ``fn(*args)`` there."""
+        """Join this script's world, which the first call makes, and call ``fn(*args)`` there.
+
+        Afterwards modules are plain again; not after a failure, since that takes all ranks.
+        """
+        self.forget()
         world = join(self.processes, self.backend, found=self.plugin, connect=self.init_process_group)
         with world.running():
-            return fn(*args)
+            result = fn(*args)
+            self.release()
+            return result
 
 
 class SpawnLaunch(ProcessStrategy):

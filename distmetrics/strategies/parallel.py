@@ -63,6 +63,26 @@ class DataParallelStrategy(ProcessStrategy):
         copy_from_rank_zero(dict(module.named_buffers()), "buffers")
 
 
+def whole_only(step: Callable[..., Any], name: str, is_whole: Callable[[], bool]) -> Callable[..., Any]:
+    """Return a module's step of an evaluation as one that refuses a model whose weights are in parts.
+
+    Args:
+        step: the module's own.
+        name: of the strategy.
+        is_whole: whether every rank has the whole weights now.
+    """
+
+    def run(*args: Any) -> Any:
+        if not is_whole():
+            raise ConfigurationError(
+                f"strategy={name!r}: the model is called without gradients, and its weights are in parts\n"
+                "Do:     model.eval() on every rank before: it makes them whole."
+            )
+        return step(*args)
+
+    return run
+
+
 class StepModule(nn.Module):
     """The module with its training step as ``forward``, which is the one call that wrappers hook.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
@@ -224,9 +224,7 @@ class Trainer(Session):
         """
         require(module, Module, "validation_step")
         data = Sources.of("validate", dataloaders, None, datamodule)
-        results: list[dict[str, float]] = self._launch("validate", module, data, Start(ckpt_path, weights_only))
-        show_results(self, "validate", results, verbose)
-        return results
+        return self._evaluated("validate", module, data, Start(ckpt_path, weights_only), verbose)
 
     def test(
         self,
@@ -241,8 +239,13 @@ class Trainer(Session):
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
         require(module, Module, "test_step")
         data = Sources.of("test", dataloaders, None, datamodule)
-        results: list[dict[str, float]] = self._launch("test", module, data, Start(ckpt_path, weights_only))
-        show_results(self, "test", results, verbose)
+        return self._evaluated("test", module, data, Start(ckpt_path, weights_only), verbose)
+
+    def _evaluated(
+        self, call: Literal["validate", "test"], module: Module, data: Sources, start: Start, verbose: bool | None
+    ) -> list[dict[str, float]]:
+        results: list[dict[str, float]] = self._launch(call, module, data, start)
+        show_results(self, call, results, verbose)
         return results
 
     def predict(

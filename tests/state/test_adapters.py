@@ -271,13 +271,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_an_entry_point_is_found(installed: Any, target: str) -> None:
     """A class or an instance; not loaded before a value is met that nobody knows, and once."""
     installed(target)
-    total = tm.SumMetric()
-    total.update(1.0)
-    assert sync_and_compute({"t": total, "note": "text", "none": None, "list": [1, torch.ones(1)]})["t"] == 1.0
+
+    def one() -> tm.SumMetric:
+        total = tm.SumMetric()
+        total.update(1.0)
+        return total
+
+    assert sync_and_compute({"t": one(), "note": "text", "none": None, "list": [1, torch.ones(1)]})["t"] == 1.0
     assert "their_metrics" not in sys.modules
     import their_metrics  # type: ignore[import-not-found]
 
-    work = lambda comm: sync_and_compute([their_metrics.Metric(), total], comm=comm)  # noqa: E731
+    work = lambda comm: sync_and_compute([their_metrics.Metric(), one()], comm=comm)  # noqa: E731
     assert run(3, work) == [[3, 3.0]] * 3
     first = registry._installed
     assert run(2, work) == [[2, 2.0]] * 2
