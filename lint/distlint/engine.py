@@ -12,14 +12,17 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from distlint.facts import ModuleFacts
-from distlint.model import Finding, Hit, Rule, TraceStep
+from distlint.facts.project import NO_PROJECT, Project
+from distlint.model import Change, Edit, Finding, Fix, Hit, Rule, TraceStep
 from distlint.prefilter import can_matter
 from distlint.suppress import find_suppressions
 
 SYNTAX_ERROR = ("DL000", "syntax-error")
 
 
-def check_source(source: bytes, path: str, rules: Iterable[Rule], *, prefilter: bool = True) -> list[Finding]:
+def check_source(
+    source: bytes, path: str, rules: Iterable[Rule], *, prefilter: bool = True, project: Project = NO_PROJECT
+) -> list[Finding]:
     """All findings in one file, in the order of lines.
 
     Args:
@@ -27,6 +30,7 @@ def check_source(source: bytes, path: str, rules: Iterable[Rule], *, prefilter: 
         path: how findings name the file.
         rules: the rules to apply.
         prefilter: skip rules whose tokens do not occur; findings are the same without.
+        project: what is known of other files, and of the user's own code.
     """
     rules = [rule for rule in rules if not prefilter or can_matter(rule, source)]
     try:
@@ -38,7 +42,7 @@ def check_source(source: bytes, path: str, rules: Iterable[Rule], *, prefilter: 
         return [_unreadable(path, error)]
     except cst.ParserSyntaxError as error:
         return [_unparsable(path, text, error)]
-    facts = ModuleFacts(module, path)
+    facts = ModuleFacts(module, path, project)
     hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
     if not hits:
         return []
@@ -115,11 +119,31 @@ def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Findin
                 end_line=here.end.line,
                 end_column=here.end.column + 1,
                 severity=rule.severity,
+                fix=_fix(facts, hit, position),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
             )
         )
     return findings
+
+
+def _fix(facts: ModuleFacts, hit: Hit, position: Callable[[cst.CSTNode], CodeRange]) -> Fix | None:
+    if hit.repair is None:
+        return None
+    edits = [_edit(facts, change, position) for change in hit.repair.changes]
+    return Fix(hit.repair.safe, tuple(sorted(edits, key=lambda edit: (edit.line, edit.column))))
+
+
+def _edit(facts: ModuleFacts, change: Change, position: Callable[[cst.CSTNode], CodeRange]) -> Edit:
+    """A change of the tree as one of the text, with lines and columns from 1."""
+    if change.where == "instead":
+        here = position(change.node)
+        return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, change.text)
+    here = position(facts.statement(change.node))
+    # A compound statement ends where the last line of its block does; nothing is put after one on its own line.
+    line = here.start.line if change.where == "before" else here.end.line + 1
+    text = " " * here.start.column + change.text + "\n"
+    return Edit(line, 1, line, 1, text)
 
 
 def _statement_lines(

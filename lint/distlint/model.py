@@ -7,7 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -92,6 +92,29 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Change:
+    """New source for a node, or a line beside a statement.
+
+    Attributes:
+        node: what is replaced; for a line beside it, a statement.
+        text: its new source; "" removes it. A line beside a statement gets the statement's indentation.
+        where: in its place, or on a line of its own before or after it.
+    """
+
+    node: cst.CSTNode
+    text: str
+    where: Literal["instead", "before", "after"] = "instead"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """How a hit can be removed; ``safe`` when the changes cannot alter what right code does."""
+
+    safe: bool
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
 class Hit:
     """What a rule yields: a node, not yet a position. The engine looks those up for files with hits alone.
 
@@ -99,11 +122,13 @@ class Hit:
         node: the place.
         message: one sentence.
         trace: further nodes, each with a label and a text.
+        repair: how it can be removed, if that is known.
     """
 
     node: cst.CSTNode
     message: str
     trace: tuple[tuple[cst.CSTNode, str, str], ...] = ()
+    repair: Repair | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +153,7 @@ class Rule(ABC):
         group: the family that the page is filed under.
         severity: error where a job hangs, crashes or reports a wrong number.
         tokens: for the prefilter. A file can matter when at least one token of *each* group occurs.
+        pedantic: whether it is applied only where it is asked for, since it is wrong too often.
         bad: what must be reported.
         good: what must not.
     """
@@ -136,6 +162,7 @@ class Rule(ABC):
     name: ClassVar[str]
     group: ClassVar[str]
     severity: ClassVar[Severity] = Severity.ERROR
+    pedantic: ClassVar[bool] = False
     tokens: ClassVar[tuple[tuple[bytes, ...], ...]]
     bad: ClassVar[Sequence[Example]]
     good: ClassVar[Sequence[str]]

@@ -9,6 +9,7 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.scopes import BINDING_KINDS, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
 
@@ -31,11 +32,13 @@ class ModuleFacts:
     Args:
         module: the tree.
         path: the file's name, for messages alone.
+        project: what is known of other files, and of the user's own code.
     """
 
-    def __init__(self, module: cst.Module, path: str = "<string>") -> None:
+    def __init__(self, module: cst.Module, path: str = "<string>", project: Project = NO_PROJECT) -> None:
         self.module = module
         self.path = path
+        self.project = project
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self._scopes: dict[cst.CSTNode, Scope] = {}
         self._index: dict[type[cst.CSTNode], list[cst.CSTNode]] = {kind: [] for kind in _INDEXED}
