@@ -6,6 +6,7 @@ bucket is one ``torch.cat`` to build and one operation to reduce, however many t
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
@@ -31,6 +32,7 @@ class Bucket:
         groups: ``(shape, count, elements)`` of each run of equal shapes, in the order of ``members``.
         start: first byte in the run; ``stop``: the byte after the last.
         pick: takes the members out of the list that was laid out.
+        cuts: sizes of the runs that the elements are cut into: each vector, and all members of another shape together.
     """
 
     dtype: torch.dtype
@@ -40,11 +42,14 @@ class Bucket:
     start: int
     stop: int
     pick: Callable[[Sequence[Tensor]], Sequence[Tensor]] = field(init=False, compare=False, repr=False)
+    cuts: list[int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         first, *others = self.members
         places = self.members if others else (slice(first, first + 1),)  # always a sequence, also of one
         object.__setattr__(self, "pick", operator.itemgetter(*places))
+        cuts = [[size // count] * count if len(shape) == 1 else [size] for shape, count, size in self.groups]
+        object.__setattr__(self, "cuts", list(itertools.chain.from_iterable(cuts)))
 
     @property
     def elements(self) -> int:
@@ -69,12 +74,21 @@ class Bucket:
             self.view(run).copy_(torch.cat(flat))  # one transfer, not one a tensor
 
     def split(self, elements: Tensor) -> list[Tensor]:
-        """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order; one operation a run of shapes."""
-        lead = elements.shape[:-1]
-        runs = elements.split_with_sizes([size for _, _, size in self.groups], dim=-1)
+        """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order.
+
+        One operation for all vectors together, which are the most, and one for each other shape.
+        """
+        runs = elements.split_with_sizes(self.cuts, dim=-1)
         parts: list[Tensor] = []
-        for run, (shape, count, _) in zip(runs, self.groups, strict=True):
-            parts += run.reshape(*lead, count, *shape).unbind(len(lead))
+        lead = elements.shape[:-1]
+        at = 0
+        for shape, count, _ in self.groups:
+            if len(shape) == 1:
+                parts += runs[at : at + count]
+                at += count
+            else:
+                parts += runs[at].reshape(*lead, count, *shape).unbind(len(lead))
+                at += 1
         return parts
 
 
