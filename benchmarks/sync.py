@@ -10,6 +10,7 @@ warm and a drift of the machine meets all of them. The cases are in benchmarks/s
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -70,11 +71,14 @@ def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
                 continue
             if not once:
                 act()  # the slow one was warmed up when its calls were counted
+            gc.collect()
+            gc.disable()  # as timeit does: when it falls due is no matter of what is measured
             for _ in range(BLOCK if not once else SLOWEST if case.slow and comm.world_size > 2 else SLOW):
                 dist.barrier()
                 start = time.perf_counter()
                 act()
                 spans[way].append((start, time.perf_counter()))
+            gc.enable()
     collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1}
     return {"spans": spans, "collectives": collectives, "bytes": nbytes}
 

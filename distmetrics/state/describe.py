@@ -17,7 +17,7 @@ from distmetrics.comm.base import Site
 from distmetrics.errors import StateError
 from distmetrics.state.freeze import freeze
 from distmetrics.state.items import join
-from distmetrics.state.plan import INLINE, SIZES, UPDATES, Sent, sent_by, sizes_of
+from distmetrics.state.plan import SIZES, UPDATES, Sent, sent_by, sizes_of
 from distmetrics.state.spec import REDUCED, Missing, StateSpec
 from distmetrics.state.structure import Structure
 
@@ -27,6 +27,7 @@ __all__ = ["Outgoing", "describe"]
 _UNSENDABLE = (RuntimeError, TypeError, AttributeError, pickle.PicklingError)
 _Leaf = tuple[str, torch.dtype, tuple[int, ...], str]
 _Signature = tuple[tuple[torch.dtype, tuple[int, ...], torch.device, torch.layout], ...]
+_dtype_of, _ndim_of = operator.attrgetter("dtype"), operator.attrgetter("ndim")
 _signature_of = operator.attrgetter("dtype", "shape", "device", "layout")
 _ADDED = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
@@ -37,7 +38,7 @@ _ADDED = frozenset({
 class Outgoing(NamedTuple):
     """What this rank sends: the manifest, its layout, reduced and stacked states, lists as one tensor each.
 
-    ``device``: where all states are, if they all are tensors on one device.
+    ``device``: where all states of fixed size are, if they all are tensors on one device.
     """
 
     manifest: Manifest
@@ -70,33 +71,45 @@ def describe(
         problem: one that the caller has found already.
     """
     counts = _counts(tuple(updates))
-    if shape.fixed and all(updates) and set(map(type, values)) <= {Tensor}:
-        # By far the most common case: every state is a tensor. Its description is kept from sync to sync.
-        fixed, origins = _distinct([counts, *values], shape.kinds)
-        told = _told(shape, [*map(_signature_of, fixed)], (origins, name, site, problem))
+    fixed = shape.inline(values)
+    if all(updates) and set(map(type, fixed)) <= {Tensor}:
+        # By far the most common case: every state of fixed size is a tensor. What is said of them, and of lists as long
+        # as the last time, is kept from sync to sync.
+        distinct, origins = _distinct([counts, *fixed], shape.inline_kinds)
+        lists, tensors, found = _leaves(shape, shape.rest, values, updates)
+        told = _told(shape, [*map(_signature_of, distinct)], (origins, lists, name, site, problem or found))
         if told is not None:
             manifest, sent, device = told
-            return Outgoing(manifest, sent, fixed, [], device)
-    leaves: list[_Leaf] = [(UPDATES, counts.dtype, counts.shape, "sum")]
-    tensors: dict[str, Tensor] = {UPDATES: counts}
-    shared: dict[int, tuple[str, _Leaf]] = {}
-    try:
-        for spec, path, owner, value in zip(shape.specs, shape.order[1:], shape.owners, values, strict=True):
-            if not updates[owner] or value is Missing.ABSENT or (type(value) is list and not value):
-                continue
-            plain = type(value) is Tensor and spec.kind in INLINE and id(value) not in shared  # most states
-            if plain and not _refusal(spec.kind, value.dtype, value.device, value.layout):
-                leaves.append((path, value.dtype, value.shape, spec.kind))
-                tensors[path], shared[id(value)] = value, (spec.kind, leaves[-1])
-            else:
-                leaves += _add(value, spec, path, tensors, shared)
-    except StateError as error:
-        problem = problem or str(error)
-    except _UNSENDABLE as error:
-        problem = problem or f"the state {path} cannot be sent: {error}"
-    manifest, sent = _encode(shape, tuple(leaves), name, site, problem)
+            return Outgoing(manifest, sent, distinct, [tensors[path] for path in sent.bulk_paths], device)
+    leaves, tensors, found = _leaves(shape, range(len(shape.specs)), values, updates)
+    leaves.insert(0, (UPDATES, counts.dtype, counts.shape, "sum"))
+    tensors[UPDATES] = counts
+    manifest, sent = _encode(shape, tuple(leaves), name, site, problem or found)
     inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
     return Outgoing(manifest, sent, inline, bulk, None)
+
+
+def _leaves(
+    shape: Structure, places: Sequence[int], values: Sequence[Any], updates: Sequence[int]
+) -> tuple[list[_Leaf], dict[str, Tensor], str | None]:
+    """Describe the states at ``places`` one by one; return their tensors by path as well, and what is wrong with one.
+
+    What is wrong ends it: no data will be moved then.
+    """
+    leaves: list[_Leaf] = []
+    tensors: dict[str, Tensor] = {}
+    shared: dict[int, tuple[str, _Leaf]] = {}
+    for place in places:
+        spec, path, value = shape.specs[place], shape.order[place + 1], values[place]
+        if not updates[shape.owners[place]] or value is Missing.ABSENT or (type(value) is list and not value):
+            continue
+        try:
+            leaves += _add(value, spec, path, tensors, shared)
+        except StateError as error:
+            return leaves, tensors, str(error)
+        except _UNSENDABLE as error:
+            return leaves, tensors, f"the state {path} cannot be sent: {error}"
+    return leaves, tensors, None
 
 
 def _told(
@@ -106,7 +119,8 @@ def _told(
     last = shape.memo.get("last")  # one object: ranks that are threads share the structure
     if last is not None and last[0] == signature and last[1] == rest:
         return last[2]  # type: ignore[no-any-return]
-    told = _of_tensors(shape, tuple(signature), *rest)
+    origins, lists, *others = rest
+    told = _of_tensors(shape, tuple(signature), origins, tuple(lists), *others)
     shape.memo["last"] = (signature, rest, told)
     return told
 
@@ -161,10 +175,10 @@ def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tens
     if set(map(type, value)) != {Tensor} and not all(isinstance(item, Tensor) for item in value):
         return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8), "object", None
     if spec.kind == "cat":
-        if {item.ndim for item in value} == {0}:
+        if set(map(_ndim_of, value)) == {0}:
             return torch.stack(value), "cat numbers", None
         return torch.cat([item.reshape(1) if item.ndim == 0 else item for item in value]), "cat", None
-    if len({item.dtype for item in value}) > 1:
+    if len(set(map(_dtype_of, value))) > 1:
         raise StateError(f"the items of the list state {path} have more than one dtype")
     joined, form, sizes = join(value)
     return joined, f"items {form}", sizes
@@ -187,18 +201,21 @@ def _of_tensors(
     shape: Structure,
     signature: _Signature,
     origins: tuple[int, ...],
+    lists: tuple[_Leaf, ...],
     name: str,
     site: Site | None,
     problem: str | None,
 ) -> tuple[Manifest, Sent, torch.device | None] | None:
-    """Describe states that are tensors, given by dtype, shape and device, and by what shares a tensor with what.
+    """Describe tensors of fixed size, given by dtype, shape and device, and by what shares a tensor with what.
 
-    Returns: None where one cannot be sent.
+    Args: as of :func:`describe`; ``lists``: what is said of all other states.
+
+    Returns: None where a tensor cannot be sent.
     """
-    origins = origins or tuple(range(len(shape.order)))
+    origins = origins or tuple(range(len(shape.inline_paths)))
     distinct = iter(signature)
     leaves: list[_Leaf] = []
-    for place, (path, kind, origin) in enumerate(zip(shape.order, shape.kinds, origins, strict=True)):
+    for place, (path, kind, origin) in enumerate(zip(shape.inline_paths, shape.inline_kinds, origins, strict=True)):
         if origin == place:
             dtype, size, device, form = next(distinct)
             if _refusal(kind, dtype, device, form):
@@ -208,7 +225,7 @@ def _of_tensors(
             first, dtype, size, note = leaves[origin]
             leaves.append((path, dtype, size, f"{note} ={first}"))
     devices = {device for _, _, device, _ in signature[1:]}  # the first are the counts
-    return *_encode(shape, tuple(leaves), name, site, problem), devices.pop() if len(devices) == 1 else None
+    return *_encode(shape, (*leaves, *lists), name, site, problem), devices.pop() if len(devices) == 1 else None
 
 
 @functools.lru_cache(maxsize=256)

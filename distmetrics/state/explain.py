@@ -86,13 +86,13 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
         outgoing = describe(shape, values, [1] * len(shape.counted), "", None)  # as if each had been updated
     blobs = (outgoing.manifest.encode(),) * world_size
     made = plan(blobs, shape.order, 0, inline_capacity(world_size))
-    kinds = zip(shape.order[1:], shape.kinds[1:], strict=True)
+    states = zip(shape.order[1:], shape.specs, strict=True)
     return Explanation(
         made,
         len(shape.counted),
         cost(made),
         cost_state_by_state([each for value in values for each in _gathered(value)], world_size),
-        tuple(path for path, kind in kinds if kind in ("cat", "items", "object", "each")),
+        tuple(path for path, spec in states if spec.kind in ("cat", "items", "object", "each")),
     )
 
 

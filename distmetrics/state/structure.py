@@ -29,9 +29,9 @@ class Structure:
     Attributes:
         tree: a text that must be equal on all ranks.
         order: paths of all states, after that of the update counts.
-        kinds: of all states, likewise.
         specs: of the states; ``owners``: the place of each one's metric among those that are counted.
-        fixed: whether every state is of a size that does not depend on the data.
+        inline: picks, out of the states, those of a size that does not depend on the data; ``inline_paths`` and
+            ``inline_kinds``: theirs, after those of the update counts; ``rest``: the places of the others.
         reduced: whether every state is folded to one tensor, as most metrics' are.
         learned: attributes that updating sets besides the states: path, place of the metric as for ``owners``, rule.
         loose: whether any attribute may be absent.
@@ -46,10 +46,12 @@ class Structure:
 
     tree: str
     order: tuple[str, ...]
-    kinds: tuple[str, ...]
     specs: tuple[StateSpec, ...]
     owners: tuple[int, ...]
-    fixed: bool
+    inline: Pick
+    inline_paths: tuple[str, ...]
+    inline_kinds: tuple[str, ...]
+    rest: tuple[int, ...]
     reduced: bool
     learned: tuple[tuple[str, int, Learned], ...]
     loose: bool
@@ -101,6 +103,7 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
         index for index, (*_, specs, how) in enumerate(metrics) if specs.each or specs.learned or how.counter
     )
     owners = tuple(counted.index(index) for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each)
+    inline = [place for place, spec in enumerate(each) if spec.kind in INLINE]
     learned = [
         (f"{path}.{attribute.name}" if path else attribute.name, counted.index(index), attribute)
         for index, (path, _, specs, _) in enumerate(metrics)
@@ -109,10 +112,12 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
     return Structure(
         tree="; ".join(texts),
         order=(UPDATES, *paths),
-        kinds=("sum", *(spec.kind for spec in each)),
         specs=each,
         owners=owners,
-        fixed=all(spec.kind in INLINE for spec in each),
+        inline=_picker(inline),
+        inline_paths=(UPDATES, *(paths[place] for place in inline)),
+        inline_kinds=("sum", *(each[place].kind for place in inline)),
+        rest=tuple(place for place, spec in enumerate(each) if spec.kind not in INLINE),
         reduced=all(specs.reduced for _, _, specs, _ in metrics),
         learned=tuple(learned),
         loose=any(specs.loose for _, _, specs, _ in metrics),
