@@ -18,7 +18,7 @@ from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
-from distmetrics.state.adapters.base import Target
+from distmetrics.state.adapters.base import Roster, Target
 from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.execute import execute
 from distmetrics.state.freeze import thaw
@@ -31,6 +31,13 @@ from distmetrics.state.structure import Structure, structure_of
 __all__ = ["sync_and_compute", "synced"]
 
 _ABSENT = object()
+_in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
+_SHARED = (
+    "a metric in this {} is being synced already: another rank, a thread of this process, has the same object, or the "
+    "call is inside of a block of synced(…)\n"
+    "Do:     make the metrics in the function that every rank runs, or copy.deepcopy them there; in the block call "
+    "compute() alone."
+)
 
 
 def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: str = "") -> Any:
@@ -87,15 +94,22 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
     found, comm, problem = _found(metrics, comm)
     shape = structure_of(found)
     before = shape.read(found)
-    with torch.no_grad():
-        plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
+    taken = _identities(found)
+    if not _in_sync.isdisjoint(taken) and not any(shape.flags(before)):
+        problem = problem or _SHARED.format(type(metrics).__name__)
+    _in_sync.update(taken)
     reset: list[Any] = []
-    try:  # everything is read before the first change: an interrupt at any point loses nothing
-        shape.write(found, after)
-        yield plan
-        reset = [target.metric for target in found if target.adapter.flag and not target.home[target.adapter.flag]]
+    try:
+        with torch.no_grad():
+            plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
+        try:  # everything is read before the first change: an interrupt at any point loses nothing
+            shape.write(found, after)
+            yield plan
+            reset = [target.metric for target in found if target.adapter.flag and not target.home[target.adapter.flag]]
+        finally:
+            shape.write(found, before)
     finally:
-        shape.write(found, before)
+        _in_sync.difference_update(taken)
     for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
         metric.reset()
 
@@ -110,6 +124,15 @@ def _found(metrics: Any, given: Communicator | None) -> tuple[Sequence[Target], 
         if comm.world_size == 1:
             raise
         return [], comm, str(error)
+
+
+def _identities(found: Sequence[Target]) -> frozenset[int]:
+    """Return which objects the metrics are; a roster's are the same each time."""
+    kept = found.kept if isinstance(found, Roster) else {}
+    if "identities" not in kept:
+        kept["identities"] = frozenset([id(target.metric) for target in found])
+    identities: frozenset[int] = kept["identities"]
+    return identities
 
 
 def _gather(

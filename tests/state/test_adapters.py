@@ -198,9 +198,14 @@ def test_inside_modules() -> None:
             return metric.training
 
     register_adapter(BothAdapter())
-    model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"m": Both()}))
-    assert run(2, lambda comm: sync_and_compute(model, comm=comm)) == [{"1.m": False}] * 2
-    assert all(module.training for module in model.modules())
+
+    def work(comm: Any) -> Any:
+        model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"m": Both()}))
+        value = sync_and_compute(model, comm=comm)
+        assert all(module.training for module in model.modules())
+        return value
+
+    assert run(2, work) == [{"1.m": False}] * 2
 
 
 def test_the_latest_is_asked_first_and_before_the_built_in() -> None:

@@ -270,3 +270,16 @@ def test_ctrl_c_in_compute(world_size: int) -> None:
         return same(states(metrics), before) and metrics[1].seen is seen
 
     assert run(world_size, work) == [True] * world_size
+
+
+@pytest.mark.parametrize("make", [lambda: summed(1.0), lambda: {"a": summed(1.0)}, lambda: collection(True)])
+def test_ranks_that_share_a_metric_are_told(make: Any) -> None:
+    """Threads that have the same object would see each other's state of all ranks come and go."""
+    shared = make()
+    for metric in shared.values() if hasattr(shared, "values") else []:
+        metric._update_count = 1
+    for _ in range(2):  # whoever was refused has let go
+        for outcome in outcomes(3, lambda comm: sync_and_compute(shared, comm=comm)):
+            assert type(outcome.error) is StateError
+            assert "is being synced already" in str(outcome.error)
+    assert run(3, lambda comm: sync_and_compute(copy.deepcopy(shared), comm=comm)) is not None

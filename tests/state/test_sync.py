@@ -247,8 +247,10 @@ def test_real_processes_do_the_same_with_the_same_words() -> None:
 def test_the_text_of_different_arguments() -> None:
     """Pinned."""
     text = str(same_error(outcomes(2, sync_different, other_classes), MismatchError))
-    head = 'ranks disagree on sync of metrics "val": rank 1 sends MulticlassConfusionMatrix(confmat sum[5, 5]), '
-    assert text.startswith(head + "rank 0 MulticlassConfusionMatrix(confmat sum[4, 4])\n")
+    head = 'ranks disagree on sync of metrics "val": rank 1 sends MulticlassConfusionMatrix(confmat sum[5, 5], '
+    assert text.startswith(
+        head + "num_classes=5), rank 0 MulticlassConfusionMatrix(confmat sum[4, 4], num_classes=4)\n"
+    )
     assert "Likely: a key or an element that only some ranks have, or metrics made with different arguments." in text
 
 

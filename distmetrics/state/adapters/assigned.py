@@ -30,10 +30,12 @@ class Assigned(NamedTuple):
     Attributes:
         learned: the attributes that it assigns and that ``compute`` reads, as far as they are no states by their names.
         adds_states: whether it calls ``add_state``, so that states have another shape once there is data.
+        changed: all attributes that it or ``compute`` assigns.
     """
 
     learned: tuple[Learned, ...]
     adds_states: bool
+    changed: frozenset[str]
 
 
 class _Event(NamedTuple):
@@ -58,12 +60,14 @@ def assigned(kind: type, base: type) -> Assigned:
     read = {event.name for event in computing if event.what == _READ}
     if any(event.what == _ESCAPES for event in computing):  # who knows what reads it there
         read |= {event.name for event in updating}
+    changed = {event.name for event in (*updating, *computing) if event.what not in (_READ, _ESCAPES)}
     names = {event.name for event in updating if event.what not in (_READ, _ESCAPES)} & read
     names -= set(_states(kind, stop))
     learned = tuple(
         [Learned(name, _rule([event for event in updating if event.name == name])) for name in sorted(names)]
     )
-    return Assigned(learned, any(event == (_READ, "add_state") for event in (event[:2] for event in updating)))
+    adds_states = any(event[:2] == (_READ, "add_state") for event in updating)
+    return Assigned(learned, adds_states, frozenset(changed))
 
 
 def _states(kind: type, stop: frozenset[type]) -> Iterator[str]:

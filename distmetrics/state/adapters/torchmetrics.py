@@ -20,6 +20,7 @@ from torchmetrics.utilities import (
 )
 
 from distmetrics.errors import StateError
+from distmetrics.state.adapters.arguments import arguments
 from distmetrics.state.adapters.assigned import assigned
 from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.spec import Kind, Learned, Rule, StateSpec, StateSpecs
@@ -61,7 +62,7 @@ class TorchmetricsAdapter(_AnyAdapter):
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
         shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
-        return _specs(tuple(metric._reductions.items()), shapes, type(metric))
+        return _specs(tuple(metric._reductions.items()), shapes, type(metric), arguments(metric))
 
     def home(self, metric: Metric) -> dict[str, Any]:
         """States are plain attributes."""
@@ -219,7 +220,10 @@ def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _specs(
-    reductions: tuple[tuple[str, Any], ...], shapes: tuple[tuple[int, ...] | None, ...], kind: type[Metric]
+    reductions: tuple[tuple[str, Any], ...],
+    shapes: tuple[tuple[int, ...] | None, ...],
+    kind: type[Metric],
+    made_with: tuple[tuple[str, Any], ...],
 ) -> StateSpecs:
     found = assigned(kind, Metric)
     each = [
@@ -230,7 +234,8 @@ def _specs(
     learned = [_combined(kind, attribute) for attribute in found.learned if attribute.name not in names]
     each += [StateSpec(name, "sum", optional=True) for name, rule in learned if rule == "sum"]
     kept = tuple([Learned(name, rule) for name, rule in learned if rule != "sum"])
-    return StateSpecs(tuple(each), _KEPT, learned=kept)
+    said = [*map(str, each), *(f"{name}={value!r}" for name, value in made_with)]
+    return StateSpecs(tuple(each), _KEPT, ", ".join(said), kept)
 
 
 def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
@@ -271,8 +276,8 @@ def _overwrites() -> bool:
 
 _FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
 
-# Attributes of torchmetrics' own metrics that update() adds to, and that can be combined nevertheless: a sum over all
-# images; and a cursor in a window, of which computing needs to know only that there has been data.
+# Attributes of torchmetrics' own that update() adds to, and that can be combined nevertheless: a sum over all images;
+# and a cursor in a window, of which computing needs to know only that there has been data.
 _COMBINED: Mapping[tuple[str, str], Rule | Literal["sum"]] = {
     ("RootMeanSquaredErrorUsingSlidingWindow", "rmse_map"): "sum",
     ("Running", "_num_vals_seen"): "last",

@@ -1,0 +1,50 @@
+"""What a metric of torchmetrics was made with, as far as its value depends on it.
+
+States alone do not tell: F1 scores of ``average="macro"`` and ``average="micro"`` hold the same states, and with one on
+some ranks and the other on the rest every rank would compute another value from the same sums.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torchmetrics import Metric
+
+from distmetrics.state.adapters.assigned import assigned
+
+__all__ = ["arguments"]
+
+_PLAIN = frozenset((bool, int, float, str))
+# What may well differ between ranks: where things are, how fast they are done, what is printed.
+_OWN = frozenset((
+    "baseline_path", "baseline_url", "batch_size", "dist_sync_on_step", "embedding_device", "model_name_or_path",
+    "n_processes", "num_threads", "sync_on_compute", "validate_args", "verbose", "compute_on_cpu",
+    "compute_with_cache", "training",
+))  # fmt: skip
+
+
+def arguments(metric: Metric) -> tuple[tuple[str, Any], ...]:
+    """Return the plain attributes of a metric of torchmetrics' own that its value may depend on, by name.
+
+    Those of other classes may differ between ranks for reasons of theirs, and are not read.
+
+    >>> from torchmetrics.regression import MeanSquaredError
+    >>> arguments(MeanSquaredError(squared=False))
+    (('squared', False), ('num_outputs', 1))
+    """
+    kind = type(metric)
+    if not kind.__module__.startswith("torchmetrics."):
+        return ()
+    ours = _ours(kind)
+    return tuple([
+        (name, value)
+        for name, value in vars(metric).items()
+        if type(value) in _PLAIN and name[0] != "_" and name not in ours and name not in metric._defaults
+    ])  # fmt: skip
+
+
+@functools.cache
+def _ours(kind: type[Metric]) -> frozenset[str]:
+    """Return the attributes of a class that are left alone: what updating or computing sets is no argument."""
+    return _OWN | assigned(kind, Metric).changed
