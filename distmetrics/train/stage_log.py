@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train.metric_state import metrics_in, updated
 from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, Scope, as_number, metric_at
+from distmetrics.train.metric_state import metrics_in, updated
 from distmetrics.tree import flatten
 
 __all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]

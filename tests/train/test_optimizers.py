@@ -13,7 +13,6 @@ from distmetrics.train import Trainer
 from distmetrics.train.optimizers import configured
 from tests.train.models import Logistic, loader
 
-
 MODEL = nn.Linear(1, 1)
 
 

@@ -63,9 +63,9 @@ def test_a_file_that_is_no_checkpoint(tmp_path):
     text, weights = tmp_path / "text.ckpt", tmp_path / "weights.ckpt"
     text.write_text("hello")
     torch.save(Logistic().state_dict(), weights)
-    with pytest.raises(ConfigurationError, match="text.ckpt cannot be read as a checkpoint"):
+    with pytest.raises(ConfigurationError, match=r"text\.ckpt cannot be read as a checkpoint"):
         trainer().validate(Logistic(), loader(4), ckpt_path=text)
-    with pytest.raises(ConfigurationError, match="(?s)no checkpoint of a trainer: .*load_state_dict"):
+    with pytest.raises(ConfigurationError, match=r"(?s)no checkpoint of a trainer: .*load_state_dict"):
         trainer().validate(Logistic(), loader(4), ckpt_path=weights)
     whole = tmp_path / "whole.ckpt"
     trainer(callbacks=[ModelCheckpoint(dirpath=tmp_path, filename="whole")]).fit(Logistic(), loader(4))
@@ -164,7 +164,7 @@ class Shares(Logistic):
 @pytest.mark.parametrize("make", [BinaryAccuracy, lambda: MetricCollection({"a": BinaryAccuracy()})])
 def test_a_metric_that_holds_other_samples(make):
     module = Shares(make())
-    with pytest.raises(ConfigurationError, match="self.shared holds 2 updates from before this validation"):
+    with pytest.raises(ConfigurationError, match=r"self\.shared holds 2 updates from before this validation"):
         trainer().fit(module, loader(8), loader(4))
     module.shared.reset()
     (first,) = trainer().validate(module, loader(4))
