@@ -43,7 +43,14 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--strategies", required=True, metavar="NAMES", help="names with commas between, or all")
     verify.add_argument("--devices", type=int, nargs="+", default=[1, 2, 3, 4], metavar="N", help="default 1 2 3 4")
     verify.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    verify.add_argument("--update", type=Path, metavar="PAGE.md", help="make the table of a page anew")
+    verify.add_argument("--update", type=Path, metavar="PAGE.md", help="make the tables of a page anew")
+    verify.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="an interpreter for a strategy: xla=/venv/bin/python",
+    )
     verify.set_defaults(run=_verify)
     return parser
 
@@ -51,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 def _verify(args: argparse.Namespace) -> int:
     from distmetrics.cli.verify import verify
 
-    return verify(args.strategies, args.devices, as_json=args.json, update=args.update)
+    return verify(args.strategies, args.devices, as_json=args.json, update=args.update, pythons=args.python)
 
 
 def _demo(args: argparse.Namespace) -> int:

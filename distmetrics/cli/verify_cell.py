@@ -1,7 +1,9 @@
 """One strategy in one world: what is logged, and the weights after ten steps, as JSON.
 
-    python -m distmetrics.cli.verify_cell STRATEGY DEVICES OUT
+    python -m distmetrics.cli.verify_cell STRATEGY DEVICES OUT PART...
 
+PART is float32 (train, and validate in each layout), uneven (train, ranks having different numbers of batches) or bf16
+(train). OUT is written anew after each, so that what follows may fail. ``xla-spmd`` is XLA's strategy with one process.
 A script of its own, since strategies may run it again for the other ranks. Ordinary user code otherwise: a module, a
 data module with shards of its own, metrics as objects, a hand-made gather.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,13 @@ from torchmetrics.classification import (
 from distmetrics import all_gather_cat, sync_and_compute
 from distmetrics.train import Callback, DataModule, Module, Trainer
 
-__all__ = ["LAYOUTS", "Cell", "cell"]
+__all__ = ["LAYOUTS", "PARTS", "SPMD", "Cell", "counts"]
 
 CLASSES, WIDTH, BATCH, STEPS, SAMPLES = 3, 6, 12, 10, 24
 LAYOUTS = ("even", "uneven", "one rank empty")
-Cell = dict[str, dict[str, float] | list[float]]  # what was logged for each layout; "weights"
+PARTS = ("float32", "uneven", "bf16")
+SPMD = "xla-spmd"
+Cell = dict[str, Any]  # weights by part; "logged": the values by layout
 
 
 class Judged(Module):
@@ -93,10 +98,16 @@ class Shards(DataModule):
     """Training data dealt out as one process would see it; validation data in shards of a given layout.
 
     A strategy with one process cuts each batch for its replicas: there the layout is one of batches.
+
+    Args:
+        layout: of the validation data.
+        devices: ranks, or replicas in one.
+        steps: number of training batches of each rank; of one process each batch holds what all ranks' do.
     """
 
-    def __init__(self, layout: str, devices: int) -> None:
+    def __init__(self, layout: str, devices: int, steps: Sequence[int] = ()) -> None:
         self.layout, self.devices = layout, devices
+        self.steps = steps or [STEPS] * devices
         generator = torch.Generator().manual_seed(1)
         y = torch.arange(BATCH * STEPS + SAMPLES) % CLASSES
         x = torch.randn(len(y), WIDTH, generator=generator) + nn.functional.one_hot(y, WIDTH)
@@ -106,9 +117,14 @@ class Shards(DataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of every W-th sample: together the ranks' n-th batches are the n-th of one process."""
         assert self.trainer is not None
-        rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        mine = Subset(self.train_set, range(rank, len(self.train_set), world_size))
-        return DataLoader(mine, batch_size=BATCH // world_size)
+        alone = self.trainer.world_size == 1
+        mine = range(self.devices) if alone else [self.trainer.global_rank]
+        batches = [
+            [sample for sample in range(BATCH * step, BATCH * (step + 1)) if sample % self.devices in there]
+            for step in range(STEPS)
+            if (there := {rank for rank in mine if step < self.steps[rank]})
+        ]
+        return DataLoader(self.train_set, batch_sampler=batches)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Batches of this rank's shard."""
@@ -149,37 +165,60 @@ class Keep(Callback):
             self.path.write_text(json.dumps(values))
 
 
-def cell(strategy: str, devices: int, out: Path) -> Cell | None:
-    """Train and validate; returns what is found, on rank 0 alone."""
-    module, kept = Judged(), out.with_suffix(".weights.json")
-    trainer = Trainer(
-        strategy=strategy,
-        devices=devices,
+def counts(devices: int) -> list[int]:
+    """Return how many training batches each rank has in uneven training: from all to none.
+
+    >>> counts(3)
+    [10, 5, 0]
+    """
+    return [STEPS * (devices - 1 - rank) // (devices - 1) for rank in range(devices)]
+
+
+def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
+    """Return the trainer of a cell, which keeps its weights beside ``out``."""
+    chosen: Any = strategy
+    if strategy == SPMD:
+        from distmetrics.strategies.xla import XLA
+
+        chosen = XLA(spmd=True)
+    return Trainer(
+        strategy=chosen,
+        devices={"single": 1, "tpu_spawn": -1, SPMD: -1}.get(strategy, devices),
         accelerator="cpu",
         max_epochs=1,
-        callbacks=[Keep(kept)],
+        callbacks=[Keep(out.with_suffix(".weights.json"))],
         use_distributed_sampler=False,
         enable_progress_bar=False,
         default_root_dir=out.parent,
+        **flags,
     )
+
+
+def run(part: str, strategy: str, devices: int, out: Path) -> Cell:
+    """Run one part; returns what it adds to the cell. The weights are written by rank 0 alone."""
+    module = Judged()
+    trainer = made(strategy, devices, out, precision="bf16" if part == "bf16" else None)
+    steps = counts(devices) if part == "uneven" else ()
+    trainer.fit(module, datamodule=Shards("even", devices, steps))
     found: Cell = {}
-    trainer.fit(
-        module,
-        datamodule=Shards("even", devices),
-    )
-    for layout in LAYOUTS if devices > 1 else LAYOUTS[:1]:
-        (found[layout],) = trainer.validate(module, datamodule=Shards(layout, devices))
-    if trainer.global_rank:
-        return None
-    return found | {"weights": json.loads(kept.read_text())}
+    if part == "float32":
+        logged = found["logged"] = {}
+        for layout in LAYOUTS if devices > 1 else LAYOUTS[:1]:
+            (logged[layout],) = trainer.validate(module, datamodule=Shards(layout, devices))
+    if trainer.global_rank == 0:
+        found[part] = json.loads(out.with_suffix(".weights.json").read_text())
+    return found
 
 
 def main() -> None:
-    """Run one cell, and write it from rank 0."""
+    """Run the parts of one cell; rank 0 writes what is found after each."""
     strategy, devices, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    found = cell(strategy, devices, out)
-    if found is not None:
-        out.write_text(json.dumps(found))
+    cell: Cell = json.loads(out.read_text()) if out.exists() else {}
+    for part in sys.argv[4:]:
+        found = run(part, strategy, devices, out)
+        cell |= found
+        if part in found:
+            out.write_text(json.dumps(cell))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -21,6 +22,7 @@ from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
+from distmetrics.train.flags import refuse_unknown
 from distmetrics.tree import map_leaves
 
 __all__ = ["Runner"]
@@ -74,11 +76,13 @@ class Runner(RunnerWorld):
         accelerator: str = "auto",
         num_nodes: int = 1,
         precision: Any = None,
-        plugins: Sequence[ClusterEnvironment] = (),
+        plugins: ClusterEnvironment | Sequence[ClusterEnvironment] = (),
         gpus: Devices = None,
         tpu_cores: Devices = None,
         seed: int | None = None,
+        **unknown: Any,
     ) -> None:
+        refuse_unknown(unknown, inspect.signature(Runner).parameters, accelerator, who="Runner")
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         flags: dict[str, Any] = {"num_nodes": num_nodes, "precision": precision, "plugins": plugins}
         super().__init__(resolve(strategy, devices=devices, accelerator=accelerator, **flags), seed)

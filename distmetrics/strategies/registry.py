@@ -54,7 +54,7 @@ def resolve(
     accelerator: str = "auto",
     num_nodes: int = 1,
     precision: Any = None,
-    plugins: Sequence[ClusterEnvironment] = (),
+    plugins: ClusterEnvironment | Sequence[ClusterEnvironment] = (),
 ) -> Strategy:
     """Return the strategy that the trainer's flags ask for, bound to them.
 
@@ -98,7 +98,9 @@ def _automatic(devices: Devices, accelerator: str, num_nodes: int, plugin: Envir
     return "single" if len(device_list(devices, device_kind(accelerator), None)) == 1 else "ddp_spawn"
 
 
-def _plugin(plugins: Sequence[ClusterEnvironment]) -> Environment | None:
+def _plugin(plugins: ClusterEnvironment | Sequence[ClusterEnvironment]) -> Environment | None:
+    if not isinstance(plugins, Sequence):
+        plugins = [plugins]
     for plugin in plugins:
         if not isinstance(plugin, ClusterEnvironment):
             raise ConfigurationError(
@@ -113,7 +115,7 @@ def _plugin(plugins: Sequence[ClusterEnvironment]) -> Environment | None:
 
 def _make(name: str) -> Strategy:
     if name not in _REGISTRY:
-        near = difflib.get_close_matches(name, available(), n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), available(), n=3, cutoff=0.5)
         hint = f"\nLikely: {' or '.join(map(repr, near))}" if near else ""
         raise ConfigurationError(f"there is no strategy {name!r}; there are {', '.join(available())}{hint}")
     factory = _REGISTRY[name]

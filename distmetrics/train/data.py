@@ -29,6 +29,7 @@ __all__ = [
     "check_not_empty",
     "limited",
     "move",
+    "no_batch",
     "with_last",
 ]
 
@@ -106,14 +107,10 @@ def limited(loader: Any, limit: Limit, flag: str) -> int | None:
         flag: the trainer's flag, for messages.
 
     Raises:
-        ConfigurationError: a negative limit, a fraction above 1, or a fraction of a loader without a length.
+        ConfigurationError: a fraction of a loader without a length, or less than a batch of one.
     """
     if limit is None:
         return None
-    if isinstance(limit, bool) or limit < 0 or (isinstance(limit, float) and limit > 1):
-        raise ConfigurationError(
-            f"{flag} must be a number of batches, or a fraction between 0.0 and 1.0, got {limit!r}"
-        )
     if isinstance(limit, int):
         return limit
     try:
@@ -199,6 +196,15 @@ def with_last(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
             yield item, False
             item = following
         yield item, True
+
+
+def no_batch(what: str) -> ConfigurationError:
+    """Return the error of a loader without a length that turned out to be empty."""
+    return ConfigurationError(
+        f"the {what} gave no batch\n"
+        "Likely: it has nothing, or it is an iterator, such as a generator, which one pass uses up.\n"
+        "Do:     pass an object that iter() can be called on again: a DataLoader, a list, a class with __iter__."
+    )
 
 
 def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> None:

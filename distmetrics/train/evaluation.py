@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.data import Limit, limited, move
-from distmetrics.train.signatures import check_step
+from distmetrics.train.data import Limit, limited, move, no_batch
+from distmetrics.train.signatures import check_step, describe
 from distmetrics.train.stage_log import Stage, StageLog
 from distmetrics.tree import map_leaves
 
@@ -65,6 +65,16 @@ class _Pass:
             for batch_idx, batch in enumerate(itertools.islice(loader, limit)):
                 self._batch(batch, batch_idx, index, which)
 
+    def check_batches(self, batches: Mapping[int, int]) -> None:
+        """Refuse a loader that gave no rank a batch, on every rank.
+
+        Raises:
+            ConfigurationError: there is one.
+        """
+        for index, limit in enumerate(self.limits):
+            if limit != 0 and not batches.get(index if len(self.loaders) > 1 else -1):
+                raise no_batch(f"{self.name} loader" + (f" {index}" if len(self.loaders) > 1 else ""))
+
     def _batch(self, batch: Any, batch_idx: int, loader: int, which: tuple[int, ...]) -> None:
         trainer, name = self.trainer, self.name
         batch = trainer.strategy.convert(move(batch, trainer.strategy.device))
@@ -110,6 +120,8 @@ def evaluate(
             getattr(module, f"{name}_epoch_end")(way.outputs if len(loaders) > 1 else way.outputs[0])
         trainer.call(f"on_{name}_epoch_end", callbacks=False)
         logged = log.close() if record else None
+        if logged is not None:
+            way.check_batches(logged.batches)
     if logged is None:
         log.discard()
         trainer.call(f"on_{name}_end", callbacks=False)
@@ -184,8 +196,13 @@ def require(module: Module, base: type, *methods: str) -> None:
     """Check that the module overrides ``methods``.
 
     Raises:
-        ConfigurationError: one is missing.
+        ConfigurationError: one is missing, or it is no such module.
     """
+    if not isinstance(module, base):
+        raise ConfigurationError(
+            f"the trainer takes an object of {base.__name__} or a subclass, got {describe(module)}\n"
+            "Do:     subclass distmetrics.train.Module, with the model as an attribute, and pass YourModule(...)."
+        )
     missing = [name for name in methods if getattr(type(module), name) is getattr(base, name)]
     if missing:
         raise ConfigurationError(f"{type(module).__name__} has no {' and no '.join(missing)}")

@@ -50,8 +50,16 @@ def load_checkpoint(path: str | Path, *, map_location: Any = "cpu", weights_only
             "Likely: hyperparameters or outputs that are objects of some class.\n"
             "Do:     if you trust the file, say weights_only=False."
         ) from error
+    except (EOFError, LookupError, OSError, RuntimeError, ValueError) as error:  # whatever torch makes of other bytes
+        raise ConfigurationError(
+            f"{path} cannot be read as a checkpoint: {type(error).__name__}: {error}\n"
+            "Likely: another kind of file, or one that was cut off while it was copied."
+        ) from error
     if not isinstance(content, dict) or "state_dict" not in content:
-        raise ConfigurationError(f"{path} is no checkpoint: it has no 'state_dict'")
+        raise ConfigurationError(
+            f"{path} is no checkpoint of a trainer: it has no 'state_dict'\n"
+            "Do:     load_state_dict(torch.load(path)), if it is a file of weights alone."
+        )
     return content
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.registry import available
 from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
 from distmetrics.train.loggers import CSVLogger, Logger
+from distmetrics.train.signatures import describe
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
@@ -63,8 +64,10 @@ _OLDER = {
 }
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], accelerator: object = "auto") -> None:
-    """Refuse flags that the trainer does not have, and a strategy's name for ``accelerator``.
+def refuse_unknown(
+    given: Iterable[str], known: Iterable[str], accelerator: object = "auto", *, who: str = "Trainer"
+) -> None:
+    """Refuse flags that the trainer, or ``who`` it is, does not have, and a strategy's name for ``accelerator``.
 
     Raises:
         ConfigurationError: a flag of an older guide.
@@ -75,12 +78,13 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], accelerator: obje
             f"accelerator={accelerator!r} is how older guides name a strategy\n"
             f"Do:     say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'."
         )
+    known = list(known)
     for flag in given:
-        if flag in _OLDER:
-            raise ConfigurationError(f"Trainer({flag}=...) is a flag of older guides\nDo:     say {_OLDER[flag]}")
-        near = difflib.get_close_matches(flag, [*known, *_OLDER], n=1)
+        if flag in _OLDER and (who == "Trainer" or any(name in _OLDER[flag] for name in known)):
+            raise ConfigurationError(f"{who}({flag}=...) is a flag of older guides\nDo:     say {_OLDER[flag]}")
+        near = difflib.get_close_matches(flag, [*known, *(_OLDER if who == "Trainer" else ())], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"Trainer got an unexpected keyword argument {flag!r}{hint}")
+        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{hint}")
 
 
 def check(trainer: Trainer) -> None:
@@ -89,20 +93,46 @@ def check(trainer: Trainer) -> None:
     Raises:
         ConfigurationError: such a value.
     """
-    for name in ("check_val_every_n_epoch", "accumulate_grad_batches", "log_every_n_steps"):
+    for name, (fits, wanted) in _VALUES.items():
         value = getattr(trainer, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"{name} must be positive, got {value!r}")
-    interval = trainer.val_check_interval
-    fits = interval >= 1 if isinstance(interval, int) else 0 < interval <= 1
-    if isinstance(interval, bool) or not fits:
-        raise ConfigurationError(
-            f"val_check_interval must be a number of steps, or a fraction between 0.0 and 1.0, got {interval!r}"
-        )
-    if trainer.num_sanity_val_steps < -1:
-        raise ConfigurationError(f"num_sanity_val_steps must be -1, 0 or positive, got {trainer.num_sanity_val_steps}")
-    if trainer.deterministic not in (True, False, "warn"):
-        raise ConfigurationError(f"deterministic must be True, False or 'warn', got {trainer.deterministic!r}")
+        if not fits(value):
+            raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _part(value: Any, least: int) -> bool:
+    """Whether it is a whole number, or a fraction."""
+    return _whole(value, least) or (isinstance(value, float) and (0 < value <= 1 or least == value == 0))
+
+
+_POSITIVE = (lambda value: _whole(value, 1), "positive and whole")
+_LIMIT = (
+    lambda value: value is None or _part(value, 0),
+    "a number of batches, or a fraction between 0.0 and 1.0",
+)
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_epochs": (lambda value: value is None or _whole(value, -1), "a whole number, or -1 or None for no limit"),
+    "max_steps": (lambda value: _whole(value, -1), "a whole number, or -1 for no limit"),
+    "limit_train_batches": _LIMIT,
+    "limit_val_batches": _LIMIT,
+    "limit_test_batches": _LIMIT,
+    "limit_predict_batches": _LIMIT,
+    "val_check_interval": (lambda value: _part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"),
+    "check_val_every_n_epoch": _POSITIVE,
+    "num_sanity_val_steps": (lambda value: _whole(value, -1), "-1, 0 or positive"),
+    "accumulate_grad_batches": _POSITIVE,
+    "gradient_clip_val": (lambda value: value is None or (_number(value) and value > 0), "positive, or None"),
+    "log_every_n_steps": _POSITIVE,
+    "seed": (lambda value: value is None or (_whole(value, 0) and value < 2**32), "from 0 to 2**32 - 1, or None"),
+    "deterministic": (lambda value: value in (True, False, "warn"), "True, False or 'warn'"),
+}
 
 
 def fast(trainer: Trainer, batches: int | bool) -> None:
@@ -111,7 +141,7 @@ def fast(trainer: Trainer, batches: int | bool) -> None:
     Raises:
         ConfigurationError: a negative number.
     """
-    if batches < 0:
+    if not isinstance(batches, int) or batches < 0:
         raise ConfigurationError(f"fast_dev_run must be True or a number of batches, got {batches!r}")
     count = int(batches)
     trainer.max_epochs, trainer.max_steps, trainer.num_sanity_val_steps = 1, count, 0
@@ -136,7 +166,9 @@ def ordered(
     Raises:
         ConfigurationError: ``enable_checkpointing=False`` and a ``ModelCheckpoint``.
     """
-    found = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+    found = [callbacks] if isinstance(callbacks, Callback) else _listed(callbacks)
+    for each in found:
+        _require(each, Callback, "callbacks")
     if ProgressBar.wanted(progress_bar) and not _has(found, ProgressBar):
         found.append(ProgressBar())
     if ModelSummary.wanted(summary) and not _has(found, ModelSummary):
@@ -162,10 +194,24 @@ def loggers_of(logger: Logger | Sequence[Logger] | bool | None, root: Path) -> l
     """
     if logger is None or isinstance(logger, bool):
         return [CSVLogger(root)] if logger else []
-    found = [logger] if isinstance(logger, Logger) else list(logger)
+    found = [logger] if isinstance(logger, Logger) else _listed(logger)
     for each in found:
-        if not isinstance(each, Logger):
-            raise ConfigurationError(
-                f"logger={each!r} is no logger\nDo:     pass CSVLogger, TensorBoardLogger, or a subclass of Logger."
-            )
+        _require(each, Logger, "logger")
     return found
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _require(value: Any, kind: type, flag: str) -> None:
+    if not isinstance(value, kind):
+        raise ConfigurationError(
+            f"{flag}= takes a {kind.__name__} or a list of such, got {describe(value)}\n"
+            f"Do:     pass objects of {kind.__name__} or its subclasses: {_EXAMPLES[kind]}, say."
+        )
+
+
+_EXAMPLES: dict[Any, str] = {Callback: "EarlyStopping('val_loss')", Logger: "CSVLogger('logs')"}

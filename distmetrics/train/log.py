@@ -9,6 +9,7 @@ table.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
-from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError, compose
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError, compose, who
 from distmetrics.state.sync import sync_and_compute
 
 __all__ = ["EpochLog", "Key", "Kind", "Logged", "ReduceFx", "as_number", "metric_at"]
@@ -66,17 +67,27 @@ class _Record(NamedTuple):
     kind: Kind
     total: float
     weight: float
+    steps: int
 
 
 _Table = dict[Key, _Record]
+_Batches = Mapping[int, int]  # how many there were of each loader
 
 
 class Logged(NamedTuple):
-    """The values of an epoch by key; which are this rank's own, and which have a value of each step beside them."""
+    """What was logged in an epoch.
+
+    Attributes:
+        values: by key.
+        local: which of them are this rank's own.
+        forked: which have a value of each step beside them.
+        batches: number of batches of each loader, over all ranks.
+    """
 
     values: dict[Key, Tensor]
     local: set[Key]
     forked: set[Key]
+    batches: _Batches
 
 
 class _Sum:
@@ -86,6 +97,7 @@ class _Sum:
         self.kind = kind
         self.total: Tensor | None = None
         self.weight = 0.0
+        self.steps = 0  # that it was logged in
 
     def add(self, value: Tensor, weight: float) -> None:
         if weight == 0:  # a batch without samples has no mean, and its NaN must not count
@@ -102,7 +114,7 @@ class _Sum:
             self.total = total if self.total is None else _combine(self.kind.reduce_fx, self.total, total)
 
     def record(self) -> _Record:
-        return _Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight)
+        return _Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight, self.steps)
 
 
 def _combine(reduce_fx: str, a: Tensor, b: Tensor) -> Tensor:
@@ -112,15 +124,22 @@ def _combine(reduce_fx: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 class EpochLog:
-    """What one rank has logged in an epoch, or in one step."""
+    """What one rank has logged in an epoch, or in one step.
+
+    Attributes:
+        batches: how many there were of each loader so far.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[Key, _Sum] = {}
+        self.batches: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
-    def add(self, key: Key, kind: Kind, value: Tensor | None = None, weight: float = 1.0) -> None:
+    def add(
+        self, key: Key, kind: Kind, value: Tensor | None = None, weight: float = 1.0, *, in_step: bool = False
+    ) -> None:
         """Count ``value`` under ``key``; a metric object's value comes at the end of the epoch.
 
         Raises:
@@ -132,6 +151,7 @@ class EpochLog:
                 f"{key.label!r} is logged in two ways: as {entry.kind}, and as {kind}\n"
                 "Do:     log it in one way, or under two names."
             )
+        entry.steps += in_step
         if value is not None:
             entry.add(value, weight)
 
@@ -160,8 +180,12 @@ class EpochLog:
             ConfigurationError: a metric object has been logged for two loaders (on every rank).
         """
         mine: _Table = {key: entry.record() for key, entry in self._sums.items()}
-        tables: list[_Table] = all_gather_object(mine, comm=comm, name=name)
+        gathered = all_gather_object((mine, self.batches), comm=comm, name=name)
+        tables: list[_Table] = [table for table, _ in gathered]
+        batches: list[_Batches] = [counts for _, counts in gathered]
         kinds = agree(tables, comm.rank)
+        if comm.rank == 0:
+            _warn_of_some_ranks(tables, batches)
         values: dict[Key, Tensor] = {}
         for key, kind in kinds.items():
             ranks = {"all ranks": range(comm.world_size), "this rank": [comm.rank], "rank 0": [0]}[kind.scope]
@@ -170,7 +194,8 @@ class EpochLog:
                 values[key] = _value(kind, records)
         values.update(_metric_values(kinds, comm, module, name))
         local = {key for key, kind in kinds.items() if kind.scope == "this rank" and comm.world_size > 1}
-        return Logged(values, local, {key for key, kind in kinds.items() if kind.forked})
+        total = {loader: sum(counts.get(loader, 0) for counts in batches) for loader in set().union(*batches)}
+        return Logged(values, local, {key for key, kind in kinds.items() if kind.forked}, total)
 
 
 def agree(tables: Sequence[_Table], rank: int) -> dict[Key, Kind]:
@@ -192,6 +217,23 @@ def agree(tables: Sequence[_Table], rank: int) -> dict[Key, Kind]:
                 )
                 raise MismatchError(text, rank=rank, peers=range(len(tables)))
     return kinds
+
+
+def _warn_of_some_ranks(tables: Sequence[_Table], batches: Sequence[_Batches]) -> None:
+    """Warn of a name that some rank logs in each batch and another in none: that looks like a condition on the rank."""
+    if len(tables) == 1:
+        return
+    for key in {key: None for table in tables for key, record in table.items() if record.kind.scope == "all ranks"}:
+        there = {rank: counts[key.loader] for rank, counts in enumerate(batches) if counts.get(key.loader)}
+        never = [rank for rank in there if key not in tables[rank]]
+        always = [rank for rank in there if key in tables[rank] and tables[rank][key].steps >= there[rank]]
+        if never and always and not tables[always[0]][key].kind.metric:
+            warnings.warn(
+                f"{key.label!r} was logged in every batch of {who(always)} and in no batch of {who(never)}: samples of "
+                "the latter are not in its value. If self.log is under a condition on the rank, log on every rank, or "
+                "with rank_zero_only=True what is rank 0's alone.",
+                stacklevel=2,
+            )
 
 
 def _value(kind: Kind, records: Iterable[_Record]) -> Tensor:

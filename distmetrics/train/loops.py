@@ -17,7 +17,7 @@ from distmetrics.errors import ConfigurationError, InputError, compose
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
-from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, with_last
+from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
 from distmetrics.train.evaluation import detached, evaluate, length
 from distmetrics.train.manual import manual_step
 from distmetrics.train.optimizers import Schedule
@@ -132,6 +132,8 @@ def _train(trainer: Trainer, run: Run, log: StageLog, limit: int | None, *, due:
             _validate(trainer, run)
         if 0 <= trainer.max_steps <= trainer.global_step:
             break
+    if position.batches == 0 and limit != 0:
+        raise no_batch(f"training loader in epoch {trainer.current_epoch}")
     if due and every is None and position.validated_at != position.batches:
         _validate(trainer, run)
 
@@ -274,7 +276,7 @@ def loss_of(output: Any) -> Tensor | None:
     """Return the loss in what ``training_step`` returned, or None to skip the step.
 
     Raises:
-        InputError: there is none, or it is no scalar tensor.
+        InputError: there is none, it is no scalar tensor, or it has no gradient.
     """
     if output is None:
         return None
@@ -283,6 +285,12 @@ def loss_of(output: Any) -> Tensor | None:
         got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise InputError(
             f"training_step must return a loss of one element, or a dict with such under 'loss'; got {got}"
+        )
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss of training_step has no gradient\n"
+            "Likely: it was computed from something detached, under no_grad, or every parameter is frozen.\n"
+            "Do:     return the loss as it was computed; log loss.detach(), if you must."
         )
     return loss
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.sync import synced
 
-__all__ = ["load_states", "merged", "metric_states", "metrics_in"]
+__all__ = ["load_states", "merged", "metric_states", "metrics_in", "updated"]
 
 States = dict[str, dict[str, Any]]
 
@@ -30,6 +30,21 @@ def metrics_in(module: nn.Module) -> dict[str, Any]:
                 found[f"{prefix}.{name}".lstrip(".")] = value
     inner = {path for path in found for outer in found if path.startswith(f"{outer}.")}
     return {path: metric for path, metric in found.items() if path not in inner}
+
+
+def updated(metrics: Mapping[str, Any]) -> dict[str, int]:
+    """Return how often each of these metrics was updated since it was reset, if it was, and says so."""
+    counts = {path: sum(map(_updates, _parts(metric))) for path, metric in metrics.items()}
+    return {path: count for path, count in counts.items() if count}
+
+
+def _parts(metric: Any) -> Iterable[Any]:
+    return metric.modules() if isinstance(metric, nn.Module) else [metric]
+
+
+def _updates(metric: Any) -> int:
+    adapter = adapter_of(metric)
+    return 0 if adapter is None or not adapter.counter else int(adapter.home(metric).get(adapter.counter, 0))
 
 
 def metric_states(metrics: Mapping[str, Any]) -> States:

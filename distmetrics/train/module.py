@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from distmetrics.collectives import ops
-from distmetrics.errors import ConfigurationError
+from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.train.files import load_checkpoint
 from distmetrics.train.hooks import Hooks
 from distmetrics.train.hparams import WithHparams, made
@@ -225,6 +225,8 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         if is_metric(values):
             self.trainer.logger_in_force("log_dict").log_values_of(values, Options(**options))
             return
+        if not isinstance(values, Mapping):
+            raise InputTypeError(f"log_dict takes names and values, a dict; got a {type(values).__name__}")
         for name, value in values.items():
             self.log(name, value, **options)
 

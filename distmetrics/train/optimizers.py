@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.train.signatures import describe
 
 __all__ = ["Schedule", "configured"]
 
@@ -37,6 +39,14 @@ class Schedule:
     name: str | None = None
 
     def __post_init__(self) -> None:
+        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(self.scheduler, "state_dict"):
+            raise ConfigurationError(
+                f"a scheduler has step() and state_dict(), got {describe(self.scheduler)}\n{_FORMS}"
+            )
+        if isinstance(self.frequency, bool) or not isinstance(self.frequency, int) or self.frequency < 1:
+            raise ConfigurationError(f"the frequency of a scheduler is a positive number, got {self.frequency!r}")
+        if "metrics" not in inspect.signature(self.scheduler.step).parameters:
+            self.monitor = None  # a schedule of time: a value in the place of its epoch would be taken for one
         if self.interval not in ("epoch", "step"):
             raise ConfigurationError(f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}")
         if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
@@ -62,15 +72,17 @@ class Schedule:
             raise ConfigurationError(f"the scheduler watches {self.monitor!r}, and logged values are: {known}")
 
 
-def configured(returned: Any, *, automatic: bool = True) -> tuple[list[Optimizer], list[Schedule]]:
+def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> tuple[list[Optimizer], list[Schedule]]:
     """Read what ``configure_optimizers`` returned.
 
     Args:
         returned: that.
+        module: whose parameters the optimizers step.
         automatic: whether the trainer steps the optimizer; then there must be one.
 
     Raises:
-        ConfigurationError: a form that we don't know, or several optimizers that the trainer is to step.
+        ConfigurationError: a form that we don't know, several optimizers that the trainer is to step, or one that
+            would step nothing of the module.
     """
     optimizers, schedulers = _split(returned)
     kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
@@ -82,14 +94,38 @@ def configured(returned: Any, *, automatic: bool = True) -> tuple[list[Optimizer
             "Do:     set self.automatic_optimization = False in __init__; in training_step call zero_grad() and "
             "step() of each of self.optimizers(), and self.manual_backward(loss)."
         )
+    mine = {id(parameter) for parameter in module.parameters()}
+    for optimizer in optimizers:
+        _check(optimizer, mine)
     return optimizers, [_schedule(scheduler) for scheduler in schedulers]
+
+
+def _check(optimizer: Optimizer, mine: set[int]) -> None:
+    name = type(optimizer).__name__
+    if not any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
+        raise ConfigurationError(
+            f"the {name} steps no parameter of the module: nothing would be learned\n"
+            "Likely: it was made for another model, or before the module's parameters were replaced.\n"
+            "Do:     make it of self.parameters(), in configure_optimizers."
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ConfigurationError(
+            f"{name} computes the loss several times in a step, and the trainer does it once\n"
+            "Do:     use distmetrics.Runner, where a loop of your own calls optimizer.step(closure)."
+        )
 
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     if isinstance(returned, Mapping):
         if "optimizer" not in returned:
             raise ConfigurationError(f"configure_optimizers returned a dict without 'optimizer'\n{_FORMS}")
-        scheduler = returned.get("lr_scheduler")
+        unknown = returned.keys() - {"optimizer", "lr_scheduler", "monitor"}
+        if unknown:
+            raise ConfigurationError(f"configure_optimizers returned a dict with {sorted(unknown)}\n{_FORMS}")
+        scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
+        if scheduler is not None and monitor is not None and not isinstance(scheduler, Mapping):
+            scheduler = {"scheduler": scheduler, "monitor": monitor}
         return [returned["optimizer"]], [] if scheduler is None else [scheduler]
     if isinstance(returned, list | tuple) and returned and all(isinstance(item, Mapping) for item in returned):
         parts = [_split(item) for item in returned]

@@ -39,6 +39,7 @@ def checkpoint(trainer: TrainerState, run: Run) -> dict[str, Any]:
         "global_step": trainer.global_step,
         "state_dict": trainer.strategy.weights(run.module),
         "optimizer_states": [trainer.strategy.optimizer_state(run.module, each) for each in run.optimizers],
+        "optimizers": [type(each).__name__ for each in run.optimizers],
         "strategy_state": trainer.strategy.state(),
         "lr_schedulers": [schedule.scheduler.state_dict() for schedule in run.schedules],
         "callbacks": callback_states(trainer.callbacks),
@@ -112,6 +113,14 @@ def restore(trainer: TrainerState, run: Run, content: dict[str, Any]) -> None:
     for what, mine in (("optimizer_states", run.optimizers), ("lr_schedulers", run.schedules)):
         if len(content.get(what, ())) != len(mine):
             raise ConfigurationError(f"the checkpoint has {len(content.get(what, ()))} {what}, and the fit {len(mine)}")
+    kinds = [type(each).__name__ for each in run.optimizers]
+    taken = content.get("optimizers", kinds)
+    if taken != kinds:
+        raise ConfigurationError(
+            f"the checkpoint has the state of {', '.join(taken)}, and the fit steps {', '.join(kinds)}\n"
+            "Do:     go on with the optimizers that it was taken of, or load its weights alone: "
+            "Module.load_from_checkpoint."
+        )
     trainer.strategy.load_weights(run.module, content["state_dict"])
     for optimizer, state in zip(run.optimizers, content["optimizer_states"], strict=True):
         trainer.strategy.load_optimizer_state(run.module, optimizer, state)

@@ -66,6 +66,12 @@ class Session(TrainerState):
 
     def run_here(self, module: Module, data: Sources, call: Call, start: Start) -> Any:
         """Do what ``call`` says in this process, as one of the ranks."""
+        if self._module is not None:
+            raise ConfigurationError(
+                f"{call} inside a call of the same trainer\n"
+                "Do:     pass val_dataloaders to fit, or let another Trainer(strategy='single') do it."
+            )
+        outer = module._trainer
         module._trainer, self._module = self._self, module
         self._seed_all()
         status = "failed"
@@ -81,6 +87,8 @@ class Session(TrainerState):
             raise
         finally:
             self._tidy_up(module, data, call, status)
+            if outer is not None and outer._module is module:  # a fit of the other trainer goes on
+                module._trainer = outer
 
     @property
     def _self(self) -> Trainer:
@@ -202,7 +210,8 @@ class Session(TrainerState):
         self._run = run = self._planned(module, data)
         self.current_epoch, self.global_step, self.should_stop = 0, 0, False
         self.position, self.is_resumed = Position(), content is not None
-        self.validation_metrics = set()
+        self.callback_metrics, self.logged_metrics = {}, {}
+        self.local_metrics, self.fresh_metrics, self.validation_metrics = set(), set(), set()
         if content is not None:
             restore(self, run, content)
         self.call("on_fit_start")
@@ -235,7 +244,9 @@ class Session(TrainerState):
             load_states(metrics, before)
 
     def _planned(self, module: Module, data: Sources) -> Run:
-        optimizers, schedules = configured(module.configure_optimizers(), automatic=module.automatic_optimization)
+        optimizers, schedules = configured(
+            module.configure_optimizers(), module, automatic=module.automatic_optimization
+        )
         self._check_manual(module)
         step, optimizers = self.strategy.setup(module, optimizers)
         for optimizer in optimizers:
@@ -274,12 +285,12 @@ class Session(TrainerState):
 
     @property
     def _is_done(self) -> bool:
-        epochs_are_done = self.max_epochs is not None and self.current_epoch >= self.max_epochs
+        epochs_are_done = self.max_epochs is not None and 0 <= self.max_epochs <= self.current_epoch
         return epochs_are_done or 0 <= self.max_steps <= self.global_step or self.should_stop
 
     def _check_progress(self) -> None:
         """Refuse to go on for ever: without ``max_epochs``, an epoch without a step means that none will come."""
-        if self.max_epochs is None and self.global_step == 0:
+        if self.max_epochs in (None, -1) and self.global_step == 0:
             raise ConfigurationError(
                 "max_steps was given, and an epoch took no step: no rank has a training batch, or training_step "
                 "returned None\nDo:     look at the training data, or say max_epochs=...."

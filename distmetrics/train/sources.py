@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.data import DataModule
+from distmetrics.train.signatures import describe
 
 __all__ = ["Call", "Sources"]
 
@@ -34,6 +37,11 @@ class Sources:
         """
         if isinstance(first, DataModule):
             first, datamodule = None, first
+        if datamodule is not None and not isinstance(datamodule, DataModule):
+            raise ConfigurationError(
+                f"datamodule= takes an object of DataModule or a subclass, got {describe(datamodule)}\n"
+                "Do:     datamodule=YourData(), or pass loaders."
+            )
         if datamodule is not None and not (first is None and val is None):
             raise ConfigurationError(f"{call} got loaders and a data module\nDo:     pass one of them.")
         if call == "fit":
@@ -83,4 +91,10 @@ def _several(loaders: Any) -> list[Any]:
         return []
     if isinstance(loaders, list | tuple) and loaders and all(isinstance(item, DataLoader) for item in loaders):
         return list(loaders)
+    is_map = isinstance(loaders, Dataset) and not isinstance(loaders, IterableDataset)
+    if is_map or isinstance(loaders, Mapping | str | bytes | Tensor) or not hasattr(loaders, "__iter__"):
+        raise ConfigurationError(
+            f"a loader yields batches, and this is {describe(loaders)}\n"
+            f"Do:     pass {'DataLoader(dataset, batch_size=...)' if is_map else 'a DataLoader, or a list of such'}."
+        )
     return [loaders]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, Scope, as_number, metric_at
+from distmetrics.train.metric_state import metrics_in, updated
 from distmetrics.tree import flatten
 
 __all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]
@@ -19,6 +20,7 @@ __all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]
 Stage = Literal["train", "validate", "test"]
 _FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
 _NO_BATCH = object()
+_STAGES = {"train": "epoch", "validate": "validation", "test": "test"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +74,15 @@ class StageLog:
         self._batch_size: int | None = None
         self._loader = -1
         self._paths: dict[int, str] = {}
+        self._labels: dict[str, Key] = {}
+        self._settled: set[tuple[Key, bool]] = set()
+        self._held = {} if stage == "train" else updated(metrics_in(module))  # metrics with samples from before
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
         """Say that what is logged from now on is about ``batch``."""
         self._batch, self._batch_size = batch, None
         self._loader = loader if self._several else -1
+        self._epoch.batches[self._loader] = self._epoch.batches.get(self._loader, 0) + 1
 
     def end_step(self) -> None:
         """Say that no step is under way: what is logged from now on is about the epoch."""
@@ -93,6 +99,7 @@ class StageLog:
         if is_metric(value):
             _check_metric(name, options)
             self._epoch.add(key, Kind(metric=self._path(name, value)))
+            self._claim(key, key)
             return
         number = as_number(f"the value of {name!r}", value)
         if options.rank_zero_only and self._comm.rank != 0:
@@ -101,12 +108,27 @@ class StageLog:
         sync_now = on_step and self.stage == "train" and bool(options.sync_dist)
         weight = self._weight(name, options) if on_epoch or sync_now else 1.0
         step_key = key._replace(name=f"{name}_step") if on_epoch else key
+        if (key, on_epoch) not in self._settled:
+            self._settled.add((key, on_epoch))
+            forked = (step_key, key._replace(name=f"{name}_epoch")) if on_step and on_epoch else ()
+            self._claim(key, key, *forked)
         if on_epoch:
-            self._epoch.add(key, Kind(options.reduce_fx, options.scope, forked=on_step), number, weight)
+            kind = Kind(options.reduce_fx, options.scope, forked=on_step)
+            self._epoch.add(key, kind, number, weight, in_step=self._batch is not _NO_BATCH)
         if sync_now:
             self._step.add(step_key, Kind(options.reduce_fx), number, weight)
         elif on_step:
             self._keep(step_key, number, local=not options.rank_zero_only)
+
+    def _claim(self, key: Key, *known_as: Key) -> None:
+        """Refuse a name under which another value, or another's ``name_step`` or ``name_epoch``, is known already."""
+        for alias in known_as:
+            other = self._labels.setdefault(alias.label, key)
+            if other != key:
+                raise ConfigurationError(
+                    f"{alias.label!r} is what {key.label!r} and {other.label!r} would both be known as: a name logged "
+                    "on_step and on_epoch has name_step and name_epoch too\nDo:     log one of them under another name."
+                )
 
     def _when(self, name: str, options: Options) -> tuple[bool, bool]:
         """Settle on_step and on_epoch: a training step is logged by itself, all else for the epoch."""
@@ -186,6 +208,14 @@ class StageLog:
         path = self._paths.get(id(metric))
         if path is None:
             path = self._paths[id(metric)] = _find(self._module, metric, name)
+            held = next((held for held in self._held if f"{path}.".startswith(f"{held}.")), None)
+            if held is not None:
+                raise ConfigurationError(
+                    f"self.{path} holds {self._held[held]} updates from before this {_STAGES[self.stage]}: their "
+                    f"samples would count in {name!r}\n"
+                    "Likely: one metric object for training and for evaluation.\n"
+                    "Do:     keep one for each, or call its reset() before."
+                )
         return path
 
 
@@ -195,8 +225,9 @@ def _check(name: Any, options: Options) -> None:
     if options.reduce_fx not in REDUCE_FX:
         known = ", ".join(REDUCE_FX)
         raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
-    if options.batch_size is not None and not options.batch_size >= 0:
-        raise InputError(f"batch_size of {name!r} must not be negative, got {options.batch_size}")
+    size = options.batch_size
+    if size is not None and not (isinstance(size, int | float | Tensor) and size >= 0):
+        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
     if options.sync_dist and options.rank_zero_only:
         raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")
 

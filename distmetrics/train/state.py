@@ -258,7 +258,7 @@ class TrainerState:
         hidden = unlogged | {f"{name}{end}" for name in unlogged for end in ("_step", "_epoch")}
         numbers = {name: float(value) for name, value in values.items() if name not in hidden}
         for logger in self.loggers if numbers else ():
-            logger.log_metrics({**numbers, "epoch": float(self.current_epoch)}, self.global_step)
+            logger.log_metrics({"epoch": float(self.current_epoch), **numbers}, self.global_step)
 
     def _note(self, values: Mapping[str, Tensor], local: set[str]) -> None:
         self.logged_metrics.update(values)

@@ -43,7 +43,7 @@ class Trainer(Session):
             are known fits.
         gpus: short for ``devices=gpus, accelerator="gpu"``.
         tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
-        max_epochs: train for so many epochs.
+        max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a fraction (a float up to
             1.0).
@@ -96,7 +96,7 @@ class Trainer(Session):
         accelerator: str = "auto",
         num_nodes: int = 1,
         precision: int | str | None = None,
-        plugins: Sequence[ClusterEnvironment] = (),
+        plugins: ClusterEnvironment | Sequence[ClusterEnvironment] = (),
         gpus: Devices = None,
         tpu_cores: Devices = None,
         max_epochs: int | None = None,
@@ -193,7 +193,7 @@ class Trainer(Session):
             Exception: the error of the rank that failed first; the others are ended.
         """
         require(module, Module, "training_step", "configure_optimizers")
-        if self.max_epochs is None and self.max_steps < 0:
+        if self.max_epochs in (None, -1) and self.max_steps < 0:
             raise ConfigurationError("the trainer has no end\nDo:     say max_epochs=... or max_steps=....")
         data = Sources.of("fit", train_dataloaders, val_dataloaders, datamodule)
         self._launch("fit", module, data, Start(ckpt_path, weights_only))
@@ -275,6 +275,7 @@ class Trainer(Session):
 
         Returns: a list with an item for each batch; with several loaders a list of such lists.
         """
+        require(module, Module)
         data = Sources.of("predict", dataloaders, None, datamodule)
         start = Start(ckpt_path, weights_only, keep=return_predictions)
         results: list[list[Any]] | None = self._launch("predict", module, data, start)

@@ -319,7 +319,7 @@ class Bare(nn.Module):
         (InputTypeError, "got a str", "high", {}),
         (InputTypeError, "got a NoneType", None, {}),
         (ConfigurationError, "mean, sum, max, min, got 'median'", 1.0, {"reduce_fx": "median"}),
-        (InputError, "must not be negative, got -1", 1.0, {"batch_size": -1}),
+        (InputError, "must be a number from 0 on, got -1", 1.0, {"batch_size": -1}),
         (ConfigurationError, "neither on_step nor on_epoch", 1.0, {"on_step": False, "on_epoch": False}),
         (ConfigurationError, "rank 0's own", 1.0, {"sync_dist": True, "rank_zero_only": True}),
     ],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.optim import SGD
+from torch import nn
+from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from distmetrics.errors import ConfigurationError
@@ -12,9 +13,11 @@ from distmetrics.train import Trainer
 from distmetrics.train.optimizers import configured
 from tests.train.models import Logistic, loader
 
+MODEL = nn.Linear(1, 1)
+
 
 def make():
-    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    optimizer = SGD(MODEL.parameters(), lr=1.0)
     return optimizer, StepLR(optimizer, 1, gamma=0.5)
 
 
@@ -30,7 +33,7 @@ def test_forms():
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}, 1),
     ]
     for form, count in forms:
-        found, schedules = configured(form)
+        found, schedules = configured(form, MODEL)
         assert found == [optimizer]
         assert [schedule.scheduler for schedule in schedules] == [scheduler] * count
 
@@ -46,10 +49,15 @@ def test_forms_that_we_do_not_know():
         ({"optimizer": optimizer, "lr_scheduler": {"interval": "step"}}, "has the keys"),
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "strict": 1}}, "has the keys"),
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "week"}}, "got 'week'"),
+        ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 0}}, "positive number, got 0"),
+        ({"optimizer": optimizer, "lr_scheduler": "cosine"}, "a scheduler has step.* got an object of str"),
+        ({"optimizer": optimizer, "lr_schedulers": scheduler}, "a dict with .'lr_schedulers'."),
         ((optimizer, plateau), "needs a value to watch"),
+        (SGD([torch.zeros(1, requires_grad=True)], lr=1.0), "steps no parameter of the module"),
+        (LBFGS(MODEL.parameters()), "LBFGS computes the loss several times in a step"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
-            configured(form)
+            configured(form, MODEL)
 
 
 class Scheduled(Logistic):
@@ -91,3 +99,30 @@ def test_a_plateau_watches_a_logged_value():
     assert rare == pytest.approx(0.1)  # validated twice: an epoch without validation has nothing to watch
     with pytest.raises(ConfigurationError, match=r"watches 'count', and logged values are: .*val_count"):
         rate_after(1, Scheduled(plateau, monitor="count"))
+
+
+class Watched(Logistic):
+    """The value to watch beside the optimizer, as other trainers take it."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def configure_optimizers(self):
+        optimizer = SGD(self.parameters(), lr=1.0)
+        return {"optimizer": optimizer, "lr_scheduler": self.kind(optimizer), "monitor": "val_loss"}
+
+
+def test_the_value_to_watch_may_stand_beside_the_optimizer():
+    run = Trainer(max_epochs=1, strategy="single")
+    run.fit(Watched(ReduceLROnPlateau), loader(8), loader(4))
+    with pytest.raises(ConfigurationError, match="the scheduler watches 'val_loss', and logged values are: train_"):
+        run.fit(Watched(ReduceLROnPlateau), loader(8))
+
+
+def test_a_schedule_of_time_is_not_given_the_value():
+    module = Watched(lambda optimizer: StepLR(optimizer, 1, gamma=0.5))
+    rates = []
+    module.on_train_epoch_start = lambda: rates.append(module.trainer.optimizers[0].param_groups[0]["lr"])
+    Trainer(max_epochs=3, strategy="single").fit(module, loader(8), loader(4))
+    assert rates == [1.0, 0.5, 0.25]

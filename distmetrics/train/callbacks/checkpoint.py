@@ -56,11 +56,11 @@ class ModelCheckpoint(Callback):
         every_n_train_steps: int | None = None,
         filename: str = "epoch={epoch}-step={step}",
     ) -> None:
-        if save_top_k < -1:
-            raise ConfigurationError(f"save_top_k must be -1, 0 or positive, got {save_top_k}")
+        if isinstance(save_top_k, bool) or not isinstance(save_top_k, int) or save_top_k < -1:
+            raise ConfigurationError(f"save_top_k must be -1, 0 or positive, got {save_top_k!r}")
         for name, count in (("every_n_epochs", every_n_epochs), ("every_n_train_steps", every_n_train_steps)):
-            if count is not None and count < 1:
-                raise ConfigurationError(f"{name} must be positive, got {count}")
+            if count is not None and (not isinstance(count, int) or count < 1):
+                raise ConfigurationError(f"{name} must be positive and whole, got {count!r}")
         self.every_n_epochs = every_n_epochs
         self.every_n_train_steps = every_n_train_steps
         self.last_step = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
 
@@ -33,6 +34,8 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0) -> None:
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
+            raise ConfigurationError(f"patience must be a number of epochs, 0 or more, got {patience!r}")
         self.monitor = monitor
         self.mode = check_mode(mode)
         self.patience = patience

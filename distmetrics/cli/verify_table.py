@@ -1,0 +1,146 @@
+"""What ``python -m distmetrics verify`` found, as lines and as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CLOSE", "LIMITS", "Verdict", "judge", "tables"]
+
+EXACT, CLOSE = 0.0, 1e-6
+LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 2e-3}  # of a weight's difference, by part
+_MATRIX = "confusion"
+_HEADS = {"float32": "weights", "uneven": "uneven training", "bf16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One strategy in one world.
+
+    Attributes:
+        strategy: its name.
+        devices: processes, or replicas in one.
+        equal: for each metric the layouts in which it is the single process's.
+        differ: ``layout/name`` of each value that is not, with both values.
+        weights: the largest difference of a trained weight from the single process's, by part.
+        problems: why a part could not be run, by part.
+    """
+
+    strategy: str
+    devices: int
+    equal: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differ: Sequence[str] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something that was run is not as it should be."""
+        return bool(self.differ) or any(found > LIMITS[part] for part, found in self.weights.items())
+
+    def __str__(self) -> str:
+        said = []
+        if self.equal or self.differ:
+            same = sum(len(layouts) for layouts in self.equal.values())
+            said.append(f"{'WRONG' if self.differ else 'ok'} {same}/{same + len(self.differ)}")
+        said += [_weight(part, value, LIMITS[part]) for part, value in self.weights.items()]
+        said += [f"{_HEADS[part]} not run: {why}" for part, why in self.problems.items()]
+        return ", ".join(said)
+
+
+def _weight(part: str, value: float, limit: float) -> str:
+    return f"{'' if value <= limit else 'WRONG '}{_HEADS[part]} {value:.0e}"
+
+
+def judge(strategy: str, devices: int, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
+    """Compare one cell with the single process: counts exactly, the rest to 1e-6.
+
+    Args:
+        strategy: its name.
+        devices: processes, or replicas in one.
+        found: the cell's; ``found["problems"]`` has why a part was not run.
+        expected: those of one process with the same batches.
+    """
+    wanted = expected["logged"]["even"]
+    equal: dict[str, list[str]] = {}
+    differ = []
+    for layout, values in found.get("logged", {}).items():
+        for name in sorted(wanted.keys() | values.keys()):
+            got, want = values.get(name), wanted.get(name)
+            if got is not None and want is not None and _same(name, got, want):
+                equal.setdefault(name, []).append(layout)
+            else:
+                differ.append(f"{layout}/{name}: {got} instead of {want}")
+    weights = {part: _apart(found[part], expected[part]) for part in LIMITS if part in found}
+    return Verdict(strategy, devices, equal, differ, weights, found.get("problems", {}))
+
+
+def _apart(found: Sequence[float], expected: Sequence[float]) -> float:
+    """Return the largest difference; NaN anywhere is infinitely far."""
+    worst = max(abs(one - other) for one, other in zip(found, expected, strict=True))
+    return math.inf if any(math.isnan(value) for value in found) else worst
+
+
+def _same(name: str, got: float, want: float) -> bool:
+    return abs(got - want) <= (EXACT if name.startswith(_MATRIX) else CLOSE * max(1.0, abs(want)))
+
+
+def tables(verdicts: Iterable[Verdict]) -> str:
+    """Write the verdicts: a table of strategies by metrics, and one of strategies by worlds."""
+    by: dict[str, dict[int, Verdict]] = {}
+    for verdict in verdicts:
+        by.setdefault(verdict.strategy, {})[verdict.devices] = verdict
+    return f"{_by_metric(by)}\n\n{_by_world(by)}"
+
+
+def _by_metric(by: Mapping[str, Mapping[int, Verdict]]) -> str:
+    names = {name: None for row in by.values() for verdict in row.values() for name in _metrics(verdict)}
+    lines = [_line("strategy", *names, *_HEADS.values()), "|---|" + "---|" * (len(names) + len(_HEADS))]
+    for strategy, row in by.items():
+        cells = [_metric_cell(name, row.values()) for name in names]
+        lines.append(_line(f"`{strategy}`", *cells, *(_weight_cell(part, row.values()) for part in _HEADS)))
+    return "\n".join(lines)
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _metrics(verdict: Verdict) -> list[str]:
+    """Return the metrics of a cell; the entries of the matrix are one."""
+    named = [*verdict.equal, *(line.partition(":")[0].partition("/")[2] for line in verdict.differ)]
+    return sorted({_group(name) for name in named})
+
+
+def _group(name: str) -> str:
+    return "confusion matrix" if name.startswith(_MATRIX) else name
+
+
+def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
+    """Say in how many worlds and layouts a metric is right, of those that were run."""
+    right = run = 0
+    for verdict in row:
+        bad = {
+            line.partition("/")[0] for line in verdict.differ if metric == _group(line.partition(":")[0].split("/")[1])
+        }
+        good = {layout for name, found in verdict.equal.items() if _group(name) == metric for layout in found}
+        right, run = right + len(good - bad), run + len(good | bad)
+    return ("" if right == run else "WRONG ") + f"{right}/{run}" if run else "not run"
+
+
+def _weight_cell(part: str, row: Iterable[Verdict]) -> str:
+    """Say how far a weight was off at most, over the worlds that were run."""
+    found = [verdict.weights[part] for verdict in row if part in verdict.weights]
+    if not found:
+        return "not run"
+    return f"{'' if max(found) <= LIMITS[part] else 'WRONG '}{max(found):.0e}"
+
+
+def _by_world(by: Mapping[str, Mapping[int, Verdict]]) -> str:
+    worlds = sorted({devices for row in by.values() for devices in row})
+    lines = [_line("strategy", *map(str, worlds)), "|---|" + "---|" * len(worlds)]
+    for strategy, row in by.items():
+        lines.append(_line(f"`{strategy}`", *(str(row.get(devices, "")) for devices in worlds)))
+    return "\n".join(lines)

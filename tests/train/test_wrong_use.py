@@ -1,0 +1,239 @@
+"""What a new user may get wrong: an error that says what, where and what to do, and never a wrong number."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAccuracy
+
+from distmetrics import Runner
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError
+from distmetrics.train import Callback, DataModule, Logger, ModelCheckpoint, Trainer
+from tests.train.models import Logistic, loader, samples
+from tests.train.threads import Threads
+
+
+def trainer(**flags):
+    return Trainer(**({"strategy": "single", "accelerator": "cpu", "max_epochs": 1} | flags))
+
+
+def world(ranks=2, **flags):
+    return trainer(strategy=Threads(), devices=ranks, **flags)
+
+
+@pytest.mark.parametrize(
+    ("message", "action"),
+    [
+        ("Module or a subclass, got the class Logistic itself", lambda: trainer().fit(Logistic, loader(4))),
+        ("Module or a subclass, got an object of Linear", lambda: trainer().predict(nn.Linear(4, 1), loader(4))),
+        ("DataModule or a subclass, got the class", lambda: trainer().fit(Logistic(), datamodule=DataModule)),
+        (r"(?s)this is an object of TensorDataset.*DataLoader\(", lambda: trainer().fit(Logistic(), samples(8))),
+        ("this is an object of dict", lambda: trainer().fit(Logistic(), {"a": loader(4), "b": loader(4)})),
+        ("this is an object of int", lambda: trainer().validate(Logistic(), 3)),
+        ("this is an object of Tensor", lambda: trainer().predict(Logistic(), torch.zeros(2, 4))),
+    ],
+)
+def test_arguments_of_another_kind(message, action):
+    with pytest.raises(ConfigurationError, match=message):
+        action()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_that_one_pass_uses_up(ranks):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a generator can't be dealt out
+        with pytest.raises(ConfigurationError, match="training loader in epoch 1 gave no batch"):
+            trainer(max_epochs=2).fit(Logistic(), (batch for batch in loader(4)))
+        with pytest.raises(ConfigurationError, match="validation loader gave no batch"):
+            world(ranks).validate(Logistic(), Nothing())
+        assert world(ranks, limit_test_batches=0).test(Logistic(), Nothing()) == [{}]
+
+
+class Nothing:
+    def __iter__(self):
+        return iter(())
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path):
+    text, weights = tmp_path / "text.ckpt", tmp_path / "weights.ckpt"
+    text.write_text("hello")
+    torch.save(Logistic().state_dict(), weights)
+    with pytest.raises(ConfigurationError, match=r"text\.ckpt cannot be read as a checkpoint"):
+        trainer().validate(Logistic(), loader(4), ckpt_path=text)
+    with pytest.raises(ConfigurationError, match=r"(?s)no checkpoint of a trainer: .*load_state_dict"):
+        trainer().validate(Logistic(), loader(4), ckpt_path=weights)
+    whole = tmp_path / "whole.ckpt"
+    trainer(callbacks=[ModelCheckpoint(dirpath=tmp_path, filename="whole")]).fit(Logistic(), loader(4))
+    whole.write_bytes(whole.read_bytes()[:-100])
+    with pytest.raises(ConfigurationError, match="cut off"):
+        trainer().validate(Logistic(), loader(4), ckpt_path=whole)
+
+
+class Descends(Logistic):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_a_checkpoint_of_another_optimizer(tmp_path):
+    trainer(callbacks=[ModelCheckpoint(dirpath=tmp_path, save_last=True)]).fit(Logistic(), loader(4))
+    with pytest.raises(ConfigurationError, match="has the state of AdamW, and the fit steps SGD"):
+        trainer(max_epochs=2).fit(Descends(), loader(4), ckpt_path=tmp_path / "last.ckpt")
+
+
+class Detached(Logistic):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx).detach()
+
+
+def test_a_loss_without_a_gradient():
+    with pytest.raises(InputError, match="the loss of training_step has no gradient"):
+        trainer().fit(Detached(), loader(4))
+
+
+class Logs(Logistic):
+    """Logs what a test wants, in each step of a validation."""
+
+    def __init__(self, name, value=1.0, **options):
+        super().__init__()
+        self.what = name, value, options
+
+    def validation_step(self, batch, batch_idx):
+        name, value, options = self.what
+        self.log(name, value, **options)
+
+
+def test_the_users_epoch_is_what_loggers_get():
+    class Kept(Logger):
+        def __init__(self):
+            self.rows = []
+
+        def log_metrics(self, metrics, step):
+            self.rows.append(metrics)
+
+    kept = Kept()
+    trainer(logger=kept).validate(Logs("epoch", 7.0), loader(4))
+    assert kept.rows == [{"epoch": 7.0}]
+
+
+class Clashes(Logistic):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def training_step(self, batch, batch_idx):
+        self.log(self.name, 3.0, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("name", ["train_loss_step", "train_loss_epoch"])
+def test_a_name_that_another_value_is_known_as(name):
+    with pytest.raises(ConfigurationError, match=f"'{name}' is what .* would both be known as"):
+        trainer().fit(Clashes(name), loader(4))
+
+
+def test_log_dict_wants_names():
+    class Lists(Logistic):
+        def validation_step(self, batch, batch_idx):
+            self.log_dict([1.0])
+
+    with pytest.raises(InputTypeError, match="log_dict takes names and values, a dict; got a list"):
+        trainer().validate(Lists(), loader(4))
+
+
+class Shares(Logistic):
+    """One metric object for training and validation."""
+
+    def __init__(self, metric):
+        super().__init__()
+        self.shared = metric
+
+    def training_step(self, batch, batch_idx):
+        self.shared.update(self(batch[0]).sigmoid(), batch[1].int())
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.shared.update(self(batch[0]).sigmoid(), batch[1].int())
+        self.log("shared", self.shared)
+
+
+@pytest.mark.parametrize("make", [BinaryAccuracy, lambda: MetricCollection({"a": BinaryAccuracy()})])
+def test_a_metric_that_holds_other_samples(make):
+    module = Shares(make())
+    with pytest.raises(ConfigurationError, match=r"self\.shared holds 2 updates from before this validation"):
+        trainer().fit(module, loader(8), loader(4))
+    module.shared.reset()
+    (first,) = trainer().validate(module, loader(4))
+    assert trainer().validate(module, loader(4)) == [first]
+
+
+class Some(Logistic):
+    """Logs a name on some ranks."""
+
+    def __init__(self, wanted, **options):
+        super().__init__()
+        self.wanted, self.options = wanted, options
+
+    def validation_step(self, batch, batch_idx):
+        if self.wanted(self.global_rank, batch_idx):
+            self.log("some", float(self.global_rank), **self.options)
+
+
+def test_a_condition_on_the_rank_is_warned_of():
+    with pytest.warns(UserWarning, match="'some' was logged in every batch of rank 1 and in no batch of rank 0"):
+        world().validate(Some(lambda rank, index: rank == 1), loader(16))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Some(lambda rank, index: rank == 0, rank_zero_only=True),
+        Some(lambda rank, index: rank == 0, sync_dist=False),
+        Some(lambda rank, index: index == rank),  # by the data: one process has the same mean
+        Some(lambda rank, index: True),
+    ],
+)
+def test_other_conditions_are_not(module):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world().validate(module, loader(16))
+        world(3).validate(module, loader(2))  # a rank without a batch can't log
+
+
+class Validates(Callback):
+    def __init__(self, other=None):
+        self.other = other
+
+    def on_train_epoch_end(self, trainer, module):
+        self.result = (self.other or trainer).validate(module, loader(4))
+
+
+def test_a_call_inside_a_call():
+    with pytest.raises(ConfigurationError, match="validate inside a call of the same trainer"):
+        trainer(callbacks=[Validates()]).fit(Logistic(), loader(4))
+    inside = Validates(trainer())
+    outer, module = trainer(max_epochs=2, callbacks=[inside]), Logistic()
+    outer.fit(module, loader(4))
+    assert inside.result[0]["val_count"] == 4
+    assert module.trainer is outer
+
+
+def test_flags_of_the_runner():
+    with pytest.raises(ConfigurationError, match=r"Runner\(distributed_backend=...\) is a flag of older guides"):
+        Runner(distributed_backend="ddp")
+    with pytest.raises(ConfigurationError, match="accelerator='ddp' is how older guides name a strategy"):
+        Runner(accelerator="ddp")
+    with pytest.raises(TypeError, match="Runner got an unexpected keyword argument 'stategy'; did you mean 'strategy'"):
+        Runner(stategy="ddp")
+
+
+def test_no_limit_of_epochs():
+    run = trainer(max_epochs=-1, max_steps=5)
+    run.fit(Logistic(), DataLoader(TensorDataset(*samples(8)[:]), batch_size=4))
+    assert (run.global_step, run.current_epoch) == (5, 3)
+    with pytest.raises(ConfigurationError, match="no end"):
+        trainer(max_epochs=-1).fit(Logistic(), loader(4))
