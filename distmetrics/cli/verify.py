@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distmetrics.cli.verify_table import Verdict, judge, tables
+from distmetrics.cli.verify_table import judge, tables
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.registry import available
 

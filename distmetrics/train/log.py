@@ -100,12 +100,17 @@ class _Sum:
         self.steps = 0  # that it was logged in
 
     def add(self, value: Tensor, weight: float) -> None:
+        """Count a 0-dim value of any real dtype; nothing of it is kept."""
         if weight == 0:  # a batch without samples has no mean, and its NaN must not count
             return
         self.weight += weight
-        if self.kind.reduce_fx == "mean":
-            value = value * weight
-        self.total = value if self.total is None else _combine(self.kind.reduce_fx, self.total.to(value.device), value)
+        scale = weight if self.kind.reduce_fx == "mean" else 1.0
+        if self.total is None:
+            self.total = value.to(torch.float64, copy=True).mul_(scale)
+        elif self.kind.reduce_fx in ("mean", "sum") and self.total.device == value.device:
+            self.total.add_(value, alpha=scale)  # one operation: a step may log hundreds of values
+        else:
+            self.total = _combine(self.kind.reduce_fx, self.total.to(value.device), value.double() * scale)
 
     def merge(self, total: Tensor | None, weight: float) -> None:
         """Count another part, weighted already."""
@@ -158,7 +163,7 @@ class EpochLog:
     def state(self) -> list[list[Any]]:
         """Return what was logged so far, of plain types."""
         return [
-            [*key, list(entry.kind), None if entry.total is None else entry.total.cpu(), entry.weight]
+            [*key, list(entry.kind), None if entry.total is None else entry.total.to("cpu", copy=True), entry.weight]
             for key, entry in self._sums.items()
         ]
 

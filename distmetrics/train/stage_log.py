@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator
-from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, Scope, as_number, metric_at
+from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.train.log import EpochLog, Key, Kind, Logged, as_number, metric_at
+from distmetrics.train.log_options import Options, check, check_metric, is_metric
 from distmetrics.train.metric_state import metrics_in, updated
 from distmetrics.tree import flatten
 
 __all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]
 
 Stage = Literal["train", "validate", "test"]
-_FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
 _NO_BATCH = object()
 _STAGES = {"train": "epoch", "validate": "validation", "test": "test"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of ``self.log``."""
+class _Way(NamedTuple):
+    """How a name is logged: settled at its first call, and again where anything of the first line has changed."""
 
-    on_step: bool | None = None
-    on_epoch: bool | None = None
-    sync_dist: bool | None = None
-    rank_zero_only: bool = False
-    batch_size: int | None = None
-    reduce_fx: Any = "mean"
-    prog_bar: bool = False
-    logger: bool = True
-
-    def __post_init__(self) -> None:
-        if callable(self.reduce_fx):  # torch.mean and its like, as older code says
-            object.__setattr__(self, "reduce_fx", _FUNCTIONS.get(self.reduce_fx, self.reduce_fx))
-
-    @property
-    def scope(self) -> Scope:
-        """Whose values make the epoch's."""
-        if self.rank_zero_only:
-            return "rank 0"
-        return "this rank" if self.sync_dist is False else "all ranks"
+    options: Options
+    loader: int
+    in_step: bool
+    key: Key
+    step_key: Key
+    kind: Kind
+    on_step: bool
+    on_epoch: bool
+    sync_now: bool
 
 
 class StageLog:
@@ -75,7 +63,7 @@ class StageLog:
         self._loader = -1
         self._paths: dict[int, str] = {}
         self._labels: dict[str, Key] = {}
-        self._settled: set[tuple[Key, bool]] = set()
+        self._ways: dict[str, _Way] = {}
         self._held = {} if stage == "train" else updated(metrics_in(module))  # metrics with samples from before
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
@@ -90,35 +78,54 @@ class StageLog:
 
     def log(self, name: str, value: Any, options: Options) -> None:
         """Log a value or a metric object; the options are those of :meth:`distmetrics.train.Module.log`."""
-        _check(name, options)
+        if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
+            number = value.detach()
+        elif is_metric(value):
+            self._log_metric(name, value, options)
+            return
+        else:
+            number = as_number(f"the value of {name!r}", value)
+        way = self._ways.get(name)
+        in_step = self._batch is not _NO_BATCH
+        if way is None or way[:3] != (options, self._loader, in_step):
+            way = self._ways[name] = self._settle(name, options)
+        if options.rank_zero_only and self._comm.rank != 0:
+            return
+        weight = self._weight(name, options) if way.on_epoch or way.sync_now else 1.0
+        if way.on_epoch:
+            self._epoch.add(way.key, way.kind, number, weight, in_step=in_step)
+        if way.sync_now:
+            self._step.add(way.step_key, Kind(way.kind.reduce_fx), number, weight)
+        elif way.on_step:
+            self._keep(way.step_key, number.to(torch.float64, copy=True), local=not options.rank_zero_only)
+
+    def _log_metric(self, name: str, metric: Any, options: Options) -> None:
+        check(name, options)
+        check_metric(name, options)
         key = Key(name, self._loader)
+        self._show(key, options)
+        self._epoch.add(key, Kind(metric=self._path(name, metric)))
+        self._claim(key, key)
+
+    def _settle(self, name: str, options: Options) -> _Way:
+        """Find out what the options mean here."""
+        check(name, options)
+        key = Key(name, self._loader)
+        on_step, on_epoch = self._when(name, options)
+        self._show(key, options)
+        step_key = key._replace(name=f"{name}_step") if on_epoch else key
+        forked = (step_key, key._replace(name=f"{name}_epoch")) if on_step and on_epoch else ()
+        self._claim(key, key, *forked)
+        kind = Kind(options.reduction, options.scope, forked=on_step)
+        sync_now = on_step and self.stage == "train" and bool(options.sync_dist)
+        in_step = self._batch is not _NO_BATCH
+        return _Way(options, self._loader, in_step, key, step_key, kind, on_step, on_epoch, sync_now)
+
+    def _show(self, key: Key, options: Options) -> None:
         if options.prog_bar:
             self.prog_bar.add(key.label)
         if not options.logger:
             self.unlogged.add(key.label)
-        if is_metric(value):
-            _check_metric(name, options)
-            self._epoch.add(key, Kind(metric=self._path(name, value)))
-            self._claim(key, key)
-            return
-        number = as_number(f"the value of {name!r}", value)
-        if options.rank_zero_only and self._comm.rank != 0:
-            return
-        on_step, on_epoch = self._when(name, options)
-        sync_now = on_step and self.stage == "train" and bool(options.sync_dist)
-        weight = self._weight(name, options) if on_epoch or sync_now else 1.0
-        step_key = key._replace(name=f"{name}_step") if on_epoch else key
-        if (key, on_epoch) not in self._settled:
-            self._settled.add((key, on_epoch))
-            forked = (step_key, key._replace(name=f"{name}_epoch")) if on_step and on_epoch else ()
-            self._claim(key, key, *forked)
-        if on_epoch:
-            kind = Kind(options.reduce_fx, options.scope, forked=on_step)
-            self._epoch.add(key, kind, number, weight, in_step=self._batch is not _NO_BATCH)
-        if sync_now:
-            self._step.add(step_key, Kind(options.reduce_fx), number, weight)
-        elif on_step:
-            self._keep(step_key, number, local=not options.rank_zero_only)
 
     def _claim(self, key: Key, *known_as: Key) -> None:
         """Refuse a name under which another value, or another's ``name_step`` or ``name_epoch``, is known already."""
@@ -144,7 +151,7 @@ class StageLog:
 
     def log_values_of(self, metric: Any, options: Options) -> None:
         """Log each value of a metric that has several, a ``MetricCollection`` say, under its own name."""
-        _check_metric("log_dict", options)
+        check_metric("log_dict", options)
         path = self._path("log_dict", metric)
         self._epoch.add(Key(f"{path}.*", self._loader), Kind(metric=path, bare=True))
 
@@ -193,7 +200,7 @@ class StageLog:
 
     def _weight(self, name: str, options: Options) -> float:
         """Return the number of samples behind a value; outside a step each rank counts once."""
-        if options.reduce_fx != "mean":
+        if options.reduction != "mean":
             return 1.0
         if options.batch_size is not None:
             return float(options.batch_size)
@@ -217,38 +224,6 @@ class StageLog:
                     "Do:     keep one for each, or call its reset() before."
                 )
         return path
-
-
-def _check(name: Any, options: Options) -> None:
-    if not isinstance(name, str) or not name:
-        raise InputTypeError(f"a name to log under must be a string, got {name!r}")
-    if options.reduce_fx not in REDUCE_FX:
-        known = ", ".join(REDUCE_FX)
-        raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
-    size = options.batch_size
-    if size is not None and not (isinstance(size, int | float | Tensor) and size >= 0):
-        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
-    if options.sync_dist and options.rank_zero_only:
-        raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")
-
-
-def _check_metric(name: str, options: Options) -> None:
-    """Refuse what a metric object can't do: its value exists once an epoch, over all ranks."""
-    if options.on_step or options.on_epoch is False:
-        raise ConfigurationError(
-            f"{name!r} is a metric object, which has its value at the end of the epoch\n"
-            "Do:     for a value of each step, log what metric(...) returns."
-        )
-    if options.sync_dist is False or options.rank_zero_only:
-        raise ConfigurationError(
-            f"{name!r} is a metric object, which is always computed over all ranks\n"
-            "Do:     drop sync_dist=False and rank_zero_only=True."
-        )
-
-
-def is_metric(value: Any) -> bool:
-    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes and resets."""
-    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))
 
 
 def _find(module: nn.Module, metric: Any, name: str) -> str:

@@ -17,7 +17,8 @@ from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
 from distmetrics.train.log import Key
-from distmetrics.train.stage_log import Options, StageLog, batch_size_of
+from distmetrics.train.log_options import Options
+from distmetrics.train.stage_log import StageLog, batch_size_of
 
 
 def logged(logger, name, value, batch=None, loader=0, **options):
@@ -390,3 +391,40 @@ def test_a_batch_size_is_only_asked_for_where_it_counts():
     logged(logger, "told", 1.0, ["no", "tensor"], on_epoch=True, batch_size=2)
     with pytest.raises(InputError, match="how many samples"):
         logged(logger, "mean", 1.0, ["no", "tensor"], on_epoch=True)
+
+
+@pytest.mark.parametrize("reduce_fx", ["mean", "sum", "max"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.bool])
+def test_what_is_done_to_a_value_after_it_was_logged_changes_nothing(reduce_fx: str, dtype: torch.dtype) -> None:
+    """Running sums are kept in place: not in the user's tensor, nor in a state that was saved."""
+    module = nn.Module()
+    logger = StageLog("train", SingleCommunicator(), module)
+    for _ in range(2):
+        value = torch.ones((), dtype=dtype)
+        logger.begin_step(torch.zeros(4))
+        logger.log("x", value, Options(on_step=True, on_epoch=True, reduce_fx=reduce_fx))
+        value.zero_()
+        saved = logger.state()
+        logger.end_step()
+    assert float(logger.step_values["x_step"]) == 1.0
+    logger.begin_step(torch.zeros(4))
+    logger.log("x", torch.ones(1, dtype=dtype), Options(on_step=True, on_epoch=True, reduce_fx=reduce_fx))
+    assert float(logger.close().values[Key("x")]) == (3.0 if reduce_fx == "sum" else 1.0)
+    again = StageLog("train", SingleCommunicator(), module)
+    again.load([saved])
+    assert float(again.close().values[Key("x")]) == (2.0 if reduce_fx == "sum" else 1.0)
+
+
+def test_options_may_change_from_step_to_step() -> None:
+    """The batch size does; how a name is logged must not."""
+    logger = StageLog("train", SingleCommunicator(), nn.Module())
+    for size, value in ((1, 0.0), (3, 4.0)):
+        logger.begin_step(torch.zeros(9))
+        logger.log("x", value, Options(on_epoch=True, on_step=False, batch_size=size))
+        logger.end_step()
+    assert float(logger.close().values[Key("x")]) == 3.0
+    logger.begin_step(torch.zeros(9))
+    with pytest.raises(ConfigurationError, match="in two ways"):
+        logger.log("x", 1.0, Options(on_epoch=True, on_step=False, reduce_fx="max"))
+    with pytest.raises(InputError, match="batch_size"):
+        logger.log("x", 1.0, Options(on_epoch=True, on_step=False, batch_size=-1))

@@ -1,0 +1,73 @@
+"""The options of ``self.log``, and what is refused of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError
+from distmetrics.train.log import REDUCE_FX, Scope
+
+__all__ = ["Options", "check", "check_metric", "is_metric"]
+
+_FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
+
+
+class Options(NamedTuple):
+    """The options of ``self.log``."""
+
+    on_step: bool | None = None
+    on_epoch: bool | None = None
+    sync_dist: bool | None = None
+    rank_zero_only: bool = False
+    batch_size: int | None = None
+    reduce_fx: Any = "mean"
+    prog_bar: bool = False
+    logger: bool = True
+
+    @property
+    def reduction(self) -> Any:
+        """The name of ``reduce_fx``, also where it is given as torch.mean or its like, as older code does."""
+        return _FUNCTIONS.get(self.reduce_fx, self.reduce_fx) if callable(self.reduce_fx) else self.reduce_fx
+
+    @property
+    def scope(self) -> Scope:
+        """Whose values make the epoch's."""
+        if self.rank_zero_only:
+            return "rank 0"
+        return "this rank" if self.sync_dist is False else "all ranks"
+
+
+def check(name: Any, options: Options) -> None:
+    """Refuse what contradicts itself."""
+    if not isinstance(name, str) or not name:
+        raise InputTypeError(f"a name to log under must be a string, got {name!r}")
+    if options.reduction not in REDUCE_FX:
+        known = ", ".join(REDUCE_FX)
+        raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
+    size = options.batch_size
+    if size is not None and not (isinstance(size, int | float | Tensor) and size >= 0):
+        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
+    if options.sync_dist and options.rank_zero_only:
+        raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")
+
+
+def check_metric(name: str, options: Options) -> None:
+    """Refuse what a metric object can't do: its value exists once an epoch, over all ranks."""
+    if options.on_step or options.on_epoch is False:
+        raise ConfigurationError(
+            f"{name!r} is a metric object, which has its value at the end of the epoch\n"
+            "Do:     for a value of each step, log what metric(...) returns."
+        )
+    if options.sync_dist is False or options.rank_zero_only:
+        raise ConfigurationError(
+            f"{name!r} is a metric object, which is always computed over all ranks\n"
+            "Do:     drop sync_dist=False and rank_zero_only=True."
+        )
+
+
+def is_metric(value: Any) -> bool:
+    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes and resets."""
+    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))
