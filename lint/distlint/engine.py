@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ast
-import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from io import BytesIO
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
+from distlint.edits import Editor
 from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, Project
-from distlint.model import Change, Edit, Finding, Fix, Hit, Rule, TraceStep
+from distlint.model import Finding, Hit, Rule, TraceStep
 from distlint.prefilter import can_matter
-from distlint.suppress import find_suppressions
+from distlint.rules import RULES
+from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
+from distlint.text import Text
 
 SYNTAX_ERROR = ("DL000", "syntax-error")
 
@@ -32,33 +33,37 @@ def check_source(
         prefilter: skip rules whose tokens do not occur; findings are the same without.
         project: what is known of other files, and of the user's own code.
     """
-    rules = [rule for rule in rules if not prefilter or can_matter(rule, source)]
+    applied = list(rules)
+    rules = [rule for rule in applied if not prefilter or can_matter(rule, source)]
     try:
-        text = _decode(source)
-        if not rules and _python_error(text) is None:
+        text = Text.decode(source)
+        if not rules and _python_error(text.text) is None:
             return []
-        module = cst.parse_module(text)
+        module = cst.parse_module(text.text)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         return [_unreadable(path, error)]
     except cst.ParserSyntaxError as error:
-        return [_unparsable(path, text, error)]
+        return [_unparsable(path, text.text, error)]
     facts = ModuleFacts(module, path, project)
     hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
-    if not hits:
-        return []
-    findings = _locate(facts, hits)
-    suppressions = find_suppressions(text)
-    return sorted((found for found in findings if not suppressions.hide(found)), key=_place)
+    findings = _locate(facts, text, hits) if hits else []
+    return sorted(_heed_comments(text, path, findings, applied), key=_place)
+
+
+def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequence[Rule]) -> list[Finding]:
+    """What comments leave to report, and comments that leave everything."""
+    ignores = find_ignores(text.text)
+    kept, used = apply_ignores(findings, ignores)
+    for rule in applied:
+        if rule.code == UNUSED:
+            codes = [each.code for each in applied]
+            usual = [each.code for each in RULES.values() if not each.pedantic]
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=usual)
+    return kept
 
 
 def _place(found: Finding) -> tuple[int, int, str]:
     return found.line, found.column, found.code
-
-
-def _decode(source: bytes) -> str:
-    """The text, by byte order mark or coding line, as Python reads it."""
-    encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
-    return source.decode(encoding)
 
 
 def _python_error(text: str) -> SyntaxError | None:
@@ -95,7 +100,7 @@ def _syntax_error(path: str, line: int, column: int, message: str) -> Finding:
     return Finding(code, name, f"cannot be parsed: {first}", path, line, column, line, column, statement=(line, line))
 
 
-def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
+def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
     wrapper = MetadataWrapper(facts.module, unsafe_skip_copy=True)
     positions = wrapper.resolve(PositionProvider)
 
@@ -104,6 +109,7 @@ def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Findin
         assert isinstance(found, CodeRange)
         return found
 
+    editor = Editor(facts, position, text)
     findings = []
     for rule, hit in hits:
         here = position(hit.node)
@@ -119,31 +125,12 @@ def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Findin
                 end_line=here.end.line,
                 end_column=here.end.column + 1,
                 severity=rule.severity,
-                fix=_fix(facts, hit, position),
+                fix=None if hit.repair is None else editor.fix(hit.repair),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
             )
         )
     return findings
-
-
-def _fix(facts: ModuleFacts, hit: Hit, position: Callable[[cst.CSTNode], CodeRange]) -> Fix | None:
-    if hit.repair is None:
-        return None
-    edits = [_edit(facts, change, position) for change in hit.repair.changes]
-    return Fix(hit.repair.safe, tuple(sorted(edits, key=lambda edit: (edit.line, edit.column))))
-
-
-def _edit(facts: ModuleFacts, change: Change, position: Callable[[cst.CSTNode], CodeRange]) -> Edit:
-    """A change of the tree as one of the text, with lines and columns from 1."""
-    if change.where == "instead":
-        here = position(change.node)
-        return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, change.text)
-    here = position(facts.statement(change.node))
-    # A compound statement ends where the last line of its block does; nothing is put after one on its own line.
-    line = here.start.line if change.where == "before" else here.end.line + 1
-    text = " " * here.start.column + change.text + "\n"
-    return Edit(line, 1, line, 1, text)
 
 
 def _statement_lines(
