@@ -37,7 +37,7 @@ def check_source(
     rules = [rule for rule in applied if not prefilter or can_matter(rule, source)]
     try:
         text = Text.decode(source)
-        if not rules and _python_error(text.text) is None:
+        if not rules and python_error(text.text) is None:
             return []
         module = cst.parse_module(text.text)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
@@ -57,8 +57,8 @@ def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequ
     for rule in applied:
         if rule.code == UNUSED:
             codes = [each.code for each in applied]
-            usual = [each.code for each in RULES.values() if not each.pedantic]
-            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=usual)
+            known = {each.code: each.pedantic for each in RULES.values()}
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=known)
     return kept
 
 
@@ -66,7 +66,7 @@ def _place(found: Finding) -> tuple[int, int, str]:
     return found.line, found.column, found.code
 
 
-def _python_error(text: str) -> SyntaxError | None:
+def python_error(text: str) -> SyntaxError | None:
     """What Python itself has against a text; it is quick, and says it in better words than other parsers."""
     try:
         with warnings.catch_warnings():
@@ -83,18 +83,19 @@ def _unreadable(path: str, error: Exception) -> Finding:
     line = 1
     if isinstance(error, UnicodeDecodeError):
         line += error.object.count(b"\n", 0, error.start)
-        return _syntax_error(path, line, 1, f"cannot decode this line as {error.encoding}")
-    return _syntax_error(path, line, 1, str(error))
+        return syntax_error(path, line, 1, f"cannot decode this line as {error.encoding}")
+    return syntax_error(path, line, 1, str(error))
 
 
 def _unparsable(path: str, text: str, error: cst.ParserSyntaxError) -> Finding:
-    said = _python_error(text)
+    said = python_error(text)
     if said is not None and said.lineno:
-        return _syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
-    return _syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
+        return syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
+    return syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
 
 
-def _syntax_error(path: str, line: int, column: int, message: str) -> Finding:
+def syntax_error(path: str, line: int, column: int, message: str) -> Finding:
+    """The finding for a file, or a cell of a notebook, that cannot be read."""
     code, name = SYNTAX_ERROR
     first = " ".join(message.split())
     return Finding(code, name, f"cannot be parsed: {first}", path, line, column, line, column, statement=(line, line))

@@ -12,7 +12,7 @@ from pathlib import Path
 from distlint.baseline import fingerprints
 from distlint.engine import SYNTAX_ERROR
 from distlint.model import Edit, Finding
-from distlint.suppress import UNUSED
+from distlint.suppress import UNUSED, ignore_edits
 from distlint.text import Text
 
 Check = Callable[[bytes], list[Finding]]
@@ -59,7 +59,8 @@ def fix_source(source: bytes, check: Check, *, unsafe: bool = False) -> Fixed:
 
 
 def _keyed(done: Fixed) -> Iterator[tuple[Finding, str]]:
-    keys = fingerprints(done.findings, Text.decode(done.source).lines) if done.findings else []
+    sources = {found.place: Text.decode(done.source).lines for found in done.findings[:1]}
+    keys = fingerprints(done.findings, sources)
     return zip(done.findings, keys, strict=True)
 
 
@@ -128,6 +129,28 @@ def _is_better(before: Sequence[Finding], after: Sequence[Finding], fixed: Seque
     return all(number <= allowed[code] for code, number in now.items())
 
 
+def ignore_source(source: bytes, check: Check, is_wanted: Callable[[Finding], bool]) -> Fixed:
+    """Add a comment to the statement of every finding that is wanted, where that hides it and the file still parses."""
+    done = Fixed(source, check(source))
+    for found in [each for each in done.findings if is_wanted(each)]:
+        if _place(found) not in map(_place, done.findings):
+            done.applied.append(found)  # the comment of the finding before it hides this one as well
+            continue
+        text = Text.decode(done.source)
+        changed = text.edited(ignore_edits(text, [found])).encode()
+        findings = check(changed)
+        if len(findings) < len(done.findings) and not any(each.code == SYNTAX_ERROR[0] for each in findings):
+            done.source, done.findings = changed, findings
+            done.applied.append(found)
+        else:
+            done.undone.append(found)
+    return done
+
+
+def _place(found: Finding) -> tuple[str, int, int]:
+    return found.code, found.line, found.column
+
+
 def write_atomically(path: Path, source: bytes) -> None:
     """Replace a file's content so that it is never seen half written; permissions stay, links are followed."""
     target = path.resolve()
@@ -136,8 +159,15 @@ def write_atomically(path: Path, source: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(source)
-        temporary.chmod(target.stat().st_mode & 0o7777)
+        temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    """What new files are not allowed to everybody; there is no way to ask but to set it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

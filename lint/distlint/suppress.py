@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distlint.model import Edit, Finding, Fix, Rule
@@ -79,7 +79,7 @@ def unused_ignores(
     *,
     rule: Rule,
     applied: Collection[str],
-    known: Collection[str],
+    known: Mapping[str, bool],
 ) -> Iterator[Finding]:
     """Comments that hide nothing, told for rules that were applied.
 
@@ -90,29 +90,36 @@ def unused_ignores(
         used: which comment hid which code.
         rule: the rule to report as.
         applied: codes of the rules that have looked for something to hide.
-        known: codes of all rules that are applied unless the user says otherwise.
+        known: codes of all rules, and whether they are applied only where they are asked for.
     """
-    hidden_here = [each for each in ignores if each.codes is not None and UNUSED in each.codes]
+    silent = [each for each in ignores if each.codes is not None and UNUSED in each.codes]
     for each in ignores:
-        if each.codes is None:
-            idle = set(known) <= set(applied) and not any(ignore == each for ignore, _ in used)
-            codes: tuple[str, ...] = ()
-            message = "this comment ignores nothing: no rule reports anything here"
-        else:
-            codes = tuple(code for code in each.codes if _is_idle(code, each, used, applied))
-            idle = bool(codes) or not each.codes
-            message = f"this comment ignores nothing: {', '.join(codes) or 'no code'} is not reported here"
-        if not idle:
+        said = _complaint(each, {code for ignore, code in used if ignore == each}, applied, known)
+        if said is None:
             continue
+        message, codes = said
         place = (path, each.line, each.column, each.line, each.end_column)
         fix = Fix(True, (_without(text, each, codes),))
         found = Finding(rule.code, rule.name, message, *place, rule.severity, fix, statement=(each.line, each.line))
-        if not any(ignore.hides(found) for ignore in hidden_here):
+        if not any(ignore.hides(found) for ignore in silent):
             yield found
 
 
-def _is_idle(code: str, ignore: Ignore, used: Collection[tuple[Ignore, str]], applied: Collection[str]) -> bool:
-    return code != UNUSED and code in applied and (ignore, code) not in used
+def _complaint(
+    ignore: Ignore, used: Collection[str], applied: Collection[str], known: Mapping[str, bool]
+) -> tuple[str, list[str]] | None:
+    """What is wrong with a comment, and the codes to take out of it; None if nothing is known to be."""
+    nothing = "this comment ignores nothing: "
+    if ignore.codes is None:
+        every = not used and set(applied).issuperset(code for code, pedantic in known.items() if not pedantic)
+        return (nothing + "no rule reports anything here", []) if every else None
+    if not ignore.codes:
+        return nothing + "it names no code", []
+    idle = [code for code in ignore.codes if code in applied and code != UNUSED and code not in used]
+    strange = [code for code in ignore.codes if code not in known]
+    said = [f"{', '.join(idle)} is not reported here"] * bool(idle)
+    said += [f"no rule has the code {', '.join(strange)}"] * bool(strange)
+    return (nothing + "; ".join(said), idle + strange) if said else None
 
 
 def _without(text: Text, ignore: Ignore, codes: Collection[str]) -> Edit:
