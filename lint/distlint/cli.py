@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 from distlint import __version__
-from distlint.commands import ERROR, UsageError, check, explain_rules, show_rules
+from distlint.commands import ERROR, UsageError, check, explain_rules, serve, show_rules
 from distlint.reporters import REPORTERS
 
 
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--json", action="store_true", help="for programs")
     how.add_argument("--markdown", action="store_true", help="one page of all rules")
     rules.set_defaults(run=show_rules)
+    server = commands.add_parser("server", help="speak to an editor over standard input and output")
+    server.set_defaults(run=serve)
     return parser
 
 

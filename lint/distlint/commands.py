@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import io
 import json
 import os
@@ -273,4 +274,16 @@ def show_rules(args: argparse.Namespace) -> int:
     """``distlint rules``: a table of all rules."""
     render = rules_json if args.json else rules_markdown if args.markdown else list_rules
     sys.stdout.write(render(RULES.values()))
+    return CLEAN
+
+
+def serve(_args: argparse.Namespace) -> int:
+    """``distlint server``."""
+    try:
+        server = importlib.import_module("distlint.server")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise UsageError("the language server needs pygls: pip install 'distlint[server]'") from None
+    server.serve()
     return CLEAN

@@ -103,12 +103,8 @@ def _overlap(text: Text, one: Edit, other: Edit) -> bool:
 
 def _try(done: Fixed, text: Text, chosen: Sequence[Finding], check: Check) -> bool:
     """Apply fixes if what comes out is a file with fewer findings and no new one."""
-    edits = [edit for found in chosen if found.fix is not None for edit in found.fix.edits]
-    try:
-        source = text.edited(edits).encode()
-    except UnicodeEncodeError:
-        return False  # the encoding of the file has no such character
-    if source == done.source:
+    source = _edited(text, chosen)
+    if source is None or source == done.source:
         return False
     findings = check(source)
     if not _is_better(done.findings, findings, chosen):
@@ -116,6 +112,19 @@ def _try(done: Fixed, text: Text, chosen: Sequence[Finding], check: Check) -> bo
     done.source, done.findings = source, findings
     done.applied += chosen
     return True
+
+
+def _edited(text: Text, chosen: Sequence[Finding]) -> bytes | None:
+    edits = [edit for found in chosen if found.fix is not None for edit in found.fix.edits]
+    try:
+        return text.edited(edits).encode()
+    except UnicodeEncodeError:
+        return None  # the encoding of the file has no such character
+
+
+def would_help(source: bytes, findings: Sequence[Finding], found: Finding, check: Check) -> bool:
+    """Whether the fix of one finding leaves a file that parses, without it and without a new one."""
+    return _try(Fixed(source, list(findings)), Text.decode(source), [found], check)
 
 
 def _is_better(before: Sequence[Finding], after: Sequence[Finding], fixed: Sequence[Finding]) -> bool:

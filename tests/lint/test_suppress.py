@@ -136,4 +136,4 @@ def test_a_code_that_no_rule_has_is_told_as_such() -> None:
 
 def test_unused_comments_are_found_without_any_token_of_a_rule() -> None:
     (found,) = check("\nx = 1  # distlint: ignore[DL101] why\n")
-    assert (found.code, found.line, found.column, found.end_column) == ("DL900", 2, 8, 38)
+    assert (found.code, found.line, found.column, found.end_column) == ("DL900", 2, 8, 37)
