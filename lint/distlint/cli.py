@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list all rules")
     how = rules.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="for programs")
-    how.add_argument("--markdown", action="store_true", help="one page of all rules")
+    how.add_argument("--pages", metavar="FOLDER", help="write a page for every rule, in Markdown")
     rules.set_defaults(run=show_rules)
     server = commands.add_parser("server", help="speak to an editor over standard input and output")
     server.set_defaults(run=serve)

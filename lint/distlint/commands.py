@@ -19,7 +19,7 @@ from distlint.baseline import Baseline, BaselineError
 from distlint.discover import discover
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
-from distlint.explain import explain, list_rules, markdown, rules_json, rules_markdown
+from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
 from distlint.fix import is_applicable, write_atomically
 from distlint.model import Finding, Rule
 from distlint.reporters import REPORTERS, report_text
@@ -260,20 +260,25 @@ def select(chosen: tuple[str, ...], ignored: tuple[str, ...]) -> list[Rule]:
 def explain_rules(args: argparse.Namespace) -> int:
     """``distlint explain``: pages of some rules, or of all."""
     render: Callable[[Rule], str] = markdown if args.markdown else explain
-    pages = []
+    shown = []
     for code in args.codes or list(RULES):
-        rule = RULES.get(code.upper())
-        if rule is None:
+        rule, text = RULES.get(code.upper()), title(code.upper())
+        if rule is None and text is None:
             raise UsageError(f"no rule has the code {code}; `distlint rules` lists them")
-        pages.append(render(rule))
-    sys.stdout.write(("\n" if args.markdown else "\n" + "=" * 80 + "\n\n").join(pages))
+        shown.append(f"{code.upper()}\n\n{text}\n" if rule is None else render(rule))
+    sys.stdout.write(("\n" if args.markdown else "\n" + "=" * 80 + "\n\n").join(shown))
     return CLEAN
 
 
 def show_rules(args: argparse.Namespace) -> int:
-    """``distlint rules``: a table of all rules."""
-    render = rules_json if args.json else rules_markdown if args.markdown else list_rules
-    sys.stdout.write(render(RULES.values()))
+    """``distlint rules``: a table of all rules, or their pages."""
+    if args.pages is None:
+        sys.stdout.write((rules_json if args.json else list_rules)(RULES.values()))
+        return CLEAN
+    folder = Path(args.pages)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages(RULES.values()).items():
+        (folder / name).write_text(text, "utf-8")
     return CLEAN
 
 

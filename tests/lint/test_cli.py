@@ -187,11 +187,16 @@ def test_explain_many(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(rule.page() in capsys_out for capsys_out in [capsys.readouterr().out] for rule in RULES.values())
 
 
+def test_explain_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "dl000"]) == 0
+    assert capsys.readouterr().out.startswith("DL000\n\nA file")
+
+
 def test_explain_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "DL101", "--markdown"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("# DL101 collective-under-rank-guard\n\n*divergence, error")
-    assert "**How to fix.** Make" in out or "**How to fix.** make" in out
+    assert "**How to fix:** make" in out
     assert "            scores = self.all_gather(self.scores)  # <-- reported" in out
     assert "``" not in out.replace("```", "")
     assert out.count("```") == 2 * (1 + len(RULES["DL101"].bad) + len(RULES["DL101"].good))
