@@ -139,7 +139,7 @@ def pages(rules: Iterable[Rule]) -> dict[str, str]:
     head = (
         "# The rules of distlint\n\n"
         "Made from the rules themselves by `distlint rules --pages docs/rules`; every example is a test of its rule.\n"
-        "`distlint explain DL101` prints the same in a terminal. Pedantic rules are applied with `--pedantic` alone.\n\n"
+        "`distlint explain DL101` prints the same in a terminal. Pedantic rules are applied with `--pedantic`.\n\n"
         "| code | name | group | fix | finds |\n|---|---|---|---|---|\n"
     )
     return {"README.md": head + "\n".join(rows) + "\n"} | {f"{rule.code}.md": markdown(rule) for rule in rules}
