@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.collectives import collective
+from distlint.facts.project import CallPlace, FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
 from distlint.facts.ranks import RankTests, Role, Same, names_in
 from distlint.facts.sequences import Sequence, Sequences, visit
-from distlint.facts.tree import children, dotted, statements, tail, text_of, walk
+from distlint.facts.tree import children, dotted, statements, tail, text_of, walk, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 _DEEPEST_HELPER = 6
+
+
+Operation = str | cst.FunctionDef | FunctionSummary
 
 
 class Projector:
@@ -40,9 +44,9 @@ class Projector:
         for call in self.operations:
             self._mark(call)
 
-    def _find_operations(self) -> dict[cst.Call, str | cst.FunctionDef]:
-        """Collective calls by operation; calls of functions of this file that make one, by function."""
-        found: dict[cst.Call, str | cst.FunctionDef] = {}
+    def _find_operations(self) -> dict[cst.Call, Operation]:
+        """Collective calls by operation; calls of functions that make one, of this file or others, by function."""
+        found: dict[cst.Call, Operation] = {}
         local: dict[cst.FunctionDef, list[cst.Call]] = {}
         for call in self.facts.nodes(cst.Call):
             name = collective(self.facts, call)
@@ -50,6 +54,8 @@ class Projector:
                 found[call] = name
             elif (function := self.facts.local_function(call)) is not None:
                 local.setdefault(function, []).append(call)
+            elif (other := self.facts.project_function(call)) is not None:
+                found[call] = other
         fresh: list[cst.Call] = list(found)
         while fresh:  # callers of callers, until nothing is new
             function = self.facts.function_of(fresh.pop())
@@ -104,6 +110,26 @@ class Projector:
         if guard is not None and not role.get(guard[1], False):
             return self._make.end
         return _Projection(self, self._make, region, role).run()
+
+    def project_first(self, function: cst.FunctionDef) -> Sequence:
+        """The collectives that the first rank makes in a function: what its callers are told, whoever they are."""
+        return self.project(function, _first({}))
+
+    def origin(self, call: cst.Call, label: str) -> cst.Call | CallPlace | None:
+        """Where a collective is made that a call makes, however many functions deep, in this file or another."""
+        seen: set[cst.FunctionDef] = set()
+        pending = [call]
+        while pending:
+            here = pending.pop()
+            made = self.operations.get(here)
+            if made == label:
+                return here
+            if isinstance(made, FunctionSummary) and label in made.collectives:
+                return made.calls[made.collectives.index(label)]
+            if isinstance(made, cst.FunctionDef) and made not in seen:
+                seen.add(made)
+                pending += [node for node in walk_scope(made) if isinstance(node, cst.Call) and node in self.operations]
+        return None
 
     def same(self, first: Sequence, second: Sequence) -> bool:
         """Whether two sequences of one region are equal, whatever the tests say that are the same on every rank."""
@@ -265,6 +291,10 @@ class _Projection:
         operation = self._all.operations.get(node)
         if isinstance(operation, str):
             return self._make.event(operation, node, after)
+        if isinstance(operation, FunctionSummary):
+            for name in reversed(operation.collectives):
+                after = self._make.event(name, node, after)
+            return after
         if operation is None or operation in self._stack or len(self._stack) > _DEEPEST_HELPER:
             return after
         helper = _Projection(self._all, self._make, operation, _first(self._role), (*self._stack, operation)).run()

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
-from distlint.facts.projection import Projector
+from distlint.facts.project import CallPlace
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.facts.ranks import Role, roles
 from distlint.facts.sequences import Difference, differences
-from distlint.facts.tree import walk_scope
+from distlint.facts.tree import tail, walk_scope
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.projection import Projector
 
 Region = cst.FunctionDef | cst.Module
 _EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
@@ -38,7 +39,8 @@ class CollectiveUnderRankGuard(Rule):
     derived from them, early ``return``, ``and``, conditional expressions, ``@rank_zero_only``) and reports
     the call at which the two sequences of collectives part. Calls that are collective inside count too:
     ``trainer.save_checkpoint``, ``accelerator.save_state``, ``accelerator.get_state_dict``, ``compute()`` of
-    a metric that syncs, and functions of the same file that make a collective at any depth.
+    a metric that syncs, and functions, of this file or of others, that make a
+    collective at any depth.
 
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
@@ -214,7 +216,7 @@ def results(self, parts, rank, everywhere):
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Compare what every kind of rank does in each function."""
-        projector = Projector(facts)
+        projector = facts.projector
         for region in projector.regions():
             yield from _check_region(facts, projector, region)
 
@@ -269,13 +271,14 @@ def _hit(facts: ModuleFacts, projector: Projector, difference: Difference, role:
     call = event.node
     assert isinstance(call, cst.Call)
     what = f"this {event.label}"
-    trace: list[tuple[cst.CSTNode, str, str]] = [(guard, "guard", _text(facts, guard))]
+    trace: list[tuple[cst.CSTNode | CallPlace, str, str]] = [(guard, "guard", _text(facts, guard))]
     helper = projector.operations.get(call)
-    if isinstance(helper, cst.FunctionDef):
-        what += f" (inside {helper.name.value})"
-        inner = _inner(facts, projector, helper, event.label)
-        if inner is not None:
-            trace.append((inner, "collective", facts.code(inner)))
+    if helper is not None and not isinstance(helper, str):
+        what += f" (inside {tail(call.func)})"
+        origin = projector.origin(call, event.label)
+        if origin is not None:
+            text = origin.text if isinstance(origin, CallPlace) else facts.code(origin)
+            trace.append((origin, "collective", text))
     who = _who(role)
     message = f"only {who} reaches {what}" if difference.first else f"{who} never reaches {what}"
     if difference.instead is not None and difference.instead.node is not None:
@@ -303,19 +306,3 @@ def _text(facts: ModuleFacts, guard: cst.CSTNode) -> str:
     owner = facts.parents.get(guard)
     prefix = "if " if isinstance(owner, cst.If) else "while " if isinstance(owner, cst.While) else ""
     return prefix + facts.code(guard)
-
-
-def _inner(facts: ModuleFacts, projector: Projector, helper: cst.FunctionDef, label: str) -> cst.Call | None:
-    """The collective itself, however many helpers deep."""
-    seen: set[cst.FunctionDef] = set()
-    pending = [helper]
-    while pending:
-        function = pending.pop()
-        seen.add(function)
-        for node in walk_scope(function):
-            made = projector.operations.get(node) if isinstance(node, cst.Call) else None
-            if made == label and isinstance(node, cst.Call):
-                return node
-            if isinstance(made, cst.FunctionDef) and made not in seen:
-                pending.append(made)
-    return None
