@@ -9,6 +9,7 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.scopes import BINDING_KINDS, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
@@ -84,6 +85,11 @@ class ModuleFacts:
     def classes(self) -> dict[cst.ClassDef, ClassFacts]:
         """Kinds, methods and attributes of every class in the module."""
         return collect_classes(self)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """The collectives that every call makes, itself or inside of the function that it reaches."""
+        return find_collectives(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""
