@@ -9,6 +9,7 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.scopes import BINDING_KINDS, Scope, bind_params, bind_statement, resolve
@@ -90,6 +91,11 @@ class ModuleFacts:
     def operations(self) -> Operations:
         """The collectives that every call makes, itself or inside of the function that it reaches."""
         return find_collectives(self)
+
+    @cached_property
+    def synced_operations(self) -> Operations:
+        """The same, with the calls of ``log`` that reduce over the ranks."""
+        return find_synced(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""

@@ -20,11 +20,11 @@ Operations = Mapping[cst.Call, Operation]
 
 def find_collectives(facts: ModuleFacts) -> dict[cst.Call, Operation]:
     """Collective calls by operation; calls of functions that make one, by function."""
-    return find_operations(facts, lambda call: collective(facts, call) or _summary(facts, call))
+    return find_operations(facts, lambda call: collective(facts, call) or summary(facts, call))
 
 
 def find_operations(
-    facts: ModuleFacts, name_of: Callable[[cst.Call], str | FunctionSummary | None]
+    facts: ModuleFacts, name_of: Callable[[cst.Call], Operation | None]
 ) -> dict[cst.Call, Operation]:
     """Calls that ``name_of`` names, and the calls of this file's functions that make one at any depth."""
     found: dict[cst.Call, Operation] = {}
@@ -44,7 +44,7 @@ def find_operations(
     return found
 
 
-def _summary(facts: ModuleFacts, call: cst.Call) -> FunctionSummary | None:
+def summary(facts: ModuleFacts, call: cst.Call) -> FunctionSummary | None:
     """The function of another file that a call reaches, if every call of it makes a collective."""
     if not facts.project.functions:
         return None

@@ -4,12 +4,14 @@ from distlint.model import Rule
 from distlint.rules.dl001 import HardCodedDevice
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
+from distlint.rules.dl102 import LogUnderRankGuard
 from distlint.rules.dl201 import SyncDistNonAverageable
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
     Unpicklable,
     CollectiveUnderRankGuard,
+    LogUnderRankGuard,
     SyncDistNonAverageable,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
