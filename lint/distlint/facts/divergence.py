@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.data_tests import DATA
 from distlint.facts.project import FunctionSummary
 from distlint.facts.ranks import Role, roles
 from distlint.facts.sequences import Difference, differences
@@ -158,6 +159,8 @@ def who(role: Role) -> str:
     key = next(key for key in sorted(role, reverse=True) if role[key])
     if key == "local_rank==0":
         return "local rank 0"
+    if key.startswith(DATA):
+        return f"a rank where {key.removeprefix(DATA)}"
     if key.startswith("rank==") and key[6:].isdigit():
         return f"rank {key[6:]}"
     return f"a rank with {key}"

@@ -107,6 +107,14 @@ class Projector:
             return False
         return all(self._bound[region][name] <= 1 for name in names_in(test))
 
+    def label(self, call: cst.Call) -> str:
+        """What a call does first: itself, or the function that it reaches."""
+        events = (node for node in visit(self._events(call)) if node.kind == "event")
+        return next((event.label for event in events), "")
+
+    def _events(self, call: cst.Call) -> Sequence:
+        return _Projection(self, self._make, self.facts.module, {})._call(call, self._make.end)
+
     def is_marked(self, node: cst.CSTNode) -> bool:
         """Whether a collective is somewhere in ``node``."""
         return node in self._marked
@@ -187,7 +195,9 @@ class _Projection:
             stable = self._all.is_stable(test, self._region)
             chosen = self._make.either(outcome.text, then, orelse, stable=stable)
         else:
-            chosen = then if outcome else orelse
+            chosen, other = (then, orelse) if outcome else (orelse, then)
+            if self._all.tests.forgives_exit and chosen.number == self._make.abort.number:
+                chosen = other
         return self._expression(test, chosen)
 
     def _if(self, node: cst.If, after: Sequence) -> Sequence:

@@ -5,6 +5,11 @@ from distlint.rules.dl001 import HardCodedDevice
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
 from distlint.rules.dl102 import LogUnderRankGuard
+from distlint.rules.dl103 import CollectiveUnderDataGuard
+from distlint.rules.dl104 import CollectiveInLocalLoop
+
+
+
 from distlint.rules.dl201 import SyncDistNonAverageable
 
 _RULES: tuple[type[Rule], ...] = (
@@ -12,6 +17,11 @@ _RULES: tuple[type[Rule], ...] = (
     Unpicklable,
     CollectiveUnderRankGuard,
     LogUnderRankGuard,
+    CollectiveUnderDataGuard,
+    CollectiveInLocalLoop,
+
+
+
     SyncDistNonAverageable,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
