@@ -78,9 +78,7 @@ def _compare(facts: ModuleFacts, projector: Projector, region: Region) -> Iterat
             yield _divergence(call, difference, role, guard, is_around)
 
 
-def _divergence(
-    call: cst.Call, difference: Difference, role: Role, guard: cst.CSTNode, is_around: bool
-) -> Divergence:
+def _divergence(call: cst.Call, difference: Difference, role: Role, guard: cst.CSTNode, is_around: bool) -> Divergence:
     other = difference.instead
     return Divergence(
         call,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 Loop = cst.For | cst.While | cst.CompFor
+_COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)
 _DEEPEST = 6
 WRAPPERS = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tqdm", "track", "trange", "tuple", "zip"})
 _SPLITS = frozenset({"array_split", "chunk", "chunks", "split", "tensor_split"})
@@ -33,9 +34,8 @@ def loops_around(facts: ModuleFacts, call: cst.CSTNode) -> Iterator[tuple[Loop, 
             yield above, above.iter
         elif isinstance(above, cst.While) and below in (above.body, above.test):
             yield above, above.test
-        elif isinstance(above, cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp):
-            if below is not above.for_in:
-                yield above.for_in, above.for_in.iter
+        elif isinstance(above, _COMPREHENSIONS) and below is not above.for_in:
+            yield above.for_in, above.for_in.iter
         below = above
 
 
@@ -85,7 +85,7 @@ class Lengths:
             if isinstance(index, cst.Slice):
                 return index.step is not None and index.lower is not None and self._is_rank(index.lower)
             is_split = isinstance(node.value, cst.Call) and tail(node.value.func) in _SPLITS
-            if is_split and self._is_rank(index.value):
+            if is_split and isinstance(index, cst.Index) and self._is_rank(index.value):
                 return True
         return self._locality.is_selection(node) and not is_gathered(self._facts, node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 SYNCED_LOG = "log with sync_dist=True"
 UNKNOWN_KEYS = "a dict"
+_LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
 _OTHER_TRAINERS = ("transformers.", "trl.", "sentence_transformers.", "composer.", "fastai.")
+
+
+def may_log(source: bytes) -> bool:
+    """Whether a method called ``log`` or ``log_dict`` may be in a file, told by its bytes."""
+    return _LOG.search(source) is not None
 
 
 @dataclass(frozen=True)

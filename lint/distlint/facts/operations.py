@@ -23,9 +23,7 @@ def find_collectives(facts: ModuleFacts) -> dict[cst.Call, Operation]:
     return find_operations(facts, lambda call: collective(facts, call) or summary(facts, call))
 
 
-def find_operations(
-    facts: ModuleFacts, name_of: Callable[[cst.Call], Operation | None]
-) -> dict[cst.Call, Operation]:
+def find_operations(facts: ModuleFacts, name_of: Callable[[cst.Call], Operation | None]) -> dict[cst.Call, Operation]:
     """Calls that ``name_of`` names, and the calls of this file's functions that make one at any depth."""
     found: dict[cst.Call, Operation] = {}
     local: dict[cst.FunctionDef, list[cst.Call]] = {}

@@ -7,9 +7,9 @@ from distlint.rules.dl101 import CollectiveUnderRankGuard
 from distlint.rules.dl102 import LogUnderRankGuard
 from distlint.rules.dl103 import CollectiveUnderDataGuard
 from distlint.rules.dl104 import CollectiveInLocalLoop
-
-
-
+from distlint.rules.dl105 import CollectiveInUnorderedLoop
+from distlint.rules.dl106 import CollectiveInExcept
+from distlint.rules.dl107 import LogKeysDiffer
 from distlint.rules.dl201 import SyncDistNonAverageable
 
 _RULES: tuple[type[Rule], ...] = (
@@ -19,9 +19,9 @@ _RULES: tuple[type[Rule], ...] = (
     LogUnderRankGuard,
     CollectiveUnderDataGuard,
     CollectiveInLocalLoop,
-
-
-
+    CollectiveInUnorderedLoop,
+    CollectiveInExcept,
+    LogKeysDiffer,
     SyncDistNonAverageable,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}

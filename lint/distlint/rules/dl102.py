@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.divergence import Divergence, describe, divergences, guard_text, who
-from distlint.facts.logs import find_logs, log_call
+from distlint.facts.logs import find_logs, log_call, may_log
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import GLOBAL_ZERO, LOCAL_ZERO, RANK_TOKENS
-from distlint.facts.tree import keyword, is_name
+from distlint.facts.tree import is_name, keyword
 from distlint.model import Change, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
@@ -142,6 +142,10 @@ class Theirs(Trainer):
             self.log("loss", 0.0)
 """,
     )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files that mention logs have no such method."""
+        return may_log(source)
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Compare what every kind of rank logs in each function."""
