@@ -64,6 +64,13 @@ class RankTests:
         self._collect(test, found, 0)
         return found
 
+    def is_plain(self, test: cst.BaseExpression) -> bool:
+        """Whether a test asks for one rank and nothing else, ``rank == 0`` or ``is_global_zero``."""
+        if isinstance(test, cst.Comparison) and not isinstance(test.comparisons[0].operator, cst.Equal):
+            return False
+        atom = self._atom(test)
+        return atom is not None and atom[1]
+
     def decide(self, test: cst.BaseExpression, role: Role, depth: int = 0) -> Truth:
         """What a rank of this role makes of the test."""
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):

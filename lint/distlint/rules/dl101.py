@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.facts import known
 from distlint.facts.divergence import Divergence, describe, divergences, guard_text, who
+from distlint.facts.hoisting import hoist
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.model import Example, Hit, Rule
@@ -221,4 +222,4 @@ def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
         message += f", the others make {found.instead_label} instead"
         trace = (*trace, (found.instead, "others", facts.code(found.instead)))
     waits = "it waits for ever" if found.by_role else "the others wait for ever"
-    return Hit(found.call, f"{message}: {waits}", trace)
+    return Hit(found.call, f"{message}: {waits}", trace, hoist(facts, projector, found))

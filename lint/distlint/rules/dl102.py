@@ -11,6 +11,7 @@ from distlint.facts.divergence import Divergence, describe, divergences, guard_t
 from distlint.facts.logs import find_logs, log_call, may_log
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import GLOBAL_ZERO, LOCAL_ZERO, RANK_TOKENS
+from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
 from distlint.model import Change, Example, Hit, Repair, Rule
 
@@ -184,4 +185,4 @@ def _say_so(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
             yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
     if denied is None and not is_name(synced, "True"):
         last = call.args[-1].value
-        yield Change(last, f"{facts.module.code_for_node(last)}, rank_zero_only=True")
+        yield Change(last, f"{source_at(facts, last)}, rank_zero_only=True")

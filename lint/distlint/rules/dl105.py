@@ -12,6 +12,7 @@ from distlint.facts.divergence import describe
 from distlint.facts.lengths import loops_around
 from distlint.facts.orders import Disorder, Orders
 from distlint.facts.projection import Projector
+from distlint.facts.rewrite import source_at
 from distlint.facts.tree import positional, tail
 from distlint.model import Change, Example, Hit, Repair, Rule
 
@@ -164,7 +165,7 @@ def _hit(facts: ModuleFacts, projector: Projector, call: cst.Call, over: cst.Bas
     repair = None
     if found.is_same_content:
         target = _to_sort(over)
-        repair = Repair(found.is_sortable, (Change(target, f"sorted({facts.module.code_for_node(target)})"),))
+        repair = Repair(found.is_sortable, (Change(target, f"sorted({source_at(facts, target)})"),))
     return Hit(call, message, ((over, "loop", f"for … in {shown}"), *inner), repair)
 
 
