@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from distlint.facts import known
 from distlint.facts.logs import may_log
 from tests.lint.helpers import lines
 
@@ -108,6 +109,20 @@ def test_what_ends_the_job_is_no_way_to_compare() -> None:
 )
 def test_methods_called_log_are_told_by_bytes(source: bytes, expected: bool) -> None:
     assert may_log(source) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (b"# software distributed under the Apache License is distributed on an AS IS basis\nimport torch\n", False),
+        (b"# distributed under the MIT license\nfrom torch import distributed\n", True),
+        (b"d = torch.distributed\n", True),
+        (b"import torch.distributed as d\n", True),
+        (b"accelerator.gather(x)\n", True),
+    ],
+)
+def test_licences_are_no_collectives(source: bytes, expected: bool) -> None:
+    assert known.may_have_collective(source) is expected
 
 
 LOOP = """\

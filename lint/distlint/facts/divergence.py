@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from distlint.facts.data_tests import DATA
 from distlint.facts.project import FunctionSummary
 from distlint.facts.ranks import Role, roles
 from distlint.facts.sequences import Difference, differences
-from distlint.facts.tree import walk_scope
+from distlint.facts.tree import tail, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -20,6 +21,35 @@ if TYPE_CHECKING:
 
 Region = cst.FunctionDef | cst.Module
 Trace = tuple[tuple[cst.CSTNode, str, str], ...]
+# Calls that say or end something, and modules that know of no ranks.
+_MESSAGES = frozenset(
+    {
+        "append",
+        "close",
+        "critical",
+        "debug",
+        "destroy_process_group",
+        "error",
+        "exception",
+        "exit",
+        "extend",
+        "finish",
+        "format",
+        "get",
+        "info",
+        "items",
+        "join",
+        "keys",
+        "log",
+        "print",
+        "update",
+        "values",
+        "warn",
+        "warning",
+        "write",
+    }
+)
+_SEEN_ROOTS = frozenset(sys.stdlib_module_names) | {"builtins", "torch", "numpy", "wandb", "tqdm"}
 _EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 
 
@@ -111,6 +141,31 @@ def _find_guard(
         if any(isinstance(node, _EXITS) for node in walk_scope(facts.parents[test])):
             return test, False
     return (before[-1] if before else None), False
+
+
+def may_be_answered(facts: ModuleFacts, projector: Projector, found: Divergence) -> bool:
+    """Whether the ranks that do not make the call go into code that cannot be seen, and may make it there.
+
+    ``if rank == 0: broadcast(request) … else: server.follow()``, or ``if rank != 0: server.follow(); return``.
+    """
+    branch = facts.parents.get(found.guard)
+    if not isinstance(branch, cst.If) or found.instead is not None:
+        return False
+    other: cst.CSTNode | None = branch.body
+    if found.is_around and found.call in walk_scope(branch.body):
+        other = branch.orelse
+    calls = [node for node in walk_scope(other) if isinstance(node, cst.Call)] if other is not None else []
+    return any(_is_unseen(facts, projector, call) for call in calls)
+
+
+def _is_unseen(facts: ModuleFacts, projector: Projector, call: cst.Call) -> bool:
+    """A call of something that is neither of this file, nor of the standard library, nor a message."""
+    if call in projector.operations or facts.local_function(call) is not None:
+        return False
+    full, name = facts.resolve(call.func), tail(call.func) or ""
+    if name in _MESSAGES or name[:1].isupper():
+        return False
+    return full is None or full.partition(".")[0] not in _SEEN_ROOTS
 
 
 def guard_text(facts: ModuleFacts, guard: cst.CSTNode) -> str:

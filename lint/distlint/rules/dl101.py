@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
-from distlint.facts.divergence import Divergence, describe, divergences, guard_text, who
+from distlint.facts.divergence import Divergence, describe, divergences, guard_text, may_be_answered, who
 from distlint.facts.hoisting import hoist
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import RANK_TOKENS
@@ -39,7 +39,8 @@ class CollectiveUnderRankGuard(Rule):
 
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
-    which lets every rank in where the call needs all of them.
+    which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and
+    may make the call there.
 
     When to ignore: where the strategy makes the call local, for example ``accelerator.get_state_dict`` under
     plain DDP, and the code will never run under another.
@@ -204,13 +205,33 @@ def results(self, parts, rank, everywhere):
         self.accelerator.wait_for_everyone()
     return merged
 """,
+        """\
+import torch.distributed as dist
+
+def serve(rank, server, request):
+    if rank == 0:
+        dist.broadcast(request, 0)
+        server.generate(request)
+        dist.broadcast(request, 0)
+    else:
+        server.generate_other_ranks()
+    if rank != 0:
+        server.follow()
+        return
+    dist.broadcast(request, 0)
+""",
     )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return known.may_have_collective(source)
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Compare what every kind of rank does in each function."""
         projector = Projector(facts)
         for found in divergences(facts, projector):
-            yield _hit(facts, projector, found)
+            if not may_be_answered(facts, projector, found):
+                yield _hit(facts, projector, found)
 
 
 def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:

@@ -159,6 +159,10 @@ def evaluate(accelerator: Accelerator, model, loader, best):
 """,
     )
 
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Compare what a rank does where a test of its data holds with what it does where not."""
         if not facts.synced_operations:

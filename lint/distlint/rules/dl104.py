@@ -134,6 +134,10 @@ def train(model, loader, accelerator, prompts):
 """,
     )
 
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Ask of every loop around a collective what decides its length; one finding for each loop."""
         if not facts.synced_operations:

@@ -138,6 +138,10 @@ class Model(LightningModule):
 """,
     )
 
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Ask of every loop around a collective what it runs over; one finding for each loop."""
         operations = facts.synced_operations

@@ -152,6 +152,10 @@ def train(trainer, model):
 """,
     )
 
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look above every collective for a handler; one finding for each."""
         if not facts.synced_operations:
