@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
+from distlint.engine import SYNTAX_ERROR
 from distlint.facts.project import Settings
-from distlint.model import SYNTAX_ERROR, Rule
+from distlint.model import Rule
 
-if sys.version_info >= (3, 11):
+if sys.version_info >= (3, 11):  # noqa: UP036 - distlint runs on 3.10, too
     import tomllib
 else:
     import tomli as tomllib
@@ -124,7 +126,9 @@ def read_config(path: Path, known: Iterable[str]) -> Config:
     for key in table:
         if key not in _KEYS:
             raise ConfigError(f"{path}: unknown key {key!r} in [tool.distlint]{nearest(key, _KEYS)}")
-    values = {key.replace("-", "_"): _KEYS[key](_Value(path, key, value)) for key, value in table.items()}
+    values: dict[str, Any] = {
+        key.replace("-", "_"): _KEYS[key](_Value(path, key, value)) for key, value in table.items()
+    }
     names = {each.name for each in fields(Settings)}
     settings = Settings(**{name: values.pop(name) for name in names & values.keys()})
     config = replace(Config(file=path, settings=settings), **values)

@@ -193,6 +193,8 @@ def _edit(facts: ModuleFacts, change: Change, position: Callable[[cst.CSTNode], 
     """A change of the tree as one of the text, with lines and columns from 1."""
     if change.where == "instead":
         here = position(change.node)
+        if not change.text and isinstance(change.node, cst.SimpleStatementLine):  # with its line
+            return Edit(here.start.line, 1, here.end.line + 1, 1, "")
         return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, change.text)
     here = position(facts.statement(change.node))
     # A compound statement ends where the last line of its block does; nothing is put after one on its own line.

@@ -57,7 +57,7 @@ def _is_called(source: bytes, name: bytes) -> bool:
 
 def may_define_collective(source: bytes) -> bool:
     """Whether a function of the file could make a collective."""
-    return b"def " in source and any(token in source for token in known.TOKENS) and bool(_COLLECTIVE.search(source))
+    return b"def " in source and known.may_have_collective(source) and _COLLECTIVE.search(source) is not None
 
 
 def has_local_definition(source: bytes) -> bool:

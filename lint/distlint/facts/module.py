@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.logs import find_synced
+from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
-
-if TYPE_CHECKING:
-    from distlint.facts.projection import Projector
 
 _NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
 _SCOPES = (
@@ -90,13 +89,6 @@ class ModuleFacts:
         return collect_classes(self)
 
     @cached_property
-    def projector(self) -> Projector:
-        """The collectives of the module, made once for all rules that compare what ranks do."""
-        from distlint.facts.projection import Projector
-
-        return Projector(self)
-
-    @cached_property
     def key(self) -> str:
         """What full names in this module begin with."""
         return module_key(self.path)
@@ -105,6 +97,16 @@ class ModuleFacts:
         """What the project calls a class or function of this module."""
         node = definition.node if isinstance(definition, ClassFacts) else definition
         return f"{self.key}.{self.own_scope(node).qualname()}"
+
+    @cached_property
+    def operations(self) -> Operations:
+        """The collectives that every call makes, itself or inside of the function that it reaches."""
+        return find_collectives(self)
+
+    @cached_property
+    def synced_operations(self) -> Operations:
+        """The same, with the calls of ``log`` that reduce over the ranks."""
+        return find_synced(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""

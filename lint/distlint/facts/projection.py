@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.collectives import collective
-from distlint.facts.project import CallPlace, FunctionSummary
+from distlint.facts.project import FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
 from distlint.facts.ranks import RankTests, Role, Same, names_in
 from distlint.facts.sequences import Sequence, Sequences, visit
-from distlint.facts.tree import children, dotted, statements, tail, text_of, walk, walk_scope
+from distlint.facts.tree import children, dotted, statements, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
+    from distlint.facts.operations import Operations
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 _DEEPEST_HELPER = 6
-
-
-Operation = str | cst.FunctionDef | FunctionSummary
 
 
 class Projector:
@@ -32,37 +29,21 @@ class Projector:
 
     Args:
         facts: the module.
+        operations: the calls that are events; the module's collectives if None.
+        tests: which tests ranks may decide differently; those of the rank if None.
     """
 
-    def __init__(self, facts: ModuleFacts) -> None:
+    def __init__(
+        self, facts: ModuleFacts, operations: Operations | None = None, tests: RankTests | None = None
+    ) -> None:
         self.facts = facts
-        self.tests = RankTests(facts)
-        self.operations = self._find_operations()
+        self.tests = RankTests(facts) if tests is None else tests
+        self.operations = facts.operations if operations is None else operations
         self._make = Sequences()
         self._marked: set[cst.CSTNode] = set()
         self._bound: dict[cst.CSTNode, Counter[str]] = {}
         for call in self.operations:
             self._mark(call)
-
-    def _find_operations(self) -> dict[cst.Call, Operation]:
-        """Collective calls by operation; calls of functions that make one, of this file or others, by function."""
-        found: dict[cst.Call, Operation] = {}
-        local: dict[cst.FunctionDef, list[cst.Call]] = {}
-        for call in self.facts.nodes(cst.Call):
-            name = collective(self.facts, call)
-            if name is not None:
-                found[call] = name
-            elif (function := self.facts.local_function(call)) is not None:
-                local.setdefault(function, []).append(call)
-            elif (other := self.facts.project_function(call)) is not None:
-                found[call] = other
-        fresh: list[cst.Call] = list(found)
-        while fresh:  # callers of callers, until nothing is new
-            function = self.facts.function_of(fresh.pop())
-            for call in local.pop(function, ()) if function is not None else ():
-                found[call] = function if function is not None else ""
-                fresh.append(call)
-        return found
 
     def _mark(self, call: cst.Call) -> None:
         self._marked.add(call)
@@ -115,22 +96,6 @@ class Projector:
         """The collectives that the first rank makes in a function: what its callers are told, whoever they are."""
         return self.project(function, _first({}))
 
-    def origin(self, call: cst.Call, label: str) -> cst.Call | CallPlace | None:
-        """Where a collective is made that a call makes, however many functions deep, in this file or another."""
-        seen: set[cst.FunctionDef] = set()
-        pending = [call]
-        while pending:
-            here = pending.pop()
-            made = self.operations.get(here)
-            if made == label:
-                return here
-            if isinstance(made, FunctionSummary) and label in made.collectives:
-                return made.calls[made.collectives.index(label)]
-            if isinstance(made, cst.FunctionDef) and made not in seen:
-                seen.add(made)
-                pending += [node for node in walk_scope(made) if isinstance(node, cst.Call) and node in self.operations]
-        return None
-
     def same(self, first: Sequence, second: Sequence) -> bool:
         """Whether two sequences of one region are equal, whatever the tests say that are the same on every rank."""
         return self._make.same(first, second)
@@ -145,6 +110,14 @@ class Projector:
         if any(isinstance(node, cst.Call | cst.Subscript) for node in walk(test)):
             return False
         return all(self._bound[region][name] <= 1 for name in names_in(test))
+
+    def label(self, call: cst.Call) -> str:
+        """What a call does first: itself, or the function that it reaches."""
+        events = (node for node in visit(self._events(call)) if node.kind == "event")
+        return next((event.label for event in events), "")
+
+    def _events(self, call: cst.Call) -> Sequence:
+        return _Projection(self, self._make, self.facts.module, {})._call(call, self._make.end)
 
     def is_marked(self, node: cst.CSTNode) -> bool:
         """Whether a collective is somewhere in ``node``."""
@@ -226,7 +199,9 @@ class _Projection:
             stable = self._all.is_stable(test, self._region)
             chosen = self._make.either(outcome.text, then, orelse, stable=stable)
         else:
-            chosen = then if outcome else orelse
+            chosen, other = (then, orelse) if outcome else (orelse, then)
+            if self._all.tests.forgives_exit and chosen.number == self._make.abort.number:
+                chosen = other
         return self._expression(test, chosen)
 
     def _if(self, node: cst.If, after: Sequence) -> Sequence:

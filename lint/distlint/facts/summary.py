@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.divergence import find_origin
 from distlint.facts.project import CallPlace, FunctionSummary
+from distlint.facts.projection import Projector
 from distlint.facts.sequences import visit
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ _MOST = 8  # collectives: enough to compare, and functions that call each other 
 
 def summarise_functions(facts: ModuleFacts) -> Iterator[FunctionSummary]:
     """The functions and methods of a module that make a collective."""
-    projector = facts.projector
+    projector = Projector(facts)
     numbers = {call: number for number, call in enumerate(facts.nodes(cst.Call))} if projector.operations else {}
     for function in projector.regions():
         if not isinstance(function, cst.FunctionDef) or facts.function_of(function) is not None:
@@ -27,7 +29,7 @@ def summarise_functions(facts: ModuleFacts) -> Iterator[FunctionSummary]:
         for event in visit(projector.project_first(function)):
             if event.kind != "event" or len(found) == _MOST:
                 continue
-            origin = projector.origin(event.node, event.label) if isinstance(event.node, cst.Call) else None
+            origin = find_origin(projector, event.node, event.label) if isinstance(event.node, cst.Call) else None
             if isinstance(origin, cst.Call):
                 origin = CallPlace(facts.path, numbers[origin], facts.code(origin))
             if origin is not None:

@@ -4,12 +4,24 @@ from distlint.model import Rule
 from distlint.rules.dl001 import HardCodedDevice
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
+from distlint.rules.dl102 import LogUnderRankGuard
+from distlint.rules.dl103 import CollectiveUnderDataGuard
+from distlint.rules.dl104 import CollectiveInLocalLoop
+from distlint.rules.dl105 import CollectiveInUnorderedLoop
+from distlint.rules.dl106 import CollectiveInExcept
+from distlint.rules.dl107 import LogKeysDiffer
 from distlint.rules.dl201 import SyncDistNonAverageable
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
     Unpicklable,
     CollectiveUnderRankGuard,
+    LogUnderRankGuard,
+    CollectiveUnderDataGuard,
+    CollectiveInLocalLoop,
+    CollectiveInUnorderedLoop,
+    CollectiveInExcept,
+    LogKeysDiffer,
     SyncDistNonAverageable,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
