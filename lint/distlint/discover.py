@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+PYTHON = (".py", ".ipynb")
 SKIPPED_FOLDERS = frozenset(
     {
         "__pycache__",
@@ -19,7 +20,7 @@ SKIPPED_FOLDERS = frozenset(
 
 
 def discover(paths: Iterable[Path]) -> Iterator[Path]:
-    """Python files below folders, in order of names, and every file that is named, whatever it is called.
+    """Python files and notebooks below folders, in order of names, and every file that is named, whatever it is called.
 
     Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over, unless they
     are named.
@@ -41,5 +42,5 @@ def _below(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not (name.startswith(".") or name in SKIPPED_FOLDERS))
         for name in sorted(files):
-            if name.endswith(".py"):
+            if name.endswith(PYTHON):
                 yield Path(root) / name

@@ -32,23 +32,31 @@ class TraceStep:
         line: from 1.
         label: what the place is to the finding, in a word or two.
         text: what is to be seen there.
+        cell: number of the cell of a notebook that the line counts in.
     """
 
     path: str
     line: int
     label: str
     text: str
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, or the cell of a notebook."""
+        return place(self.path, self.cell)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace a region of the file by ``text``."""
+    """Replace a region of the file, or of a cell of a notebook, by ``text``."""
 
     line: int
     column: int
     end_line: int
     end_column: int
     text: str
+    cell: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ class Finding:
         fix: how to repair it, if that is known.
         trace: further places, in the order of reading.
         statement: first and last line of the statement, where a suppression comment may stand.
+        cell: number of the cell of a notebook that lines count in, from 1, cells of text counted.
     """
 
     code: str
@@ -90,6 +99,17 @@ class Finding:
     fix: Fix | None = None
     trace: tuple[TraceStep, ...] = ()
     statement: tuple[int, int] = field(default=(0, 0), compare=False)
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, or the cell of a notebook."""
+        return place(self.path, self.cell)
+
+
+def place(path: str, cell: int | None) -> str:
+    """What to call a file, or a cell of a notebook."""
+    return path if cell is None else f"{path}:cell {cell}"
 
 
 @dataclass(frozen=True)

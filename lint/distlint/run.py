@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Protocol, TypeVar
 
-from distlint.engine import Examined, examine
-from distlint.facts.project import Project, Settings
-from distlint.link import Linker
+from distlint.document import fix_document, lines_of
+from distlint.facts.project import NO_PROJECT, Project, Settings
+from distlint.fix import Fixed, is_applicable
 from distlint.model import Finding, Rule
-from distlint.modules import module_key
-from distlint.rules import RULES
-from distlint.scan import Scanned, scan_file, scan_files, scan_source
+from distlint.passes import check_in_passes
+from distlint.workers import workers
 
-NO_SETTINGS = Settings()
-_MOST_ROUNDS = 12  # helpers of helpers of helpers, each in another file
 _WORTH_A_PROCESS = 64  # files: below, starting one costs more than it saves
-_GivenT = TypeVar("_GivenT")
-_GotT = TypeVar("_GotT")
-
-
-class _DoAll(Protocol):
-    """``map``, wherever the work is done."""
-
-    def __call__(self, function: Callable[[_GivenT], _GotT], given: Sequence[_GivenT], /) -> Iterable[_GotT]: ...
+NO_SETTINGS = Settings()
 
 
 @dataclass
@@ -39,44 +24,61 @@ class Checked:
 
     Attributes:
         findings: by file in the order of the files, then by line.
-        sources: the lines of the files with findings.
-        files: how many files were checked.
+        sources: the lines of the files with findings, by the place that findings name.
+        paths: of the files that were checked.
+        projects: what each of them knows of the others, by path.
     """
 
     findings: list[Finding] = field(default_factory=list)
     sources: dict[str, list[str]] = field(default_factory=dict)
-    files: int = 0
+    paths: list[str] = field(default_factory=list)
+    projects: Mapping[str, Project] = field(default_factory=dict)
+
+    @property
+    def files(self) -> int:
+        """How many files were checked."""
+        return len(self.paths)
+
+    def replace(self, path: str, findings: list[Finding], source: bytes) -> None:
+        """What a file is after a fix."""
+        order = dict.fromkeys(found.path for found in self.findings)
+        left = {each: [found for found in self.findings if found.path == each] for each in order} | {path: findings}
+        self.findings = [found for each in left.values() for found in each]
+        self.sources |= lines_of(source, path)
 
     def add(self, path: str, findings: list[Finding], source: bytes) -> None:
         """Count a file and keep its lines if there is something to show."""
-        self.files += 1
+        self.paths.append(path)
         self.findings.extend(findings)
         if findings:
-            self.sources[path] = source.decode("utf-8", "replace").splitlines()
+            self.sources |= lines_of(source, path)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One file to look into.
+def fix_findings(
+    checked: Checked, read: Callable[[str], bytes], rules: Sequence[Rule], *, unsafe: bool
+) -> Iterator[tuple[str, bytes, Fixed]]:
+    """Every file with something to fix: its path, what it was and what it would be.
 
-    Attributes:
-        path: as findings name it.
-        project: what it knows of the others.
-        rules: codes of the rules to apply.
-        source: its bytes, where they are not those of the file.
+    Args:
+        checked: a run over the files.
+        read: the bytes of a file.
+        rules: the rules that were applied.
+        unsafe: also apply fixes that may change what right code does.
     """
-
-    path: str
-    project: Project
-    rules: tuple[str, ...]
-    source: bytes | None = None
+    for path in dict.fromkeys(found.path for found in checked.findings if is_applicable(found, unsafe=unsafe)):
+        source = read(path)
+        yield (
+            path,
+            source,
+            fix_document(source, path, rules, unsafe=unsafe, project=checked.projects.get(path, NO_PROJECT)),
+        )
 
 
 def check_stdin(source: bytes, name: str, rules: Sequence[Rule], *, settings: Settings = NO_SETTINGS) -> Checked:
     """Check one source that is not, or not yet, what the file of that name holds."""
-    checked = Checked()
-    examined = _examine_all([name], rules, settings, _here, {name: source})
-    checked.add(name, examined[name].findings, source)
+    found = check_in_passes([name], rules, settings, sources={name: source})
+    checked = Checked(projects=found.projects)
+    checked.add(name, found.findings[name], source)
     return checked
 
 
@@ -92,73 +94,10 @@ def check_files(
         settings: what the user has declared.
     """
     jobs = jobs or max(1, min(os.cpu_count() or 1, len(files) // _WORTH_A_PROCESS))
-    checked = Checked()
     paths = [str(path) for path in files]
-    with _workers(jobs) as do_all:
-        examined = _examine_all(paths, rules, settings, do_all, {})
+    with workers(jobs) as do_all:
+        found = check_in_passes(paths, rules, settings, do_all)
+    checked = Checked(projects=found.projects)
     for path in paths:
-        findings = examined[path].findings
-        checked.add(path, findings, Path(path).read_bytes() if findings else b"")
+        checked.add(path, found.findings[path], Path(path).read_bytes() if found.findings[path] else b"")
     return checked
-
-
-def _examine_all(
-    paths: Sequence[str],
-    rules: Sequence[Rule],
-    settings: Settings,
-    do_all: _DoAll,
-    sources: Mapping[str, bytes],
-) -> dict[str, Examined]:
-    """Two passes: names of all files and what they import, then trees; some trees again for helpers in other files."""
-    scan = scan_files(paths, lambda some: do_all(partial(_scan, sources), some))
-    linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs)
-    codes, wanted = tuple(rule.code for rule in rules), set(paths)
-    views: dict[str, Project] = {}
-    found: dict[str, Examined] = {}
-    stale = list(scan.paths)
-    for _ in range(_MOST_ROUNDS):
-        views.update((key, linker.view(key)) for key in stale)
-        tasks = [
-            _Task(path, views[key], codes if path in wanted else (), sources.get(path))
-            for key, path in ((key, scan.paths[key]) for key in stale)
-        ]
-        for key, examined in zip(stale, do_all(_examine, tasks), strict=True):
-            found[key] = examined
-            linker.set_functions(key, examined.functions)
-        stale = [key for key in linker.affected() if linker.view(key) != views[key]]
-        if not stale:
-            break
-    return {path: found[module_key(path)] for path in paths}
-
-
-def _scan(sources: Mapping[str, bytes], path: str) -> Scanned:
-    return scan_source(sources[path]) if path in sources else scan_file(path)
-
-
-def _examine(task: _Task) -> Examined:
-    rules = [RULES[code] for code in task.rules]
-    try:
-        source = Path(task.path).read_bytes() if task.source is None else task.source
-        return examine(source, task.path, rules, project=task.project)
-    except Exception as error:
-        raise RuntimeError(f"while checking {task.path}") from error
-
-
-def _here(function: Callable[[_GivenT], _GotT], given: Sequence[_GivenT]) -> Iterable[_GotT]:
-    return map(function, given)
-
-
-@contextmanager
-def _workers(jobs: int) -> Iterator[_DoAll]:
-    """A ``map`` over processes, or over nothing but this one."""
-    if jobs == 1:
-        yield _here
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-
-        def do_all(function: Callable[[_GivenT], _GotT], given: Sequence[_GivenT]) -> Iterable[_GotT]:
-            if len(given) <= jobs:
-                return map(function, given)
-            return pool.map(function, given, chunksize=max(1, min(16, len(given) // (4 * jobs))))
-
-        yield do_all

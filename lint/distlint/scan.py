@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distlint.engine import decode
+from distlint.document import python_of
 from distlint.facts.outline import Outline, read_outline
 from distlint.modules import find_module, module_key
+from distlint.text import Text
 
 _OPT_OUT = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?[=:]\s*(?:False|false)\b"
@@ -34,18 +35,19 @@ class Scanned:
 def scan_file(path: str) -> Scanned:
     """Look at one file; what cannot be read or parsed is reported when it is checked."""
     try:
-        return scan_source(Path(path).read_bytes())
+        return scan_source(Path(path).read_bytes(), path)
     except OSError:
         return Scanned()
 
 
-def scan_source(source: bytes) -> Scanned:
-    """Look at one source."""
+def scan_source(source: bytes, path: str) -> Scanned:
+    """Look at what a file of that name holds."""
+    source = python_of(source, path)
     opt_outs = read_opt_outs(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(decode(source))
+            tree = ast.parse(Text.decode(source).text)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return Scanned(opt_outs=opt_outs)
     return Scanned(read_outline(tree), opt_outs)

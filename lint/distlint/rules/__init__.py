@@ -11,6 +11,7 @@ from distlint.rules.dl105 import CollectiveInUnorderedLoop
 from distlint.rules.dl106 import CollectiveInExcept
 from distlint.rules.dl107 import LogKeysDiffer
 from distlint.rules.dl201 import SyncDistNonAverageable
+from distlint.rules.dl900 import UnusedIgnore
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
@@ -23,5 +24,6 @@ _RULES: tuple[type[Rule], ...] = (
     CollectiveInExcept,
     LogKeysDiffer,
     SyncDistNonAverageable,
+    UnusedIgnore,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
