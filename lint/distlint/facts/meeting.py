@@ -10,7 +10,16 @@ import libcst as cst
 
 from distlint.facts import tensor_names as names
 from distlint.facts.flow import reaching
-from distlint.facts.placement import Place, is_receiver, moves, only_adds_dimensions, operands, place, together
+from distlint.facts.placement import (
+    Place,
+    is_called_attribute,
+    is_receiver,
+    moves,
+    only_adds_dimensions,
+    operands,
+    place,
+    together,
+)
 from distlint.facts.tree import tail, walk_scope
 
 if TYPE_CHECKING:
@@ -96,6 +105,9 @@ def _in_call(facts: ModuleFacts, node: cst.BaseExpression, arg: cst.Arg, depth: 
         return None
     if _is_layer(facts, call.func):
         return Meeting(call, call.func)
+    if is_called_attribute(facts, call.func):
+        others = (value for value in operands(call) if value is not node)
+        return next((Meeting(call, each) for each in others if place(facts, each) is Place.DEVICE), None)
     if last in names.MEETS and not is_receiver(facts, call.func.value):
         return _with(facts, call, [call.func.value], depth) if not full.startswith("torch.") else None
     return None

@@ -12,7 +12,7 @@ from distlint.facts.classes import STEP_HOOKS, ClassFacts
 from distlint.facts.factories import Place, made
 from distlint.facts.flow import Definition, reaching
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import argument, keyword, positional, tail, text_of, walk
+from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -113,9 +113,9 @@ def _is_scalar_name(name: str) -> bool:
 
 def _is_used_as_tensor(function: cst.FunctionDef, param: cst.Param) -> bool:
     for node in walk(function.body):
-        if isinstance(node, cst.Attribute) and node.attr.value in _TENSOR_EVIDENCE:
-            if isinstance(node.value, cst.Name) and node.value.value == param.name.value:
-                return True
+        is_evidence = isinstance(node, cst.Attribute) and node.attr.value in _TENSOR_EVIDENCE
+        if is_evidence and is_name(node.value, param.name.value):
+            return True
     return False
 
 
@@ -188,6 +188,9 @@ def _of_call(facts: ModuleFacts, node: cst.Call, depth: int) -> Place:
         return Place.DEVICE if is_receiver(facts, node.func) else Place.UNKNOWN
     if is_submodule(facts, node.func):
         return Place.DEVICE
+    if is_called_attribute(facts, node.func):
+        given = {place(facts, value, depth) for value in operands(node)}
+        return Place.DEVICE if Place.DEVICE in given else Place.UNKNOWN
     return _of_method(facts, node, node.func, depth)
 
 
@@ -250,6 +253,14 @@ def is_receiver(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
     method = facts.method_of(node)
     params = method.params.params if method is not None else ()
     return isinstance(node, cst.Name) and bool(params) and node.value == params[0].name.value
+
+
+def is_called_attribute(facts: ModuleFacts, func: cst.Attribute) -> bool:
+    """``self.encoder`` in a module, where it is no method of it: most likely a module that it was given."""
+    name, owner = facts.self_attribute(func), facts.owner(func)
+    if name is None or owner is None or "module" not in owner.kinds or owner.method(name) is not None:
+        return False
+    return all(isinstance(value, cst.Call | cst.Name) for value in owner.values(name)) and bool(owner.values(name))
 
 
 def is_submodule(facts: ModuleFacts, func: cst.Attribute) -> bool:

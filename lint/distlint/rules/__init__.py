@@ -4,6 +4,7 @@ from distlint.model import Rule
 from distlint.rules.dl001 import HardCodedDevice
 from distlint.rules.dl002 import TensorWithoutDevice
 from distlint.rules.dl003 import TensorAttributeNotBuffer
+from distlint.rules.dl004 import ManualDistributedSampler
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
 from distlint.rules.dl201 import SyncDistNonAverageable
@@ -12,6 +13,7 @@ _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
     TensorWithoutDevice,
     TensorAttributeNotBuffer,
+    ManualDistributedSampler,
     Unpicklable,
     CollectiveUnderRankGuard,
     SyncDistNonAverageable,
