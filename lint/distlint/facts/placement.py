@@ -17,7 +17,7 @@ from distlint.facts.tree import argument, is_name, keyword, positional, tail, te
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
-_DEEPEST = 8
+_DEEPEST = 20
 _NUMBERS = (cst.BaseNumber, cst.BaseString, cst.SimpleString, cst.FormattedString)
 _TORCH_TENSOR_VIEWS = frozenset({"T", "mT", "H", "data", "real", "imag", "grad"})
 _PLAIN_ATTRIBUTES = frozenset({"shape", "device", "dtype", "ndim", "is_cuda", "requires_grad"})
@@ -35,6 +35,13 @@ def place(facts: ModuleFacts, node: cst.BaseExpression | None, depth: int = 0) -
     """Where the value of an expression lives."""
     if node is None or depth > _DEEPEST:
         return Place.UNKNOWN
+    found = facts.places.get(node)
+    if found is None:
+        found = facts.places[node] = _place(facts, node, depth)
+    return found
+
+
+def _place(facts: ModuleFacts, node: cst.BaseExpression, depth: int) -> Place:
     if isinstance(node, _NUMBERS):
         return Place.PLAIN
     if isinstance(node, cst.Name):
