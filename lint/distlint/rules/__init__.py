@@ -8,6 +8,7 @@ from distlint.rules.dl004 import ManualDistributedSampler
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
 from distlint.rules.dl201 import SyncDistNonAverageable
+from distlint.rules.dl301 import StepOutputsNeverCleared
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
@@ -17,5 +18,6 @@ _RULES: tuple[type[Rule], ...] = (
     Unpicklable,
     CollectiveUnderRankGuard,
     SyncDistNonAverageable,
+    StepOutputsNeverCleared,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
