@@ -9,6 +9,8 @@ from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
 from distlint.rules.dl201 import SyncDistNonAverageable
 from distlint.rules.dl301 import StepOutputsNeverCleared
+from distlint.rules.dl302 import SyncDistEveryStep
+from distlint.rules.dl303 import GatherWholeDataset
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
@@ -19,5 +21,7 @@ _RULES: tuple[type[Rule], ...] = (
     CollectiveUnderRankGuard,
     SyncDistNonAverageable,
     StepOutputsNeverCleared,
+    SyncDistEveryStep,
+    GatherWholeDataset,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
