@@ -9,6 +9,7 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.factories import Place
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
@@ -43,6 +44,7 @@ class ModuleFacts:
         self.path = path
         self.project = project
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.places: dict[cst.CSTNode, Place] = {}
         self._scopes: dict[cst.CSTNode, Scope] = {}
         self._index: dict[type[cst.CSTNode], list[cst.CSTNode]] = {kind: [] for kind in _INDEXED}
         self._walk()

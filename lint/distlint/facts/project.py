@@ -119,11 +119,14 @@ class Project:
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""
-        return self.classes.get(self.names.get(text or "", ""))
+        return self.classes.get(self._full(text))
 
     def find_function(self, text: str | None) -> FunctionSummary | None:
         """The function with a collective that an import stands for."""
-        return self.functions.get(self.names.get(text or "", ""))
+        return self.functions.get(self._full(text))
+
+    def _full(self, text: str | None) -> str:
+        return "" if text is None else self.names.get(text, text)
 
     def find_method(self, name: str, method: str) -> FunctionSummary | None:
         """A method with a collective, of the class of this full name or inherited by it."""
@@ -133,9 +136,9 @@ class Project:
         return None
 
     def ancestors(self, name: str) -> Iterator[ClassSummary]:
-        """The class and its bases, each once, as far as the project knows them."""
+        """The class of a full name, or that an import stands for, and its bases, as far as the project knows them."""
         seen: set[str] = set()
-        left = [name]
+        left = [self._full(name)]
         while left:
             current = left.pop(0)
             found = self.classes.get(current)
