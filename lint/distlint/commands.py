@@ -20,6 +20,7 @@ from distlint.discover import discover
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
 from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
+from distlint.facts.project import NO_PROJECT
 from distlint.fix import is_applicable, write_atomically
 from distlint.model import Finding, Rule
 from distlint.reporters import REPORTERS, report_text
@@ -160,7 +161,8 @@ class Check:
         for path in dict.fromkeys(found.path for found in checked.findings):
             before = self._read(path)
             known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
-            done = ignore_document(before, path, self._rules, known)
+            project = checked.projects.get(path, NO_PROJECT)
+            done = ignore_document(before, path, self._rules, known, project=project)
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)

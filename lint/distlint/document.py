@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from distlint.engine import check_source, syntax_error
+from distlint.engine import Examined, check_source, examine, syntax_error
 from distlint.facts.project import NO_PROJECT, Project
 from distlint.fix import Check, Fixed, fix_source, ignore_source
 from distlint.model import Finding, Rule
@@ -18,13 +18,28 @@ NOTEBOOK = ".ipynb"
 
 def check_document(source: bytes, path: str, rules: Sequence[Rule], *, project: Project = NO_PROJECT) -> list[Finding]:
     """All findings in a file, in the order of its lines or cells."""
+    return examine_document(source, path, rules, project=project, summarise=False).findings
+
+
+def examine_document(
+    source: bytes, path: str, rules: Sequence[Rule], *, project: Project = NO_PROJECT, summarise: bool = True
+) -> Examined:
+    """All findings in a file, and what its functions are to others; nobody imports a notebook."""
     if not path.endswith(NOTEBOOK):
-        return check_source(source, path, rules, project=project)
+        return examine(source, path, rules, project=project, summarise=summarise)
     try:
         notebook = Notebook(source)
     except NotebookError as error:
-        return [syntax_error(path, error.line, error.column, str(error))]
-    return _in_cells(notebook, path, check_source(notebook.python, path, rules, project=project))
+        return Examined([syntax_error(path, error.line, error.column, str(error))])
+    return Examined(_in_cells(notebook, path, check_source(notebook.python, path, rules, project=project)))
+
+
+def python_of(source: bytes, path: str) -> bytes:
+    """The Python in a file."""
+    try:
+        return Notebook(source).python if path.endswith(NOTEBOOK) else source
+    except NotebookError:  # it becomes a finding when the file is checked
+        return b""
 
 
 def fix_document(

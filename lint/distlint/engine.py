@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, PositionProvider
 
 from distlint.edits import Editor
 from distlint.facts import ModuleFacts
-from distlint.facts.project import NO_PROJECT, Project
+from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
+from distlint.facts.summary import summarise_functions
 from distlint.model import Finding, Hit, Rule, TraceStep
-from distlint.prefilter import can_matter
+from distlint.prefilter import can_matter, may_define_collective, with_evidence
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
 from distlint.text import Text
@@ -33,21 +37,65 @@ def check_source(
         prefilter: skip rules whose tokens do not occur; findings are the same without.
         project: what is known of other files, and of the user's own code.
     """
+    return examine(source, path, rules, prefilter=prefilter, project=project, summarise=False).findings
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What one file has to say.
+
+    Attributes:
+        findings: in the order of lines.
+        functions: its functions with collectives, for the files that import it.
+    """
+
+    findings: list[Finding]
+    functions: tuple[FunctionSummary, ...] = ()
+
+
+def examine(
+    source: bytes,
+    path: str,
+    rules: Iterable[Rule],
+    *,
+    prefilter: bool = True,
+    project: Project = NO_PROJECT,
+    summarise: bool = True,
+) -> Examined:
+    """Findings in one file, and what its functions are to others; for the arguments see ``check_source``."""
     applied = list(rules)
-    rules = [rule for rule in applied if not prefilter or can_matter(rule, source)]
+    evident = with_evidence(source, project)
+    rules = [rule for rule in applied if not prefilter or can_matter(rule, evident)]
+    summarise = summarise and may_define_collective(evident)
     try:
         text = Text.decode(source)
-        if not rules and python_error(text.text) is None:
-            return []
+        if not rules and not summarise and python_error(text.text) is None:
+            return Examined([])
         module = cst.parse_module(text.text)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return [_unreadable(path, error)]
+        return Examined([_unreadable(path, error)])
     except cst.ParserSyntaxError as error:
-        return [_unparsable(path, text.text, error)]
+        return Examined([_unparsable(path, text.text, error)])
     facts = ModuleFacts(module, path, project)
     hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
+    functions = tuple(summarise_functions(facts)) if summarise else ()
     findings = _locate(facts, text, hits) if hits else []
-    return sorted(_heed_comments(text, path, findings, applied), key=_place)
+    return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
+
+
+class _Positions(PositionProvider):
+    """Where nodes are; found out when the first is asked for. Without a MetadataWrapper, which walks all once more."""
+
+    def __init__(self, module: cst.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def __getitem__(self, node: cst.CSTNode) -> CodeRange:
+        if not self._computed:
+            self._gen_impl(self._module)
+        found = self._computed[node]
+        assert isinstance(found, CodeRange)
+        return found
 
 
 def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequence[Rule]) -> list[Finding]:
@@ -102,19 +150,18 @@ def syntax_error(path: str, line: int, column: int, message: str) -> Finding:
 
 
 def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
-    wrapper = MetadataWrapper(facts.module, unsafe_skip_copy=True)
-    positions = wrapper.resolve(PositionProvider)
+    position = _Positions(facts.module).__getitem__
 
-    def position(node: cst.CSTNode) -> CodeRange:
-        found = positions[node]
-        assert isinstance(found, CodeRange)
-        return found
+    def step(place: cst.CSTNode | CallPlace, label: str, text: str) -> TraceStep:
+        if isinstance(place, CallPlace):
+            return TraceStep(place.path, _line_of(place), label, text)
+        return TraceStep(facts.path, position(place).start.line, label, text)
 
     editor = Editor(facts, position, text)
     findings = []
     for rule, hit in hits:
         here = position(hit.node)
-        trace = tuple(TraceStep(facts.path, position(node).start.line, label, text) for node, label, text in hit.trace)
+        trace = tuple(step(*each) for each in hit.trace)
         findings.append(
             Finding(
                 code=rule.code,
@@ -132,6 +179,19 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
             )
         )
     return findings
+
+
+def _line_of(place: CallPlace) -> int:
+    """The line of a call in another file."""
+    path = Path(place.path)
+    return _lines_of_calls(place.path, path.stat().st_mtime_ns)[place.number]
+
+
+@lru_cache(maxsize=64)
+def _lines_of_calls(path: str, _modified: int) -> list[int]:
+    module = cst.parse_module(Text.decode(Path(path).read_bytes()).text)
+    positions = _Positions(module)
+    return [positions[call].start.line for call in ModuleFacts(module).nodes(cst.Call)]
 
 
 def _statement_lines(
