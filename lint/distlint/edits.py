@@ -63,7 +63,7 @@ class Editor:
         first = here.start.line
         if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
             first = self._position(statement.decorators[0]).start.line
-        added = [indentation + line if line else "" for line in change.text.split("\n")]
+        added = (indentation + change.text).split("\n")  # further lines may be inside a string: they stay as they are
         newline = self._text.newline
         if change.where == "before":
             is_elif = isinstance(self._facts.parents.get(statement), cst.If)

@@ -39,7 +39,7 @@ def test_findings_exit_1(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out.startswith(f"{bad}:6:22 DL101 [collective-under-rank-guard] only rank 0 reaches this all_gather")
     assert f"guard at {bad}:5: if self.trainer.is_global_zero" in out
-    assert err == "1 finding in 1 file\n"
+    assert err.startswith("1 finding in 1 file")
 
 
 def test_clean_exits_0(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def test_ignored_syntax_error(tmp_path: Path) -> None:
 
 def test_statistics(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--statistics", str(bad)]) == 1
-    assert capsys.readouterr().out.split() == ["1", "DL101", "collective-under-rank-guard"]
+    assert capsys.readouterr().out.split()[:3] == ["1", "DL101", "collective-under-rank-guard"]
 
 
 @pytest.mark.parametrize(("options", "name"), [([], "-"), (["--stdin-filename", "src/m.py"], "src/m.py")])
@@ -175,7 +175,7 @@ def test_rules_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert [item["code"] for item in shown] == list(RULES)
     assert set(shown[0]) == {"code", "name", "group", "severity", "pedantic", "fix", "summary"}
     fixes = {item["code"]: item["fix"] for item in shown}
-    assert (fixes["DL900"], fixes["DL101"] in ("no", "safe")) == ("safe", True)
+    assert (fixes["DL900"], fixes["DL201"]) == ("safe", "no")
 
 
 def test_explain_many(capsys: pytest.CaptureFixture[str]) -> None:
