@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from distlint.document import examine_document
-from distlint.engine import Examined
+from distlint.engine import Examined, unreadable
 from distlint.facts.project import Project, Settings
 from distlint.link import Linker
 from distlint.model import Finding, Rule
@@ -99,6 +99,9 @@ def _examine(task: _Task) -> Examined:
     rules = [RULES[code] for code in task.rules]
     try:
         source = Path(task.path).read_bytes() if task.source is None else task.source
+    except OSError as error:
+        return Examined([unreadable(task.path, error)])
+    try:
         return examine_document(source, task.path, rules, project=task.project)
     except Exception as error:
         raise RuntimeError(f"while checking {task.path}") from error

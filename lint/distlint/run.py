@@ -99,5 +99,13 @@ def check_files(
         found = check_in_passes(paths, rules, settings, do_all)
     checked = Checked(projects=found.projects)
     for path in paths:
-        checked.add(path, found.findings[path], Path(path).read_bytes() if found.findings[path] else b"")
+        checked.add(path, found.findings[path], _read(path) if found.findings[path] else b"")
     return checked
+
+
+def _read(path: str) -> bytes:
+    """What there is to show of a file; that it cannot be read is a finding."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
