@@ -96,6 +96,8 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--exclude", action="append", default=[], metavar="PATTERNS", help="not these paths")
     group.add_argument("--extend-exclude", action="append", default=[], metavar="PATTERNS", help="nor these")
     group.add_argument("--force-exclude", action="store_true", help="not even where they are named, as hooks do")
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write what is known of files")
+    group.add_argument("--cache-dir", metavar="FOLDER", help="where that is; default: .distlint_cache, beside the file")
     group.add_argument("--show-settings", action="store_true", help="print the settings in effect and stop")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from distlint.baseline import Baseline, BaselineError
+from distlint.cache import FOLDER, VARIABLE, Cache
 from distlint.config import common_folder, load_config, show_config
 from distlint.discover import discover
 from distlint.document import ignore_document
@@ -100,7 +101,21 @@ class Check:
             files = list(discover(map(Path, self._args.paths), self._config, force=self._args.force_exclude))
         except FileNotFoundError as error:
             raise UsageError(f"no such file or folder: {error}") from None
-        return check_files(files, self._rules, jobs=self._args.jobs, settings=self._config.settings)
+        cache = self._cache()
+        checked = check_files(files, self._rules, jobs=self._args.jobs, settings=self._config.settings, cache=cache)
+        try:
+            if cache is not None:
+                cache.save()
+        except OSError as error:
+            self._said.append(f"warning: the next run will not be quicker, the cache cannot be written: {error}\n")
+        return checked
+
+    def _cache(self) -> Cache | None:
+        if self._args.no_cache:
+            return None
+        named = self._args.cache_dir or os.environ.get(VARIABLE)
+        folder = Path(named) if named else self._config.root / FOLDER
+        return Cache(folder, [rule.code for rule in self._rules], self._config.settings)
 
     def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
         return [found for found in findings if self._config.reports(found.code, found.path)]

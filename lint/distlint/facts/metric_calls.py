@@ -102,8 +102,8 @@ def library_metric(facts: ModuleFacts, node: cst.Call) -> Verdict | None:
         return None
     declared = declares(settings.non_averageable, full)
     if declared is not None:
-        reason = settings.non_averageable[declared] or "the project's configuration says so"
-        return Verdict(name.rpartition(".")[2], reason, node)
+        said = settings.non_averageable[declared] or "the project's configuration says so"
+        return Verdict(name.rpartition(".")[2], said, node)
     reason = averageable.reason_against(name) or _reason_by_options(name, options)
     if reason is None or _is_averaged(name, options) or _is_per_example(facts, node):
         return None
