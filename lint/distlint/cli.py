@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from distlint import __version__
-from distlint.commands import ERROR, UsageError, check, explain_rules, serve, show_rules
-from distlint.reporters import REPORTERS
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,6 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns: 0 clean, 1 findings, 2 error.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if list(argv) == ["--version"]:  # without importing what reads Python
+        sys.stdout.write(f"distlint {__version__}\n")
+        return 0
+    from distlint.commands import ERROR, UsageError
+    from distlint.config import ConfigError
+
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
@@ -25,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; Python would complain once more while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
-    except (UsageError, OSError) as error:
+    except (UsageError, ConfigError, OSError) as error:
         sys.stderr.write(f"distlint: {error}\n")
         return ERROR
     except Exception:  # noqa: BLE001 - Python's own exit code, 1, would claim findings
@@ -34,10 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from distlint.commands import check, explain_rules, serve, show_rules
+
     parser = argparse.ArgumentParser(prog="distlint", description="Finds what hangs or falsifies distributed metrics.")
     parser.add_argument("--version", action="version", version=f"distlint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_check(commands.add_parser("check", help="check files, folders and notebooks"))
+    check_ = commands.add_parser("check", help="check files, folders and notebooks")
+    check_.set_defaults(run=check)
+    _add_check(check_)
     page = commands.add_parser("explain", help="print the pages of rules")
     page.add_argument("codes", nargs="*", metavar="CODE", help="such as DL101; all rules if there is none")
     page.add_argument("--markdown", action="store_true", help="as Markdown")
@@ -54,8 +68,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_check(check_: argparse.ArgumentParser) -> None:
     check_.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
-    check_.set_defaults(run=check)
     _add_selection(check_.add_argument_group("what to report"))
+    _add_configuration(check_.add_argument_group("configuration"))
     _add_output(check_.add_argument_group("how to report"))
     fixes = check_.add_argument_group("fixes")
     fixes.add_argument("--fix", action="store_true", help="apply fixes that cannot change what right code does")
@@ -68,12 +82,28 @@ def _add_check(check_: argparse.ArgumentParser) -> None:
 
 def _add_selection(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--select", action="append", default=[], metavar="CODES", help="only these: DL101,DL2")
+    group.add_argument("--extend-select", action="append", default=[], metavar="CODES", help="these, too")
     group.add_argument("--ignore", action="append", default=[], metavar="CODES", help="all but these")
+    group.add_argument("--pedantic", action="store_true", help="also rules that are often wrong")
     group.add_argument("--baseline", metavar="FILE", help="report only what is not known from this file")
     group.add_argument("--write-baseline", action="store_true", help="take all findings for known from now on")
 
 
+def _add_configuration(group: argparse._ArgumentGroup) -> None:
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--config", metavar="FILE", help="this pyproject.toml instead of the nearest")
+    which.add_argument("--isolated", action="store_true", help="no pyproject.toml at all")
+    group.add_argument("--exclude", action="append", default=[], metavar="PATTERNS", help="not these paths")
+    group.add_argument("--extend-exclude", action="append", default=[], metavar="PATTERNS", help="nor these")
+    group.add_argument("--force-exclude", action="store_true", help="not even where they are named, as hooks do")
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write what is known of files")
+    group.add_argument("--cache-dir", metavar="FOLDER", help="where that is; default: .distlint_cache, beside the file")
+    group.add_argument("--show-settings", action="store_true", help="print the settings in effect and stop")
+
+
 def _add_output(group: argparse._ArgumentGroup) -> None:
+    from distlint.reporters import REPORTERS
+
     group.add_argument("--output-format", choices=sorted(REPORTERS), default="text")
     group.add_argument("--output-file", metavar="FILE", help="write the report there")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="for text on a terminal")

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from distlint.baseline import Baseline, BaselineError
+from distlint.cache import FOLDER, VARIABLE, Cache
+from distlint.config import common_folder, load_config, show_config
 from distlint.discover import discover
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
@@ -50,9 +52,10 @@ class Check:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
-        self._ignore = codes(args.ignore)
-        self._rules = select(codes(args.select), self._ignore)
         self._is_stdin = args.paths == [STDIN]
+        start = [args.stdin_filename] if self._is_stdin else args.paths
+        self._config = load_config(args, common_folder([Path(path) for path in start]), RULES)
+        self._rules = self._config.rules(RULES.values())
         self._stdin = b""
         # With fixes for standard input, standard output is the source.
         self._out: TextIO = sys.stderr if self._is_stdin and args.fix and not args.output_file else sys.stdout
@@ -74,8 +77,11 @@ class Check:
 
     def run(self) -> int:
         """Check, fix, compare with the baseline and report; the exit status."""
+        if self._args.show_settings:
+            sys.stdout.write(show_config(self._config, self._rules))
+            return CLEAN
         checked = self._check()
-        checked.findings = [found for found in checked.findings if is_wanted(found.code, (), self._ignore)]
+        checked.findings = self._reported(checked.findings)
         if self._args.fix or self._args.diff:
             changed = self._fix(checked)
             if self._args.diff:
@@ -89,12 +95,30 @@ class Check:
     def _check(self) -> Checked:
         if self._is_stdin:
             self._stdin = sys.stdin.buffer.read()
-            return check_stdin(self._stdin, self._args.stdin_filename, self._rules)
+            name = self._args.stdin_filename
+            return check_stdin(self._stdin, name, self._rules, settings=self._config.settings)
         try:
-            files = list(discover(map(Path, self._args.paths)))
+            files = list(discover(map(Path, self._args.paths), self._config, force=self._args.force_exclude))
         except FileNotFoundError as error:
             raise UsageError(f"no such file or folder: {error}") from None
-        return check_files(files, self._rules, jobs=self._args.jobs)
+        cache = self._cache()
+        checked = check_files(files, self._rules, jobs=self._args.jobs, settings=self._config.settings, cache=cache)
+        try:
+            if cache is not None:
+                cache.save()
+        except OSError as error:
+            self._said.append(f"warning: the next run will not be quicker, the cache cannot be written: {error}\n")
+        return checked
+
+    def _cache(self) -> Cache | None:
+        if self._args.no_cache:
+            return None
+        named = self._args.cache_dir or os.environ.get(VARIABLE)
+        folder = Path(named) if named else self._config.root / FOLDER
+        return Cache(folder, [rule.code for rule in self._rules], self._config.settings)
+
+    def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
+        return [found for found in findings if self._config.reports(found.code, found.path)]
 
     def _read(self, path: str) -> bytes:
         return self._stdin if self._is_stdin else Path(path).read_bytes()
@@ -120,9 +144,7 @@ class Check:
                 fixed = done.source
             else:
                 write_atomically(Path(path), done.source)
-            checked.replace(
-                path, [found for found in done.findings if is_wanted(found.code, (), self._ignore)], done.source
-            )
+            checked.replace(path, self._reported(done.findings), done.source)
         if self._is_stdin and self._args.fix and not self._args.diff:
             sys.stdout.buffer.write(fixed)
         would = "would be fixed" if self._args.diff else "fixed"
@@ -237,26 +259,6 @@ def is_coloured(wish: str, out: TextIO) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or out.isatty()
-
-
-def codes(given: Sequence[str]) -> tuple[str, ...]:
-    """Codes and prefixes of codes, such as DL1."""
-    found = tuple(code.strip().upper() for text in given for code in text.split(",") if code.strip())
-    known = [*RULES, SYNTAX_ERROR[0]]
-    for code in found:
-        if not any(each.startswith(code) for each in known):
-            raise UsageError(f"no rule has the code {code}; `distlint rules` lists them")
-    return found
-
-
-def is_wanted(code: str, chosen: tuple[str, ...], ignored: tuple[str, ...]) -> bool:
-    """Whether a code is among those chosen, all if none are, and not ignored."""
-    return (not chosen or code.startswith(chosen)) and not (ignored and code.startswith(ignored))
-
-
-def select(chosen: tuple[str, ...], ignored: tuple[str, ...]) -> list[Rule]:
-    """The rules to apply."""
-    return [rule for rule in RULES.values() if is_wanted(rule.code, chosen, ignored)]
 
 
 def explain_rules(args: argparse.Namespace) -> int:

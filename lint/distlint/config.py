@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -138,6 +139,41 @@ def read_config(path: Path, known: Iterable[str]) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return config
+
+
+def load_config(args: argparse.Namespace, start: Path, known: Collection[str]) -> Config:
+    """The configuration of a run: of the nearest or the given file, then of the command line.
+
+    Args:
+        args: of the command line.
+        start: the folder to look from.
+        known: the codes of all rules.
+    """
+    file = None
+    if args.config is not None:
+        file = Path(args.config)
+        if not file.is_file():
+            raise ConfigError(f"no such configuration file: {file}")
+    elif not args.isolated:
+        file = find_config(start)
+    config = Config() if file is None else read_config(file, known)
+    select, more, ignore = (
+        check_codes(_split(given), known) for given in (args.select, args.extend_select, args.ignore)
+    )
+    if select:  # what is asked for now counts more than what was written down
+        config = replace(config, select=select, extend_select=(), ignore=())
+    return replace(
+        config,
+        extend_select=config.extend_select + more,
+        ignore=config.ignore + ignore,
+        exclude=_split(args.exclude) or config.exclude,
+        extend_exclude=config.extend_exclude + _split(args.extend_exclude),
+        pedantic=config.pedantic or args.pedantic,
+    )
+
+
+def _split(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
 
 
 def check_codes(codes: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def examine(
             return Examined([])
         module = cst.parse_module(text.text)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return Examined([_unreadable(path, error)])
+        return Examined([unreadable(path, error)])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
     facts = ModuleFacts(module, path, project)
@@ -127,12 +127,13 @@ def python_error(text: str) -> SyntaxError | None:
     return None
 
 
-def _unreadable(path: str, error: Exception) -> Finding:
+def unreadable(path: str, error: Exception) -> Finding:
+    """The finding for a file that cannot be opened or decoded."""
     line = 1
     if isinstance(error, UnicodeDecodeError):
         line += error.object.count(b"\n", 0, error.start)
         return syntax_error(path, line, 1, f"cannot decode this line as {error.encoding}")
-    return syntax_error(path, line, 1, str(error))
+    return syntax_error(path, line, 1, error.strerror or str(error) if isinstance(error, OSError) else str(error))
 
 
 def _unparsable(path: str, text: str, error: cst.ParserSyntaxError) -> Finding:

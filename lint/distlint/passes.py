@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from distlint.cache import Cache
 from distlint.document import examine_document
-from distlint.engine import Examined
+from distlint.engine import Examined, unreadable
 from distlint.facts.project import Project, Settings
 from distlint.link import Linker
 from distlint.model import Finding, Rule
-from distlint.modules import module_key
+from distlint.modules import forget_files, module_key
 from distlint.rules import RULES
 from distlint.scan import Scanned, scan_file, scan_files, scan_source
 from distlint.workers import DoAll, here
@@ -56,6 +57,7 @@ def check_in_passes(
     settings: Settings,
     do_all: DoAll = here,
     sources: Mapping[str, bytes] | None = None,
+    cache: Cache | None = None,
 ) -> Found:
     """Check files together.
 
@@ -65,9 +67,11 @@ def check_in_passes(
         settings: what the user has declared.
         do_all: does the work, in whatever processes.
         sources: what files hold that are not, or not yet, what is on the disk, by path.
+        cache: what is known from runs before.
     """
     sources = sources or {}
-    scan = scan_files(paths, lambda some: do_all(partial(_scan, sources), some))
+    forget_files()
+    scan = scan_files(paths, lambda some: _scan_all(some, do_all, sources, cache))
     linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs)
     codes, wanted = tuple(rule.code for rule in rules), set(paths)
     views: dict[str, Project] = {}
@@ -79,7 +83,7 @@ def check_in_passes(
             _Task(path, views[key], codes if path in wanted else (), sources.get(path))
             for key, path in ((key, scan.paths[key]) for key in stale)
         ]
-        for key, examined in zip(stale, do_all(_examine, tasks), strict=True):
+        for key, examined in zip(stale, _examine_all(tasks, do_all, cache), strict=True):
             found[key] = examined
             linker.set_functions(key, examined.functions)
         stale = [key for key in linker.affected() if linker.view(key) != views[key]]
@@ -91,6 +95,30 @@ def check_in_passes(
     )
 
 
+def _scan_all(
+    paths: Sequence[str], do_all: DoAll, sources: Mapping[str, bytes], cache: Cache | None
+) -> Iterable[Scanned]:
+    known = {path: cache.scanned(path) for path in paths} if cache is not None else {}
+    missing = [path for path in paths if known.get(path) is None]
+    done = dict(zip(missing, do_all(partial(_scan, sources), missing), strict=True))
+    if cache is not None:
+        for path, scanned in done.items():
+            cache.keep_scanned(path, scanned)
+    return [done[path] if path in done else known[path] or Scanned() for path in paths]
+
+
+def _examine_all(tasks: Sequence[_Task], do_all: DoAll, cache: Cache | None) -> Iterable[Examined]:
+    if cache is None:
+        return do_all(_examine, tasks)
+    keys = [cache.key(task.project, is_wanted=bool(task.rules)) for task in tasks]
+    found = [cache.examined(task.path, key) for task, key in zip(tasks, keys, strict=True)]
+    missing = [number for number, examined in enumerate(found) if examined is None]
+    for number, examined in zip(missing, do_all(_examine, [tasks[number] for number in missing]), strict=True):
+        found[number] = examined
+        cache.keep_examined(tasks[number].path, keys[number], examined)
+    return [examined for examined in found if examined is not None]
+
+
 def _scan(sources: Mapping[str, bytes], path: str) -> Scanned:
     return scan_source(sources[path], path) if path in sources else scan_file(path)
 
@@ -99,6 +127,9 @@ def _examine(task: _Task) -> Examined:
     rules = [RULES[code] for code in task.rules]
     try:
         source = Path(task.path).read_bytes() if task.source is None else task.source
+    except OSError as error:
+        return Examined([unreadable(task.path, error)])
+    try:
         return examine_document(source, task.path, rules, project=task.project)
     except Exception as error:
         raise RuntimeError(f"while checking {task.path}") from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distlint.cache import Cache
 from distlint.document import fix_document, lines_of
 from distlint.facts.project import NO_PROJECT, Project, Settings
 from distlint.fix import Fixed, is_applicable
@@ -83,7 +84,12 @@ def check_stdin(source: bytes, name: str, rules: Sequence[Rule], *, settings: Se
 
 
 def check_files(
-    files: Sequence[Path], rules: Sequence[Rule], *, jobs: int = 0, settings: Settings = NO_SETTINGS
+    files: Sequence[Path],
+    rules: Sequence[Rule],
+    *,
+    jobs: int = 0,
+    settings: Settings = NO_SETTINGS,
+    cache: Cache | None = None,
 ) -> Checked:
     """Check files; the result depends neither on the number of processes nor on the order of the files.
 
@@ -92,12 +98,21 @@ def check_files(
         rules: the rules to apply.
         jobs: processes; 0 for as many as pay off.
         settings: what the user has declared.
+        cache: what is known from runs before; saving it is left to the caller.
     """
     jobs = jobs or max(1, min(os.cpu_count() or 1, len(files) // _WORTH_A_PROCESS))
     paths = [str(path) for path in files]
     with workers(jobs) as do_all:
-        found = check_in_passes(paths, rules, settings, do_all)
+        found = check_in_passes(paths, rules, settings, do_all, cache=cache)
     checked = Checked(projects=found.projects)
     for path in paths:
-        checked.add(path, found.findings[path], Path(path).read_bytes() if found.findings[path] else b"")
+        checked.add(path, found.findings[path], _read(path) if found.findings[path] else b"")
     return checked
+
+
+def _read(path: str) -> bytes:
+    """What there is to show of a file; that it cannot be read is a finding."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
