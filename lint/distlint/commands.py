@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
-import io
-import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,12 +19,12 @@ from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
 from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
 from distlint.facts.project import NO_PROJECT
-from distlint.fix import is_applicable, write_atomically
+from distlint.fix import write_atomically
 from distlint.model import Finding, Rule
 from distlint.reporters import REPORTERS, report_text
 from distlint.rules import RULES
 from distlint.run import Checked, check_files, check_stdin, fix_findings
-from distlint.text import Text
+from distlint.summary import count, diff, is_coloured, statistics, summary
 
 CLEAN, FINDINGS, ERROR = 0, 1, 2
 STDIN = "-"
@@ -120,6 +116,10 @@ class Check:
     def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
         return [found for found in findings if self._config.reports(found.code, found.path)]
 
+    def _rules_for(self, path: str) -> list[Rule]:
+        """Those whose findings in a file are reported, and so may be fixed."""
+        return [rule for rule in self._rules if self._config.reports(rule.code, path)]
+
     def _read(self, path: str) -> bytes:
         return self._stdin if self._is_stdin else Path(path).read_bytes()
 
@@ -127,7 +127,7 @@ class Check:
         """Write the files, or show how they would differ; whether any does."""
         changed, number, undone = 0, 0, 0
         fixed = self._stdin
-        for path, before, done in fix_findings(checked, self._read, self._rules, unsafe=self._args.unsafe_fixes):
+        for path, before, done in fix_findings(checked, self._read, self._rules_for, unsafe=self._args.unsafe_fixes):
             number, undone = number + len(done.applied), undone + len(done.undone)
             self._said += [
                 f"not fixed, the fix would break the file or raise another finding: "
@@ -184,7 +184,7 @@ class Check:
             before = self._read(path)
             known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
             project = checked.projects.get(path, NO_PROJECT)
-            done = ignore_document(before, path, self._rules, known, project=project)
+            done = ignore_document(before, path, self._rules_for(path), known, project=project)
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)
@@ -208,57 +208,6 @@ class Check:
         if args.output_format == "text" or args.output_file is not None:
             self._said.append(summary(checked))
         sys.stderr.write("".join(self._said))
-
-
-def summary(checked: Checked) -> str:
-    """The last line: how much was found, and how much of it can be fixed with which option."""
-    safe = sum(is_applicable(found, unsafe=False) for found in checked.findings)
-    more = sum(is_applicable(found, unsafe=True) for found in checked.findings) - safe
-    ways = [f"{safe} fixable with --fix"] * (safe > 0)
-    ways += [f"{more}{' more' * (safe > 0)} with --fix --unsafe-fixes"] * (more > 0)
-    shown = f" ({', '.join(ways)})" if ways else ""
-    return f"{count(len(checked.findings), 'finding')} in {count(checked.files, 'file')}{shown}\n"
-
-
-def count(number: int, what: str) -> str:
-    """A number with its noun."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def statistics(findings: Sequence[Finding], *, as_json: bool) -> str:
-    """How many findings each rule has, and how many of them can be fixed."""
-    rows = []
-    for (code, name), number in sorted(Counter((found.code, found.name) for found in findings).items()):
-        mine = [found for found in findings if found.code == code]
-        safe = sum(is_applicable(found, unsafe=False) for found in mine)
-        unsafe = sum(is_applicable(found, unsafe=True) for found in mine) - safe
-        rows.append({"code": code, "name": name, "count": number, "fixable": safe, "fixable_unsafe": unsafe})
-    if as_json:
-        return json.dumps(rows, indent=1) + "\n"
-    return "".join(_statistics_line(**row) for row in rows)  # type: ignore[arg-type]
-
-
-def _statistics_line(*, code: str, name: str, count: int, fixable: int, fixable_unsafe: int) -> str:
-    ways = [f"{fixable} with --fix"] * (fixable > 0) + [f"{fixable_unsafe} with --fix --unsafe-fixes"] * (
-        fixable_unsafe > 0
-    )
-    return f"{count:>6}  {code}  {name}" + (f"  ({', '.join(ways)})" if ways else "") + "\n"
-
-
-def diff(path: str, before: bytes, after: bytes) -> str:
-    """How a file would change."""
-    old, new = (list(io.StringIO(Text.decode(source).text, newline="")) for source in (before, after))
-    lines = difflib.unified_diff(old, new, path, path)
-    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
-
-
-def is_coloured(wish: str, out: TextIO) -> bool:
-    """By the option, then NO_COLOR and FORCE_COLOR, then whether people are looking."""
-    if wish != "auto":
-        return wish == "always"
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or out.isatty()
 
 
 def explain_rules(args: argparse.Namespace) -> int:

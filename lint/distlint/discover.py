@@ -41,12 +41,18 @@ def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool 
         if not path.exists():
             raise FileNotFoundError(str(path))
         excluded = _Excluded(config)
-        if force and (path.name in excluded.names or excluded.hides(path)):
+        if force and is_excluded(path, config):
             continue
         for file in _below(path, excluded) if path.is_dir() else [path]:
             if file not in seen:
                 seen.add(file)
                 yield file
+
+
+def is_excluded(path: Path, config: Config) -> bool:
+    """Whether a path would be passed over for what it is, or for what the user has said."""
+    excluded = _Excluded(config)
+    return path.name in excluded.names or excluded.hides(path)
 
 
 class _Excluded:

@@ -140,6 +140,14 @@ def test_ignored_codes_are_not_fixed(unused: Path) -> None:
     assert unused.read_bytes() == UNUSED.encode()
 
 
+def test_what_is_not_reported_for_a_path_is_not_fixed_there(unused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Called(put("good()")), monkeypatch)
+    unused.write_text("bad()\ny = 2  # distlint: ignore[DL101]\n")
+    (unused.parent / "pyproject.toml").write_text('[tool.distlint]\nper-path-ignores = { "a.py" = ["DL998"] }\n')
+    assert main(["check", "a.py", "--fix"]) == 0
+    assert unused.read_text() == "bad()\ny = 2\n"
+
+
 def test_output_file(unused: Path, capsys: Capture) -> None:
     assert main(["check", "a.py", "--output-format", "json", "--output-file", "out.json"]) == 1
     assert [item["code"] for item in json.loads(Path("out.json").read_text())] == ["DL900"]
