@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_check(check_: argparse.ArgumentParser) -> None:
-    check_.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
+    check_.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="file, folder, or - for standard input")
     _add_selection(check_.add_argument_group("what to report"))
     _add_configuration(check_.add_argument_group("configuration"))
     _add_output(check_.add_argument_group("how to report"))

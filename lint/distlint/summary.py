@@ -21,7 +21,7 @@ def summary(checked: Checked) -> str:
     safe = sum(is_applicable(found, unsafe=False) for found in checked.findings)
     more = sum(is_applicable(found, unsafe=True) for found in checked.findings) - safe
     ways = [f"{safe} fixable with --fix"] * (safe > 0)
-    ways += [f"{more}{' more' * (safe > 0)} with --fix --unsafe-fixes"] * (more > 0)
+    ways += [f"{more} {'more' if safe else 'fixable'} with --fix --unsafe-fixes"] * (more > 0)
     shown = f" ({', '.join(ways)})" if ways else ""
     return f"{count(len(checked.findings), 'finding')} in {count(checked.files, 'file')}{shown}\n"
 

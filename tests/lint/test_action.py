@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -70,5 +71,13 @@ def test_the_hook_installs_the_linter_and_no_torch() -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
     assert (hook["language"], hook["additional_dependencies"]) == ("python", ["./lint"])
     assert (ROOT / "lint" / "pyproject.toml").exists()
-    program, command = hook["entry"].split()
-    assert (program, command) == ("distlint", "check")
+    assert hook["entry"].startswith("distlint check ")
+
+
+def test_the_hooks_command_is_one(folder: Path) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    (folder / "pyproject.toml").write_text('[tool.distlint]\nexclude = ["a b.py"]\n')
+    command = [sys.executable, "-m", *hook["entry"].split(), "a b.py", "c.py", "--output-format", "json"]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert [item["path"] for item in json.loads(done.stdout)] == ["c.py"]

@@ -47,6 +47,14 @@ def test_clean_exits_0(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_the_current_folder_is_checked_if_none_is_named(
+    bad: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bad.parent)
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.startswith("bad.py:6:22 ")
+
+
 def test_exit_zero(bad: Path) -> None:
     assert main(["check", "--exit-zero", str(bad)]) == 0
 
@@ -89,7 +97,7 @@ def test_misuse_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["check"], ["check", ".", "--output-format", "xml"], ["frobnicate"]])
+@pytest.mark.parametrize("arguments", [[], ["check", ".", "--output-format", "xml"], ["frobnicate"]])
 def test_bad_usage_exits_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)

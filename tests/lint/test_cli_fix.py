@@ -67,7 +67,7 @@ def test_unsafe_fixes(unused: Path, capsys: Capture, monkeypatch: pytest.MonkeyP
     assert capsys.readouterr().err.endswith("(1 fixable with --fix, 1 more with --fix --unsafe-fixes)\n")
     assert main(["check", "a.py", "--fix"]) == 1
     assert unused.read_text() == "bad()\ny = 2\n"
-    assert capsys.readouterr().err.endswith("1 finding in 1 file (1 with --fix --unsafe-fixes)\n")
+    assert capsys.readouterr().err.endswith("1 finding in 1 file (1 fixable with --fix --unsafe-fixes)\n")
     assert main(["check", "a.py", "--fix", "--unsafe-fixes"]) == 0
     assert unused.read_text() == "good()\ny = 2\n"
 
