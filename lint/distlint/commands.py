@@ -156,12 +156,9 @@ class Check:
     def _heed_baseline(self, checked: Checked) -> None:
         if self._args.baseline is None:
             return
-        file = Path(self._args.baseline)
+        file, codes = Path(self._args.baseline), [*(rule.code for rule in self._rules), SYNTAX_ERROR[0]]
         if self._args.write_baseline:
-            known = Baseline.of(checked.findings, checked.sources, file.parent)
-            write_atomically(file, known.text().encode())
-            self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
-            checked.findings = []
+            self._write_baseline(checked, file, codes)
             return
         if not file.exists():
             raise UsageError(f"no such baseline: {file}; --write-baseline makes it")
@@ -171,12 +168,23 @@ class Check:
             raise UsageError(str(error)) from None
         every = len(checked.findings)
         checked.findings, left = known.split(checked.findings, checked.sources)
-        gone = known.gone(left, checked.paths, [rule.code for rule in self._rules])
+        gone = known.gone(left, checked.paths, codes)
         hidden = every - len(checked.findings)
         if hidden:
             self._said.append(f"{count(hidden, 'finding')} known from {file}\n")
         if gone:
             self._said.append(f"{count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n")
+
+    def _write_baseline(self, checked: Checked, file: Path, codes: Sequence[str]) -> None:
+        known = Baseline.of(checked.findings, checked.sources, file.parent)
+        try:
+            if file.exists():
+                known.keep(Baseline.read(file), checked.paths, codes)
+        except BaselineError as error:
+            self._said.append(f"{error}: it was\n")
+        write_atomically(file, known.text().encode())
+        self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
+        checked.findings = []
 
     def _add_ignores(self, checked: Checked) -> None:
         number = 0

@@ -10,7 +10,7 @@ from libcst.metadata import CodeRange
 
 from distlint.facts import ModuleFacts
 from distlint.model import Change, Edit, Fix, Repair
-from distlint.text import Text
+from distlint.text import Text, split_lines
 
 
 class Editor:
@@ -48,7 +48,7 @@ class Editor:
         if not change.text:
             return self._removal(change.node)
         here = self._position(change.node)
-        return self._replace(here, change.text.replace("\n", self._text.newline))
+        return self._replace(here, self._text.adapted(change.text))
 
     def _replace(self, here: CodeRange, text: str) -> Edit:
         return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, text)
@@ -63,7 +63,7 @@ class Editor:
         first = here.start.line
         if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
             first = self._position(statement.decorators[0]).start.line
-        added = (indentation + change.text).split("\n")  # further lines may be inside a string: they stay as they are
+        added = split_lines(indentation + change.text)  # further lines may be inside a string: they stay as they are
         newline = self._text.newline
         if change.where == "before":
             is_elif = isinstance(self._facts.parents.get(statement), cst.If)

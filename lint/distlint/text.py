@@ -59,6 +59,10 @@ class Text:
         found = _LINE_END.search(self.text)
         return "\n" if found is None else found[0]
 
+    def adapted(self, text: str) -> str:
+        """Another text with the line ends of this one."""
+        return _LINE_END.sub(self.newline, text)
+
     @cached_property
     def _starts(self) -> list[int]:
         return [0, *(match.end() for match in _LINE_END.finditer(self.text))]

@@ -84,6 +84,23 @@ def test_paths_are_told_from_the_file(folder: Path, monkeypatch: pytest.MonkeyPa
     assert check() == 0
 
 
+def test_writing_keeps_what_the_run_could_not_have_met(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "src" / "b.py").write_text(source("barrier"))
+    assert main(["check", "src/b.py", "--baseline", "known.json", "--write-baseline"]) == 0
+    assert check() == 0
+    assert check("--write-baseline", "--ignore", "DL101") == 0
+    assert check() == 0
+    (folder / "src" / "a.py").unlink()
+    assert main(["check", "src/b.py", "--baseline", "known.json", "--write-baseline"]) == 0
+    assert [entry["path"] for entry in json.loads((folder / "known.json").read_text())["findings"]] == ["src/b.py"]
+
+
+def test_what_is_no_baseline_is_written_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "known.json").write_text("{}")
+    assert check("--write-baseline") == 0
+    assert check() == 0
+
+
 def test_the_file_is_the_same_for_the_same_findings(folder: Path) -> None:
     first = (folder / "known.json").read_text()
     entries = json.loads(first)["findings"]

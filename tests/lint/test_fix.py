@@ -85,6 +85,8 @@ def fix(source: str | bytes, repair: Repairer, *, unsafe: bool = False) -> Fixed
         ("if x:\n\ty = bad(1)  # c\n", beside("new()", "after"), "if x:\n\ty = good(1)  # c\n\tnew()\n"),
         ("if x:\n  y = bad(1)", beside("new(\n    1)", "after"), "if x:\n  y = good(1)\n  new(\n    1)"),
         ("x\r\nbad()\r\n", beside("new()\nmore()", "before"), "x\r\nnew()\r\nmore()\r\ngood()\r\n"),
+        ("x\r\nbad()\r\n", put("good(\r\n1,\n2)"), "x\r\ngood(\r\n1,\r\n2)\r\n"),
+        ("bad()\r\n", beside("new(\r\n1)", "before"), "new(\r\n1)\r\ngood()\r\n"),
         ("@a\n@bad()\ndef f():\n    pass\n", beside("new()", "before"), "new()\n@a\n@good()\ndef f():\n    pass\n"),
         ("x = 1\nbad()  # why\ny = 2\n", removed, "x = 1\ny = 2\n"),
         ("if x:\n    bad()\ny = 2\n", removed, "if x:\n    pass\ny = 2\n"),
