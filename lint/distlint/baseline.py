@@ -96,9 +96,7 @@ class Baseline:
                 made.entries[entry] += int(known["count"])
         except (ValueError, KeyError, TypeError) as error:
             said = f"{type(error).__name__}: {error}"
-            raise BaselineError(
-                f"{file} is no baseline of distlint ({said}); write it anew with --write-baseline"
-            ) from None
+            raise BaselineError(f"{file} is no baseline of distlint ({said}); --write-baseline makes it one") from None
         return made
 
     def text(self) -> str:

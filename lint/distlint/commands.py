@@ -181,7 +181,7 @@ class Check:
             if file.exists():
                 known.keep(Baseline.read(file), checked.paths, codes)
         except BaselineError as error:
-            self._said.append(f"{error}: it was\n")
+            self._said.append(f"warning: replaced what was there: {error}\n")
         write_atomically(file, known.text().encode())
         self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
         checked.findings = []

@@ -179,6 +179,17 @@ def test_two_fixes_that_add_the_same_line_add_it_once() -> None:
     assert fix("x = 1\nbad()\nbad()\n", repair).source == b"import g\nx = 1\ng.good()\ng.good()\n"
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_expressions_of_several_lines_keep_their_layout(newline: str) -> None:
+    def repair(facts: ModuleFacts, call: cst.Call) -> Repair:
+        assigned = facts.parents[call]
+        return Repair(True, (Change(assigned, f"keep({facts.module.code_for_node(call.args[0].value)})"),))
+
+    lines = ["if x:", "    class A:", "        y = bad(f(", "            1,  # one", "        ))", ""]
+    expected = ["if x:", "    class A:", "        keep(f(", "            1,  # one", "        ))", ""]
+    assert fix(newline.join(lines), repair).source.decode() == newline.join(expected)
+
+
 def test_lines_added_at_one_place_keep_their_order() -> None:
     def repair(_facts: ModuleFacts, call: cst.Call) -> Repair:
         added = (Change(call, line, "before") for line in ("z = 1", "a = 2", "m = 3"))
