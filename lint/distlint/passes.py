@@ -42,12 +42,14 @@ class _Task:
         path: as findings name it.
         project: what it knows of the others.
         rules: codes of the rules to apply.
+        is_sound: whether Python can parse it.
         source: its bytes, where they are not those of the file.
     """
 
     path: str
     project: Project
     rules: tuple[str, ...]
+    is_sound: bool
     source: bytes | None = None
 
 
@@ -80,7 +82,7 @@ def check_in_passes(
     for _ in range(_MOST_ROUNDS):
         views.update((key, linker.view(key)) for key in stale)
         tasks = [
-            _Task(path, views[key], codes if path in wanted else (), sources.get(path))
+            _Task(path, views[key], codes if path in wanted else (), scan.scanned[key].is_sound, sources.get(path))
             for key, path in ((key, scan.paths[key]) for key in stale)
         ]
         for key, examined in zip(stale, _examine_all(tasks, do_all, cache), strict=True):
@@ -130,6 +132,6 @@ def _examine(task: _Task) -> Examined:
     except OSError as error:
         return Examined([unreadable(task.path, error)])
     try:
-        return examine_document(source, task.path, rules, project=task.project)
+        return examine_document(source, task.path, rules, project=task.project, is_sound=task.is_sound)
     except Exception as error:
         raise RuntimeError(f"while checking {task.path}") from error
