@@ -60,6 +60,7 @@ def check_in_passes(
     do_all: DoAll = here,
     sources: Mapping[str, bytes] | None = None,
     cache: Cache | None = None,
+    opt_outs: frozenset[str] = frozenset(),
 ) -> Found:
     """Check files together.
 
@@ -70,11 +71,12 @@ def check_in_passes(
         do_all: does the work, in whatever processes.
         sources: what files hold that are not, or not yet, what is on the disk, by path.
         cache: what is known from runs before.
+        opt_outs: what files of other kinds switch off, see ``facts.project.Project``.
     """
     sources = sources or {}
     forget_files()
     scan = scan_files(paths, lambda some: _scan_all(some, do_all, sources, cache))
-    linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs)
+    linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs | opt_outs)
     codes, wanted = tuple(rule.code for rule in rules), set(paths)
     views: dict[str, Project] = {}
     found: dict[str, Examined] = {}

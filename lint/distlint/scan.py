@@ -60,6 +60,17 @@ def read_opt_outs(source: bytes) -> frozenset[str]:
     return frozenset(match[1].decode() for match in _OPT_OUT.finditer(source))
 
 
+def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:
+    """What files of settings switch off; one that cannot be read switches off nothing."""
+    found: frozenset[str] = frozenset()
+    for path in settings:
+        try:
+            found |= read_opt_outs(path.read_bytes())
+        except OSError:
+            continue
+    return found
+
+
 @dataclass
 class Scan:
     """The files that are looked at together.
