@@ -14,7 +14,7 @@ from typing import TextIO
 from distlint.baseline import Baseline, BaselineError
 from distlint.cache import FOLDER, VARIABLE, Cache
 from distlint.config import common_folder, load_config, show_config
-from distlint.discover import discover
+from distlint.discover import discover, discover_settings
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
 from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
@@ -24,6 +24,7 @@ from distlint.model import Finding, Rule
 from distlint.reporters import REPORTERS, report_text
 from distlint.rules import RULES
 from distlint.run import Checked, check_files, check_stdin, fix_findings
+from distlint.scan import find_opt_outs
 from distlint.summary import count, diff, is_coloured, statistics, summary
 
 CLEAN, FINDINGS, ERROR = 0, 1, 2
@@ -94,11 +95,19 @@ class Check:
             name = self._args.stdin_filename
             return check_stdin(self._stdin, name, self._rules, settings=self._config.settings)
         try:
-            files = list(discover(map(Path, self._args.paths), self._config, force=self._args.force_exclude))
+            paths = [Path(path) for path in self._args.paths]
+            files = list(discover(paths, self._config, force=self._args.force_exclude))
         except FileNotFoundError as error:
             raise UsageError(f"no such file or folder: {error}") from None
         cache = self._cache()
-        checked = check_files(files, self._rules, jobs=self._args.jobs, settings=self._config.settings, cache=cache)
+        checked = check_files(
+            files,
+            self._rules,
+            jobs=self._args.jobs,
+            settings=self._config.settings,
+            cache=cache,
+            opt_outs=find_opt_outs(discover_settings(paths, self._config)),
+        )
         try:
             if cache is not None:
                 cache.save()

@@ -10,6 +10,8 @@ from distlint.config import Config
 
 EVERYTHING = Config()
 PYTHON = (".py", ".ipynb")
+SETTINGS = (".yaml", ".yml", ".json")
+_LARGEST_SETTINGS = 1 << 18  # bytes
 SKIPPED_FOLDERS = frozenset(
     {
         "__pycache__",
@@ -55,6 +57,15 @@ def is_excluded(path: Path, config: Config) -> bool:
     return path.name in excluded.names or excluded.hides(path)
 
 
+def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
+    """YAML and JSON files below folders that are small enough to be written by hand: trainers may be set up there."""
+    excluded = _Excluded(config)
+    for path in paths:
+        for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
+            if file.exists() and file.stat().st_size <= _LARGEST_SETTINGS:
+                yield file
+
+
 class _Excluded:
     """What is passed over below folders."""
 
@@ -68,7 +79,7 @@ class _Excluded:
         return bool(self._patterns) and self._config.matches(path, self._patterns)
 
 
-def _below(folder: Path, excluded: _Excluded) -> Iterator[Path]:
+def _below(folder: Path, excluded: _Excluded, endings: tuple[str, ...] = PYTHON) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         here = Path(root)
         folders[:] = sorted(
@@ -78,5 +89,5 @@ def _below(folder: Path, excluded: _Excluded) -> Iterator[Path]:
         )
         for name in sorted(files):
             path = here / name
-            if name.endswith(PYTHON) and not excluded.hides(path) and (path.is_file() or not path.exists()):
+            if name.endswith(endings) and not excluded.hides(path) and (path.is_file() or not path.exists()):
                 yield path  # links to nowhere are reported; pipes and the like are no source

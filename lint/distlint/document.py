@@ -22,11 +22,17 @@ def check_document(source: bytes, path: str, rules: Sequence[Rule], *, project: 
 
 
 def examine_document(
-    source: bytes, path: str, rules: Sequence[Rule], *, project: Project = NO_PROJECT, summarise: bool = True
+    source: bytes,
+    path: str,
+    rules: Sequence[Rule],
+    *,
+    project: Project = NO_PROJECT,
+    summarise: bool = True,
+    is_sound: bool = False,
 ) -> Examined:
     """All findings in a file, and what its functions are to others; nobody imports a notebook."""
     if not path.endswith(NOTEBOOK):
-        return examine(source, path, rules, project=project, summarise=summarise)
+        return examine(source, path, rules, project=project, summarise=summarise, is_sound=is_sound)
     try:
         notebook = Notebook(source)
     except NotebookError as error:

@@ -23,6 +23,7 @@ from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignore
 from distlint.text import Text
 
 SYNTAX_ERROR = ("DL000", "syntax-error")
+_TOO_DEEP = ("too deeply nested", "too many")  # ours, and how Python's messages of this kind begin
 
 
 def check_source(
@@ -61,25 +62,40 @@ def examine(
     prefilter: bool = True,
     project: Project = NO_PROJECT,
     summarise: bool = True,
+    is_sound: bool = False,
 ) -> Examined:
-    """Findings in one file, and what its functions are to others; for the arguments see ``check_source``."""
+    """Findings in one file, and what its functions are to others.
+
+    Args:
+        source: the file's bytes.
+        path: how findings name the file.
+        rules: the rules to apply.
+        prefilter: see ``check_source``.
+        project: see ``check_source``.
+        summarise: whether other files are to be told of its functions.
+        is_sound: whether Python is known to parse the file.
+    """
     applied = list(rules)
     evident = with_evidence(source, project)
     rules = [rule for rule in applied if not prefilter or can_matter(rule, evident)]
     summarise = summarise and may_define_collective(evident)
     try:
         text = Text.decode(source)
-        if not rules and not summarise and python_error(text.text) is None:
+        said = None if is_sound else python_error(text.text)
+        if said is not None and said.msg.startswith(_TOO_DEEP):  # for LibCST it would be the end of the process
+            return Examined([syntax_error(path, said.lineno or 1, max(1, said.offset or 1), said.msg)])
+        if not rules and not summarise and said is None:
             return Examined([])
-        module = cst.parse_module(text.text)
+        facts = ModuleFacts(cst.parse_module(text.text), path, project)
+        hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
+        functions = tuple(summarise_functions(facts)) if summarise else ()
+        findings = _locate(facts, text, hits) if hits else []
+    except RecursionError:
+        return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         return Examined([unreadable(path, error)])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
-    facts = ModuleFacts(module, path, project)
-    hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
-    functions = tuple(summarise_functions(facts)) if summarise else ()
-    findings = _locate(facts, text, hits) if hits else []
     return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
 
 
@@ -124,6 +140,8 @@ def python_error(text: str) -> SyntaxError | None:
         return error
     except ValueError as error:  # null bytes, before Python 3.12
         return SyntaxError(str(error))
+    except (RecursionError, MemoryError):
+        return SyntaxError(_TOO_DEEP[0])
     return None
 
 

@@ -42,12 +42,14 @@ class _Task:
         path: as findings name it.
         project: what it knows of the others.
         rules: codes of the rules to apply.
+        is_sound: whether Python can parse it.
         source: its bytes, where they are not those of the file.
     """
 
     path: str
     project: Project
     rules: tuple[str, ...]
+    is_sound: bool
     source: bytes | None = None
 
 
@@ -58,6 +60,7 @@ def check_in_passes(
     do_all: DoAll = here,
     sources: Mapping[str, bytes] | None = None,
     cache: Cache | None = None,
+    opt_outs: frozenset[str] = frozenset(),
 ) -> Found:
     """Check files together.
 
@@ -68,11 +71,12 @@ def check_in_passes(
         do_all: does the work, in whatever processes.
         sources: what files hold that are not, or not yet, what is on the disk, by path.
         cache: what is known from runs before.
+        opt_outs: what files of other kinds switch off, see ``facts.project.Project``.
     """
     sources = sources or {}
     forget_files()
     scan = scan_files(paths, lambda some: _scan_all(some, do_all, sources, cache))
-    linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs)
+    linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs | opt_outs)
     codes, wanted = tuple(rule.code for rule in rules), set(paths)
     views: dict[str, Project] = {}
     found: dict[str, Examined] = {}
@@ -80,7 +84,7 @@ def check_in_passes(
     for _ in range(_MOST_ROUNDS):
         views.update((key, linker.view(key)) for key in stale)
         tasks = [
-            _Task(path, views[key], codes if path in wanted else (), sources.get(path))
+            _Task(path, views[key], codes if path in wanted else (), scan.scanned[key].is_sound, sources.get(path))
             for key, path in ((key, scan.paths[key]) for key in stale)
         ]
         for key, examined in zip(stale, _examine_all(tasks, do_all, cache), strict=True):
@@ -130,6 +134,6 @@ def _examine(task: _Task) -> Examined:
     except OSError as error:
         return Examined([unreadable(task.path, error)])
     try:
-        return examine_document(source, task.path, rules, project=task.project)
+        return examine_document(source, task.path, rules, project=task.project, is_sound=task.is_sound)
     except Exception as error:
         raise RuntimeError(f"while checking {task.path}") from error

@@ -86,6 +86,7 @@ def check_files(
     jobs: int = 0,
     settings: Settings = NO_SETTINGS,
     cache: Cache | None = None,
+    opt_outs: frozenset[str] = frozenset(),
 ) -> Checked:
     """Check files; the result depends neither on the number of processes nor on the order of the files.
 
@@ -95,11 +96,12 @@ def check_files(
         jobs: processes; 0 for as many as pay off.
         settings: what the user has declared.
         cache: what is known from runs before; saving it is left to the caller.
+        opt_outs: what files of other kinds switch off, see ``facts.project.Project``.
     """
     jobs = jobs or max(1, min(os.cpu_count() or 1, len(files) // _WORTH_A_PROCESS))
     paths = [str(path) for path in files]
     with workers(jobs) as do_all:
-        found = check_in_passes(paths, rules, settings, do_all, cache=cache)
+        found = check_in_passes(paths, rules, settings, do_all, cache=cache, opt_outs=opt_outs)
     checked = Checked(projects=found.projects)
     for path in paths:
         checked.add(path, found.findings[path], _read(path) if found.findings[path] else b"")

@@ -26,10 +26,12 @@ class Scanned:
     Attributes:
         outline: empty where it cannot be parsed.
         opt_outs: arguments that it gives as False, see ``facts.project.Project``.
+        is_sound: whether Python can parse it.
     """
 
     outline: Outline = field(default_factory=Outline)
     opt_outs: frozenset[str] = frozenset()
+    is_sound: bool = False
 
 
 def scan_file(path: str) -> Scanned:
@@ -50,12 +52,23 @@ def scan_source(source: bytes, path: str) -> Scanned:
             tree = ast.parse(Text.decode(source).text)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return Scanned(opt_outs=opt_outs)
-    return Scanned(read_outline(tree), opt_outs)
+    return Scanned(read_outline(tree), opt_outs, is_sound=True)
 
 
 def read_opt_outs(source: bytes) -> frozenset[str]:
     """What a Python, YAML or JSON file switches off, in whatever way it hands it to the trainer."""
     return frozenset(match[1].decode() for match in _OPT_OUT.finditer(source))
+
+
+def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:
+    """What files of settings switch off; one that cannot be read switches off nothing."""
+    found: frozenset[str] = frozenset()
+    for path in settings:
+        try:
+            found |= read_opt_outs(path.read_bytes())
+        except OSError:
+            continue
+    return found
 
 
 @dataclass

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from distlint.cli import main
 from distlint.facts.project import Settings
 from distlint.model import Finding
 from distlint.rules import RULES
@@ -264,3 +265,27 @@ def test_declared_trainer_bases(write) -> None:
     paths = write(child=CHILD.format(module="vendor.training", name="Task", used="Task"))
     assert found(paths, "DL001") == []
     assert len(found(paths, "DL001", settings=Settings(trainer_bases=frozenset({"vendor.training.Task"})))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_out"),
+    [
+        ("train.py", "trainer = Trainer(use_distributed_sampler=False)\n", True),
+        ("train.py", "options['use_distributed_sampler'] = False\n", True),
+        ("train.py", "options = {'replace_sampler_ddp': False}\n", True),
+        ("conf/trainer.yaml", "trainer:\n  use_distributed_sampler: false\n", True),
+        ("conf/trainer.json", '{"trainer": {"use_distributed_sampler": false}}', True),
+        ("train.py", "trainer = Trainer(use_distributed_sampler=True)\n", False),
+        ("conf/trainer.yaml", "use_distributed_sampler: true\n", False),
+        (".hidden/trainer.yaml", "use_distributed_sampler: false\n", False),
+        ("conf/trainer.txt", "use_distributed_sampler: false\n", False),
+    ],
+)
+def test_what_a_trainer_is_told_not_to_do(
+    write, tmp_path: Path, name: str, text: str, is_out: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = next(example.source for example in RULES["DL004"].bad)
+    write(data=source)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    assert main(["check", str(tmp_path), "--select", "DL004"]) == (0 if is_out else 1)
