@@ -6,6 +6,12 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from distlint.config import Config
+
+EVERYTHING = Config()
+PYTHON = (".py", ".ipynb")
+SETTINGS = (".yaml", ".yml", ".json")
+_LARGEST_SETTINGS = 1 << 18  # bytes
 SKIPPED_FOLDERS = frozenset(
     {
         "__pycache__",
@@ -18,11 +24,16 @@ SKIPPED_FOLDERS = frozenset(
 )
 
 
-def discover(paths: Iterable[Path]) -> Iterator[Path]:
-    """Python files below folders, in order of names, and every file that is named, whatever it is called.
+def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool = False) -> Iterator[Path]:
+    """Python files and notebooks below folders, in order of names, and every file that is named, whatever it is called.
 
     Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over, unless they
     are named.
+
+    Args:
+        paths: files and folders.
+        config: what else is passed over.
+        force: whether that holds for what is named, too.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -31,15 +42,52 @@ def discover(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(str(path))
-        for file in _below(path) if path.is_dir() else [path]:
+        excluded = _Excluded(config)
+        if force and is_excluded(path, config):
+            continue
+        for file in _below(path, excluded) if path.is_dir() else [path]:
             if file not in seen:
                 seen.add(file)
                 yield file
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def is_excluded(path: Path, config: Config) -> bool:
+    """Whether a path would be passed over for what it is, or for what the user has said."""
+    excluded = _Excluded(config)
+    return path.name in excluded.names or excluded.hides(path)
+
+
+def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
+    """YAML and JSON files below folders that are small enough to be written by hand: trainers may be set up there."""
+    excluded = _Excluded(config)
+    for path in paths:
+        for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
+            if file.exists() and file.stat().st_size <= _LARGEST_SETTINGS:
+                yield file
+
+
+class _Excluded:
+    """What is passed over below folders."""
+
+    def __init__(self, config: Config) -> None:
+        self.names = SKIPPED_FOLDERS if config.exclude is None else frozenset[str]()
+        self._patterns = (*(config.exclude or ()), *config.extend_exclude)
+        self._config = config
+
+    def hides(self, path: Path) -> bool:
+        """Whether a pattern of the user fits."""
+        return bool(self._patterns) and self._config.matches(path, self._patterns)
+
+
+def _below(folder: Path, excluded: _Excluded, endings: tuple[str, ...] = PYTHON) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not (name.startswith(".") or name in SKIPPED_FOLDERS))
+        here = Path(root)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not (name.startswith(".") or name in excluded.names or excluded.hides(here / name))
+        )
         for name in sorted(files):
-            if name.endswith(".py"):
-                yield Path(root) / name
+            path = here / name
+            if name.endswith(endings) and not excluded.hides(path) and (path.is_file() or not path.exists()):
+                yield path  # links to nowhere are reported; pipes and the like are no source

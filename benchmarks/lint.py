@@ -1,0 +1,267 @@
+"""distlint beside TorchFix and Fixit on the same files, cold and warm; its growth with lines; its memory.
+
+All run over one copy of the corpus, in turn, with two processes each. Beside them the limit that a linter on
+LibCST cannot beat: ``libcst.parse_module`` alone, over the files that pass distlint's prefilter.
+
+    python -m venv peers && peers/bin/pip install torchfix fixit
+    python -m benchmarks.lint FOLDER… --peers peers/bin/python   # any folders of Python files
+
+Without ``--peers`` they are installed into a temporary environment. Wall time is what a user waits; CPU time is what
+the work costs, and is steadier on a machine that others use as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import psutil
+
+import distlint
+from distlint.prefilter import can_matter
+from distlint.rules import RULES
+
+RESULTS = Path(__file__).parent / "results"
+PLOT = Path(__file__).parents[1] / "docs" / "lint.png"
+JOBS = 2
+_PARSE = f"""\
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+import libcst
+
+def parse(path):
+    try:
+        libcst.parse_module(Path(path).read_bytes())
+    except libcst.ParserSyntaxError:
+        pass
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor({JOBS}) as pool:
+        list(pool.map(parse, Path(sys.argv[1]).read_text().splitlines(), chunksize=16))
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one tool.
+
+    Attributes:
+        wall: seconds.
+        cpu: seconds of all its processes.
+        memory: the most that its processes held together, in bytes.
+    """
+
+    wall: float
+    cpu: float
+    memory: int
+
+
+def run(command: Sequence[str]) -> Run:
+    """Run a command to its end; linters say by their exit code that they found something."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(distlint.__file__).parents[1])}
+    before, start = os.times(), time.perf_counter()
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    memory = 0
+    while process.poll() is None:
+        memory = max(memory, _memory(process))
+        time.sleep(0.05)
+    wall, after = time.perf_counter() - start, os.times()
+    if process.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)} failed:\n{process.stderr.read().decode()[-2000:]}")
+    cpu = after.children_user - before.children_user + after.children_system - before.children_system
+    return Run(wall, cpu, memory)
+
+
+def _memory(process: psutil.Process) -> int:
+    total = 0
+    try:
+        for each in (process, *process.children(recursive=True)):
+            total += each.memory_info().rss
+    except psutil.NoSuchProcess:
+        pass  # it has ended meanwhile
+    return total
+
+
+def copy(corpus: Sequence[Path], to: Path) -> list[Path]:
+    """The Python files of the corpus, without the configuration of other tools that lies beside them."""
+    files = []
+    for folder in corpus:
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).parts
+            if any(part.startswith(".") for part in parts) or not path.is_file():
+                continue
+            target = to / folder.name.replace("+", "_") / Path(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+            files.append(target)
+    return files
+
+
+def lines(files: Sequence[Path]) -> int:
+    """Lines of all files."""
+    return sum(path.read_bytes().count(b"\n") for path in files)
+
+
+@contextmanager
+def peers(python: Path | None) -> Iterator[Path]:
+    """The interpreter that has the peers."""
+    if python is not None:
+        yield python
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        found = Path(folder) / "bin" / "python"
+        subprocess.run([found, "-m", "pip", "install", "--quiet", "torchfix", "fixit"], check=True)
+        yield found
+
+
+def compare(folder: Path, files: Sequence[Path], peer: Path, repeats: int) -> dict[str, list[Run]]:
+    """All tools over the same files, in turn."""
+    matter = folder.parent / "matter.txt"
+    matter.write_text("\n".join(str(path) for path in files if _matters(path)))
+    parse = folder.parent / "parse.py"
+    parse.write_text(_PARSE)
+    cache = folder.parent / "cache"
+    commands = {
+        "distlint, cold": distlint_command(folder, "--no-cache"),
+        "distlint, warm": distlint_command(folder, "--cache-dir", str(cache)),
+        "libcst alone": [sys.executable, str(parse), str(matter)],
+        "TorchFix": [str(peer), "-m", "torchfix", f"-j{JOBS}", str(folder)],
+        "Fixit": [str(peer), "-m", "fixit", "--quiet", "lint", str(folder)],
+    }
+    run(commands["distlint, warm"])  # fills the cache
+    found: dict[str, list[Run]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            found[name].append(run(command))
+            print(f"  {name:16} {found[name][-1].wall:7.2f} s  {found[name][-1].cpu:7.2f} s CPU", flush=True)
+    return found
+
+
+def distlint_command(folder: Path, *options: str) -> list[str]:
+    """Check a folder with all rules."""
+    check = [sys.executable, "-m", "distlint", "check", "--isolated", "--statistics", "--pedantic"]
+    return [*check, "--jobs", str(JOBS), *options, str(folder)]
+
+
+def _matters(path: Path) -> bool:
+    source = path.read_bytes()
+    return any(can_matter(rule, source) for rule in RULES.values())
+
+
+def growth(files: Sequence[Path], to: Path) -> list[dict[str, float]]:
+    """Cold runs over the first eighth, quarter, half of the files, and all of them."""
+    rows = []
+    for part in (8, 4, 2, 1):
+        chosen = files[::part]
+        folder = to / f"part{part}"
+        for number, path in enumerate(chosen):
+            target = folder / str(number) / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        done = run(distlint_command(folder, "--no-cache"))
+        rows.append({"files": len(chosen), "lines": lines(chosen), **asdict(done)})
+    return rows
+
+
+def version_time(repeats: int = 15) -> dict[str, float]:
+    """``distlint --version`` beside an interpreter that does nothing."""
+    commands = {"pass": ["-c", "pass"], "version": ["-m", "distlint", "--version"]}
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, arguments in commands.items():
+            times[name].append(run([sys.executable, *arguments]).cpu)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def plot(found: dict[str, list[Run]], rows: Sequence[dict[str, float]], to: Path) -> None:
+    """Time of the tools; growth with lines."""
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
+    names = list(found)
+    left.barh(names[::-1], [best(found[name]).wall for name in names[::-1]])
+    left.set_xlabel("seconds (best run)")
+    left.set_xscale("log")
+    right.plot([row["lines"] / 1000 for row in rows], [row["cpu"] for row in rows], marker="o")
+    right.set(xlabel="thousand lines", ylabel="seconds of CPU, cold", xlim=(0, None), ylim=(0, None))
+    figure.tight_layout()
+    figure.savefig(to, dpi=120)
+
+
+def best(runs: Sequence[Run]) -> Run:
+    """The run that was disturbed least."""
+    return min(runs, key=lambda each: each.wall)
+
+
+def summarise(found: dict[str, list[Run]], rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The figures that the goals are about."""
+    wall = {name: best(runs).wall for name, runs in found.items()}
+    cpu = {name: min(each.cpu for each in runs) for name, runs in found.items()}
+    cold = "distlint, cold"
+    each_line = [row["cpu"] / row["lines"] for row in rows]
+    return {
+        "times faster than TorchFix": wall["TorchFix"] / wall[cold],
+        "times faster than Fixit": wall["Fixit"] / wall[cold],
+        "times faster than TorchFix, CPU": cpu["TorchFix"] / cpu[cold],
+        "times faster than Fixit, CPU": cpu["Fixit"] / cpu[cold],
+        "times faster warm than cold": wall[cold] / wall["distlint, warm"],
+        "of the time of libcst alone": wall[cold] / wall["libcst alone"],
+        "of the time of libcst alone, CPU": cpu[cold] / cpu["libcst alone"],
+        "seconds a line, all files of an eighth": each_line[-1] / each_line[0],
+    }
+
+
+def main() -> None:
+    """Measure, print, write JSON and the plot."""
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("corpus", nargs="+", type=Path, help="folders of Python files")
+    ask.add_argument("--peers", type=Path, help="an interpreter with torchfix and fixit")
+    ask.add_argument("--repeats", type=int, default=3)
+    ask.add_argument("--out", type=Path, default=RESULTS / "lint.json")
+    ask.add_argument("--plot", type=Path, default=PLOT)
+    args = ask.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, peers(args.peers) as peer:
+        folder = Path(temporary) / "corpus"
+        files = copy(args.corpus, folder)
+        print(f"{len(files)} files, {lines(files)} lines, {JOBS} processes")
+        found = compare(folder, files, peer, args.repeats)
+        rows = growth(files, Path(temporary))
+        matter = [path for path in files if _matters(path)]
+        result: dict[str, Any] = {
+            "corpus": [path.name for path in args.corpus],
+            "files": len(files),
+            "lines": lines(files),
+            "files that pass the prefilter": len(matter),
+            "lines that pass the prefilter": lines(matter),
+            "runs": {name: [asdict(each) for each in runs] for name, runs in found.items()},
+            "growth": rows,
+            "version": version_time(),
+        }
+    result["goals"] = summarise(found, rows)
+    result["goals"]["--version, times an empty interpreter"] = result["version"]["version"] / result["version"]["pass"]
+    for name, value in result["goals"].items():
+        print(f"  {name:40} {value:8.2f}")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    plot(found, rows, args.plot)
+
+
+if __name__ == "__main__":
+    main()

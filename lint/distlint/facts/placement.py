@@ -1,0 +1,311 @@
+"""Where a value lives: on the device of its module, on the CPU because nothing says otherwise, or on none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts import tensor_names as names
+from distlint.facts.classes import STEP_HOOKS, ClassFacts
+from distlint.facts.factories import Place, made
+from distlint.facts.flow import Definition, reaching
+from distlint.facts.scopes import LOCAL
+from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+_DEEPEST = 20
+_NUMBERS = (cst.BaseNumber, cst.BaseString, cst.SimpleString, cst.FormattedString)
+_TORCH_TENSOR_VIEWS = frozenset({"T", "mT", "H", "data", "real", "imag", "grad"})
+_PLAIN_ATTRIBUTES = frozenset({"shape", "device", "dtype", "ndim", "is_cuda", "requires_grad"})
+_TENSOR_EVIDENCE = frozenset({"shape", "device", "size", "view", "unsqueeze", "permute", "transpose", "reshape", "dim"})
+_PLAIN_CALLS = frozenset({"len", "int", "float", "bool", "str", "range", "isinstance", "max", "min", "round", "id"})
+_SCALAR_WORDS = ("len", "idx", "index", "step", "epoch", "size", "num", "scale", "rate", "prob", "temperature")
+
+
+def makes_fresh(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a call makes a tensor of rank 1 or more on the CPU, for want of a device."""
+    return made(facts, call) is Place.FRESH
+
+
+def place(facts: ModuleFacts, node: cst.BaseExpression | None, depth: int = 0) -> Place:
+    """Where the value of an expression lives."""
+    if node is None or depth > _DEEPEST:
+        return Place.UNKNOWN
+    found = facts.places.get(node)
+    if found is None:
+        found = facts.places[node] = _place(facts, node, depth)
+    return found
+
+
+def _place(facts: ModuleFacts, node: cst.BaseExpression, depth: int) -> Place:
+    if isinstance(node, _NUMBERS):
+        return Place.PLAIN
+    if isinstance(node, cst.Name):
+        return _of_name(facts, node, depth + 1)
+    if isinstance(node, cst.Attribute):
+        return _of_attribute(facts, node, depth + 1)
+    if isinstance(node, cst.Subscript):
+        return _of_subscript(facts, node, depth + 1)
+    if isinstance(node, cst.BinaryOperation):
+        return together(place(facts, each, depth + 1) for each in (node.left, node.right))
+    if isinstance(node, cst.UnaryOperation):
+        return place(facts, node.expression, depth + 1)
+    if isinstance(node, cst.Comparison):
+        return together(
+            place(facts, each, depth + 1) for each in (node.left, *(c.comparator for c in node.comparisons))
+        )
+    if isinstance(node, cst.IfExp):
+        return _same(place(facts, each, depth + 1) for each in (node.body, node.orelse))
+    if isinstance(node, cst.List | cst.Tuple):
+        return together(place(facts, element.value, depth + 1) for element in node.elements)
+    return _of_call(facts, node, depth + 1) if isinstance(node, cst.Call) else Place.UNKNOWN
+
+
+def together(places: Iterable[Place]) -> Place:
+    """Where the result of an operation lives, by its operands."""
+    found = set(places)
+    for decisive in (Place.DEVICE, Place.UNKNOWN, Place.FRESH):
+        if decisive in found:
+            return decisive
+    return Place.PLAIN
+
+
+def _same(places: Iterable[Place]) -> Place:
+    found = set(places)
+    return found.pop() if len(found) == 1 else Place.UNKNOWN
+
+
+def _of_name(facts: ModuleFacts, node: cst.Name, depth: int) -> Place:
+    if node.value in ("True", "False", "None"):
+        return Place.PLAIN
+    return _same(_of_definition(facts, each, depth) for each in reaching(facts, node))
+
+
+def _of_definition(facts: ModuleFacts, definition: Definition, depth: int) -> Place:
+    if isinstance(definition.node, cst.Param):
+        return _of_parameter(facts, definition.node)
+    found = place(facts, definition.value, depth)
+    return found if not definition.steps or found is Place.DEVICE else Place.UNKNOWN
+
+
+def _of_parameter(facts: ModuleFacts, param: cst.Param) -> Place:
+    """What a hook or a method is given: tensors on the device, where the signature or the body says so."""
+    function = facts.function_of(param)
+    if function is None or function.name.value == "__init__":
+        return _of_default(facts, param)
+    if param.annotation is not None:
+        is_tensor = "Tensor" in facts.code(param.annotation.annotation)
+        return Place.DEVICE if is_tensor and not _is_scalar_name(param.name.value) else Place.UNKNOWN
+    hook = function.name.value
+    order = [each.name.value for each in function.params.params]
+    if (hook in STEP_HOOKS or hook == "forward") and order[1:2] == [param.name.value] and param.default is None:
+        return Place.DEVICE
+    is_used = param.default is None and not _is_scalar_name(param.name.value) and _is_used_as_tensor(function, param)
+    return Place.DEVICE if is_used else Place.UNKNOWN
+
+
+def _of_default(facts: ModuleFacts, param: cst.Param) -> Place:
+    """What a module is made from: numbers and settings, unless it is said to be more."""
+    said = facts.code(param.annotation.annotation) if param.annotation is not None else ""
+    return Place.UNKNOWN if any(word in said for word in ("Tensor", "Module", "ndarray")) else Place.PLAIN
+
+
+def _is_scalar_name(name: str) -> bool:
+    return any(word in name.lower() for word in _SCALAR_WORDS)
+
+
+def _is_used_as_tensor(function: cst.FunctionDef, param: cst.Param) -> bool:
+    for node in walk(function.body):
+        is_evidence = isinstance(node, cst.Attribute) and node.attr.value in _TENSOR_EVIDENCE
+        if is_evidence and is_name(node.value, param.name.value):
+            return True
+    return False
+
+
+def _of_attribute(facts: ModuleFacts, node: cst.Attribute, depth: int) -> Place:
+    name = facts.self_attribute(node)
+    if name is not None:
+        return _of_own(facts, facts.owner(node), name, depth)
+    if node.attr.value in _PLAIN_ATTRIBUTES:
+        return Place.PLAIN
+    if node.attr.value in _TORCH_TENSOR_VIEWS:
+        return place(facts, node.value, depth)
+    return Place.PLAIN if (facts.resolve(node) or "").startswith(("torch.", "math.")) else Place.UNKNOWN
+
+
+def _of_own(facts: ModuleFacts, owner: ClassFacts | None, name: str, depth: int) -> Place:
+    """``self.x``: a parameter or buffer moves with its module."""
+    if owner is None:
+        return Place.UNKNOWN
+    if name in registered_buffers(facts, owner):
+        return Place.DEVICE
+    values = owner.values(name)
+    if any(isinstance(value, cst.Call) and tail(value.func) == "Parameter" for value in values):
+        return Place.DEVICE
+    if values and all(place(facts, value, depth + 2) is Place.PLAIN for value in values):
+        return Place.PLAIN
+    return Place.UNKNOWN
+
+
+def registered_buffers(facts: ModuleFacts, owner: ClassFacts) -> set[str]:
+    """The names given to ``register_buffer`` or ``register_parameter`` in a class and its bases in the module."""
+    found: set[str] = set()
+    for info in (owner, *owner.bases):
+        for method in info.methods.values():
+            for node in walk(method.body):
+                if isinstance(node, cst.Call) and tail(node.func) in ("register_buffer", "register_parameter"):
+                    text = text_of(argument(node, 0, "name"))
+                    found.update(() if text is None else (text,))
+    return found
+
+
+def _of_subscript(facts: ModuleFacts, node: cst.Subscript, depth: int) -> Place:
+    found = place(facts, node.value, depth)
+    return found if found is not Place.FRESH or only_adds_dimensions(node) else Place.UNKNOWN
+
+
+def only_adds_dimensions(node: cst.Subscript) -> bool:
+    """``x[None, :, 1:]``: no dimension is lost."""
+    for element in node.slice:
+        index = element.slice
+        value = index.value if isinstance(index, cst.Index) else None
+        if value is not None and not isinstance(value, cst.Ellipsis) and not _is_none(value):
+            return False
+    return True
+
+
+def _is_none(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Name) and value.value == "None"
+
+
+def _of_call(facts: ModuleFacts, node: cst.Call, depth: int) -> Place:
+    new = made(facts, node)
+    if new is not None:
+        return new
+    full, last = facts.resolve(node.func) or "", tail(node.func) or ""
+    if (full.startswith("builtins.") and last in _PLAIN_CALLS) or full.startswith("math."):
+        return Place.PLAIN
+    if full.startswith("torch."):
+        return _of_torch(facts, node, full, depth)
+    if not isinstance(node.func, cst.Attribute):
+        return Place.DEVICE if is_receiver(facts, node.func) else Place.UNKNOWN
+    if is_submodule(facts, node.func):
+        return Place.DEVICE
+    if is_called_attribute(facts, node.func):
+        given = {place(facts, value, depth) for value in operands(node)}
+        return Place.DEVICE if Place.DEVICE in given else Place.UNKNOWN
+    return _of_method(facts, node, node.func, depth)
+
+
+def _of_torch(facts: ModuleFacts, node: cst.Call, full: str, depth: int) -> Place:
+    last = full.rpartition(".")[2]
+    if last in names.FACTORIES or (not full.startswith("torch.nn.functional.") and full.count(".") > 1):
+        return Place.UNKNOWN
+    if keyword(node, "device") is not None:
+        return Place.DEVICE
+    found = together(place(facts, value, depth) for value in operands(node))
+    keeps = last in names.KEEPS or last in names.MEETS or last.endswith("_like")
+    return found if found is not Place.FRESH or keeps else Place.UNKNOWN
+
+
+def operands(call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """The arguments of a function of torch that may be tensors; lists are opened."""
+    for arg in call.args:
+        if arg.keyword is None or arg.keyword.value in ("input", "other", "tensors", "weight", "mask", "target"):
+            if isinstance(arg.value, cst.List | cst.Tuple):
+                yield from (element.value for element in arg.value.elements)
+            else:
+                yield arg.value
+
+
+def _of_method(facts: ModuleFacts, node: cst.Call, func: cst.Attribute, depth: int) -> Place:
+    name = func.attr.value
+    if name in names.LEAVES:
+        return Place.PLAIN
+    if name == "cpu":
+        return Place.UNKNOWN
+    found = place(facts, func.value, depth)
+    if moves(facts, node):
+        return Place.DEVICE
+    if found is Place.UNKNOWN and name in names.SHAPES | names.RANKS and node.args and _is_tensor_in_init(facts, func):
+        return Place.FRESH
+    if name in names.MOVES or name in names.KEEPS:
+        return found
+    if name in names.MEETS:
+        return together([found, *(place(facts, value, depth) for value in operands(node))])
+    return found if found is Place.DEVICE else Place.UNKNOWN
+
+
+def moves(facts: ModuleFacts, call: cst.Call) -> bool:
+    """``x.to(device)``, ``x.cuda()``, ``x.type_as(y)``; not ``x.to(torch.float32)``."""
+    name = tail(call.func)
+    if name not in names.MOVES:
+        return False
+    if name not in ("to", "type"):
+        return True
+    if keyword(call, "device") is not None or keyword(call, "other") is not None:
+        return True
+    given = positional(call)
+    full = (facts.resolve(given[0]) or "") if given else "torch.dtype"  # .to(dtype=...)
+    is_dtype = full.startswith(("torch.", "numpy.")) or tail(given[0] if given else None) == "dtype"
+    return not is_dtype
+
+
+def is_receiver(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
+    """``self`` of a module, called."""
+    method = facts.method_of(node)
+    params = method.params.params if method is not None else ()
+    return isinstance(node, cst.Name) and bool(params) and node.value == params[0].name.value
+
+
+def is_called_attribute(facts: ModuleFacts, func: cst.Attribute) -> bool:
+    """``self.encoder`` in a module, where it is no method of it: most likely a module that it was given."""
+    name, owner = facts.self_attribute(func), facts.owner(func)
+    if name is None or owner is None or "module" not in owner.kinds or owner.method(name) is not None:
+        return False
+    return all(isinstance(value, cst.Call | cst.Name) for value in owner.values(name)) and bool(owner.values(name))
+
+
+def is_submodule(facts: ModuleFacts, func: cst.Attribute) -> bool:
+    """``self.layer``, or ``self.forward``, of which the module says that it is a module."""
+    name, owner = facts.self_attribute(func), facts.owner(func)
+    if name is None or owner is None:
+        return False
+    return name == "forward" or any(_makes_module(facts, value) for value in owner.values(name))
+
+
+def _makes_module(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    if not isinstance(value, cst.Call):
+        return False
+    full = facts.resolve(value.func) or ""
+    if full.startswith(LOCAL):
+        return any(info.name == full.removeprefix(LOCAL) and "module" in info.kinds for info in facts.classes.values())
+    return full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper()
+
+
+def _is_tensor_in_init(facts: ModuleFacts, func: cst.Attribute) -> bool:
+    """``torch.tensor(mean).view(1, 3, 1, 1)`` where a module is made: of plain numbers, whatever their names."""
+    function = facts.function_of(func)
+    new = func.value
+    if function is None or function.name.value != "__init__" or not isinstance(new, cst.Call):
+        return False
+    return facts.resolve(new.func) == "torch.tensor" and keyword(new, "device") is None
+
+
+def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
+    """Transforms and collators, which the loader calls on the CPU though they are modules; told by their names."""
+    file = facts.path.replace("\\", "/").rpartition("/")[2]
+    return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None
+
+
+def sets_device(facts: ModuleFacts, node: cst.CSTNode) -> bool:
+    """``with torch.device(...)`` around, or a default device for the whole file."""
+    for above in facts.ancestors(node):
+        if isinstance(above, cst.With) and any("device" in facts.code(item.item) for item in above.items):
+            return True
+    wanted = ("set_default_device", "set_default_tensor_type")
+    return any(tail(call.func) in wanted for call in facts.nodes(cst.Call))

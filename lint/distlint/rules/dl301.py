@@ -1,0 +1,371 @@
+"""DL301."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.classes import STEP_HOOKS, ClassFacts
+from distlint.facts.emptied import ANY, emptied
+from distlint.facts.scopes import LOCAL
+from distlint.facts.tree import is_name, positional, statements, tail, walk, walk_scope
+from distlint.model import Change, Example, Hit, Repair, Rule, Severity
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+_STAGES = ("training", "validation", "test", "predict")
+_BATCH_HOOKS = {
+    f"on_{stage}_batch_{when}": name
+    for stage, name in (("train", "training"), ("validation", "validation"), ("test", "test"), ("predict", "predict"))
+    for when in ("start", "end")
+}
+_STEPS = (
+    {hook: hook.removesuffix("_step") for hook in STEP_HOOKS}
+    | {f"{stage}_step_end": stage for stage in _STAGES}
+    | _BATCH_HOOKS
+)
+_GROWS = frozenset({"append", "extend", "insert"})
+# Bases that keep nothing of their subclasses' lists, by the package they come from.
+_FRAMEWORKS = ("lightning.", "pytorch_lightning.", "torch.nn.", "abc.", "builtins.", "typing.", "torchmetrics.")
+
+
+class StepOutputsNeverCleared(Rule):
+    """A list on the module grows with every step, and nothing ever empties it.
+
+    The list outlives the epoch. The second epoch's metric is computed from both epochs' outputs, the sanity
+    check's included, and memory grows until the job is killed:
+
+        epoch 1   accuracy of 10000 examples
+        epoch 2   accuracy of 20000 examples, half of them from the weights of epoch 1
+
+    How to fix: ``self.outputs.clear()`` at the end of ``on_validation_epoch_end``; or a metric object, whose
+    state the trainer resets.
+
+    Silent: lists that anything in the file empties or assigns anew outside of ``__init__``, or that a base
+    class in another file empties; a class with a base that is not known; lists that no ``*_epoch_end`` hook of
+    the class reads, kept for the caller; numbers (``loss.item()``), kept as a history; lists with a test of
+    their length.
+
+    When to ignore: the module runs for one epoch, or the whole history is wanted.
+    """
+
+    code, name, group = "DL301", "step-outputs-never-cleared", "cost"
+    severity = Severity.ERROR
+    tokens = (
+        (b".append", b".extend", b".insert", b"+="),
+        tuple(sorted(name.encode() for name in ("_step", "_batch_end", "_batch_start"))),
+    )
+    bad = (
+        Example(
+            """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+        self.scores: list = list()
+        self.tested = {"loss": []}
+
+    def validation_step(self, batch, batch_idx):
+        self.outputs.append(self(batch))
+
+    def on_validation_epoch_end(self):
+        scores = torch.cat(self.outputs)
+        self.log("score", scores.mean(), sync_dist=True)
+
+    def training_step(self, batch, batch_idx):
+        loss = self(batch).sum()
+        self.scores += [loss]
+        return loss
+
+    def on_train_epoch_end(self):
+        self.log("loss", self._mean())
+
+    def _mean(self):
+        return torch.stack(self.scores).mean()
+
+    def test_step(self, batch, batch_idx):
+        self.tested["loss"].append(self(batch))
+
+    def on_test_epoch_end(self):
+        print(len(self.tested["loss"]))
+""",
+            {12: "self.outputs", 20: "self.scores", 30: "self.tested"},
+        ),
+        Example(
+            """\
+from lightning.pytorch import Callback
+
+class Keep(Callback):
+    def __init__(self):
+        self.predictions = []
+
+    def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self._keep(outputs)
+
+    def _keep(self, outputs):
+        self.predictions.append(outputs)
+
+    def on_validation_epoch_end(self, trainer, pl_module):
+        show(trainer, self.predictions)
+""",
+            {11: "self.predictions"},
+        ),
+    )
+    good = (
+        """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+        self.targets = []
+        self.losses = []
+        self.few = []
+        self.predictions = []
+        self.fresh = []
+
+    def training_step(self, batch, batch_idx):
+        loss = self(batch).sum()
+        self.losses.append(loss.item())
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.outputs.append(self(batch))
+        self.targets.append(batch[1])
+        self.fresh.append(batch[1])
+        if len(self.few) < 8:
+            self.few.append(batch[0])
+
+    def test_step(self, batch, batch_idx):
+        self.predictions.append(self(batch))
+
+    def on_validation_epoch_start(self):
+        self.fresh = []
+
+    def on_validation_epoch_end(self):
+        scores = torch.cat(self.outputs)
+        self.outputs.clear()
+        del self.targets[:]
+        self.log("score", scores.mean(), sync_dist=True)
+""",
+        """\
+from lightning.pytorch import LightningModule
+from project.base import Base
+
+class Model(Base):
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+
+    def validation_step(self, batch, batch_idx):
+        self.outputs.append(self(batch))
+
+class Cleared(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = [], []
+        self.parts = []
+
+    def validation_step(self, batch, batch_idx):
+        self.parts.append(self(batch))
+
+    def on_validation_epoch_end(self):
+        for outputs in (self.parts,):
+            outputs.clear()
+
+class Plain:
+    def __init__(self):
+        self.outputs = []
+
+    def validation_step(self, batch):
+        self.outputs.append(batch)
+""",
+    )
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Look at every class that a trainer drives and whose bases are known."""
+        here: set[str] | None = None
+        for owner in facts.classes.values():
+            if not owner.kinds & {"lightning", "callback"}:
+                continue
+            grown = list(_grown(facts, owner))
+            if not grown or not _knows_bases(facts, owner):
+                continue
+            here = emptied(facts) if here is None else here
+            away = here | _emptied_elsewhere(facts, owner)
+            for node, attribute, stage in grown if ANY not in away else ():
+                if attribute not in away and _counts(facts, owner, node, attribute):
+                    yield _hit(facts, owner, node, attribute, stage)
+
+
+def _grown(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.CSTNode, str, str]]:
+    """Places where a list of ``self`` gets longer in a step, or in a method that a step calls."""
+    for method, stage in _step_methods(facts, owner):
+        for node in walk_scope(method):
+            attribute = _growth(facts, node)
+            if attribute is not None and _is_list(facts, owner, attribute):
+                yield node, attribute, stage
+
+
+def _step_methods(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.FunctionDef, str]]:
+    seen = set()
+    left = [(method, _STEPS[name]) for name, method in owner.methods.items() if name in _STEPS]
+    while left:
+        method, stage = left.pop(0)
+        if method in seen:
+            continue
+        seen.add(method)
+        yield method, stage
+        for call in walk_scope(method):
+            name = facts.self_attribute(call.func) if isinstance(call, cst.Call) else None
+            if name is not None and name in owner.methods:
+                left.append((owner.methods[name], stage))
+
+
+def _growth(facts: ModuleFacts, node: cst.CSTNode) -> str | None:
+    """``x`` of ``self.x.append(…)``, ``self.x["key"].append(…)`` and ``self.x += [...]``."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWS:
+        given = positional(node)
+        return None if not given or _is_number(given[-1]) else _base(facts, node.func.value)
+    if isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.AddAssign):
+        return _base(facts, node.target) if isinstance(node.value, cst.List | cst.ListComp) else None
+    return None
+
+
+def _base(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return facts.self_attribute(node)
+
+
+def _is_number(value: cst.BaseExpression) -> bool:
+    """A number or text, small enough to be kept as a history."""
+    if isinstance(value, cst.Call):
+        return tail(value.func) in ("item", "float", "int", "str", "len", "round", "time", "perf_counter")
+    if isinstance(value, cst.BinaryOperation):
+        return _is_number(value.left) or _is_number(value.right)
+    if isinstance(value, cst.Attribute):
+        return value.attr.value in ("global_step", "current_epoch")
+    return isinstance(value, cst.BaseNumber | cst.BaseString) or is_name(value, "batch_idx")
+
+
+def _is_list(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> bool:
+    """Whether the class makes the attribute as a list, or as a dict of lists."""
+    values = owner.values(attribute)
+    return bool(values) and all(_makes_list(facts, value) for value in values)
+
+
+def _makes_list(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.List | cst.ListComp):
+        return True
+    if isinstance(value, cst.Dict):
+        inner = [element.value for element in value.elements]
+        return bool(inner) and all(isinstance(each, cst.List) for each in inner)
+    if isinstance(value, cst.DictComp):
+        return isinstance(value.value, cst.List)
+    if not isinstance(value, cst.Call):
+        return False
+    full = facts.resolve(value.func)
+    given = positional(value)
+    return full == "builtins.list" or (full == "collections.defaultdict" and bool(given) and is_name(given[0], "list"))
+
+
+def _knows_bases(facts: ModuleFacts, owner: ClassFacts) -> bool:
+    """Whether every base is of a framework, of this module, or known to the project with all of its own."""
+    for arg in owner.node.bases:
+        full = facts.resolve(arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value) or ""
+        if full.startswith(LOCAL):
+            continue
+        if not _knows_base(facts, full):
+            return False
+    return all(_knows_bases(facts, base) for base in owner.bases)
+
+
+def _knows_base(facts: ModuleFacts, full: str) -> bool:
+    if full.startswith(_FRAMEWORKS):
+        return True
+    found = list(facts.project.ancestors(full))
+    names = {each.name for each in found}
+    above = [base for each in found for base in each.bases]
+    return bool(found) and all(base in names or base.startswith(_FRAMEWORKS) for base in above)
+
+
+def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
+    """What bases in other files empty."""
+    found: frozenset[str] = frozenset()
+    for info in (owner, *owner.bases):
+        for arg in info.node.bases:
+            for ancestor in facts.project.ancestors(facts.resolve(arg.value) or ""):
+                found |= ancestor.emptied
+    return found
+
+
+def _counts(facts: ModuleFacts, owner: ClassFacts, node: cst.CSTNode, attribute: str) -> bool:
+    """Whether the list is what an epoch is judged by, and nothing keeps it short."""
+    for above in facts.ancestors(node):
+        if isinstance(above, cst.If) and any(_is_own(facts, part, attribute) for part in walk(above.test)):
+            return False
+        if isinstance(above, cst.FunctionDef):
+            break
+    return any(True for _ in _epoch_ends(facts, owner, attribute))
+
+
+def _epoch_ends(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> Iterator[cst.FunctionDef]:
+    """The hooks at the end of an epoch that read the attribute, themselves or by a method of theirs."""
+    for name, method in owner.methods.items():
+        if name.endswith("epoch_end") and any(
+            _is_own(facts, part, attribute) for part in _reached(facts, owner, method)
+        ):
+            yield method
+
+
+def _reached(facts: ModuleFacts, owner: ClassFacts, method: cst.FunctionDef) -> Iterator[cst.CSTNode]:
+    """Everything in a method, and in the methods of the class that it calls."""
+    for node in walk(method):
+        yield node
+        name = facts.self_attribute(node.func) if isinstance(node, cst.Call) else None
+        if name is not None and name in owner.methods and owner.methods[name] is not method:
+            yield from walk(owner.methods[name])
+
+
+def _is_own(facts: ModuleFacts, node: cst.CSTNode, attribute: str) -> bool:
+    return isinstance(node, cst.Attribute) and facts.self_attribute(node) == attribute
+
+
+def _hit(facts: ModuleFacts, owner: ClassFacts, node: cst.CSTNode, attribute: str, stage: str) -> Hit:
+    return Hit(
+        node,
+        f"self.{attribute} grows with every {stage} step and nothing empties it:"
+        f" self.{attribute}.clear() at the end of the epoch",
+        repair=_repair(facts, owner, attribute, stage),
+    )
+
+
+def _repair(facts: ModuleFacts, owner: ClassFacts, attribute: str, stage: str) -> Repair | None:
+    """``self.x.clear()`` at the end of the hook of the same stage, when it is the only reader and has one way out."""
+    if not all(isinstance(value, cst.List) for value in owner.values(attribute)):
+        return None
+    hooks = list(_epoch_ends(facts, owner, attribute))
+    of_stage = f"{'train' if stage == 'training' else stage}_epoch_end"
+    if len(hooks) != 1 or hooks[0].name.value.removeprefix("on_") not in (of_stage, f"{stage}_epoch_end"):
+        return None
+    hook = hooks[0]
+    body = statements(hook.body)
+    if not isinstance(hook.body, cst.IndentedBlock) or any(isinstance(part, cst.Return) for part in walk_scope(hook)):
+        return None
+    if any(_is_kept(facts, part, attribute) for part in walk(hook)):
+        return None
+    return Repair(True, (Change(body[-1], f"self.{attribute}.clear()", "after"),))
+
+
+def _is_kept(facts: ModuleFacts, node: cst.CSTNode, attribute: str) -> bool:
+    """``self.last = self.x``: the same list under another name."""
+    return isinstance(node, cst.Assign) and _is_own(facts, node.value, attribute)
