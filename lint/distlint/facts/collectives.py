@@ -8,7 +8,7 @@ import libcst as cst
 
 from distlint.facts import known
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import is_name, keyword, positional, tail
+from distlint.facts.tree import is_name, keyword, number, positional, tail
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -97,6 +97,8 @@ def _constructed(facts: ModuleFacts, value: cst.BaseExpression) -> str | None:
         return None
     full = facts.resolve(value.func) or ""
     if full in known.CONSTRUCTORS:
+        if known.CONSTRUCTORS[full] == "lightning_trainer" and _has_one_device(value):
+            return None
         return known.CONSTRUCTORS[full]
     is_metric = full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper()
     if is_metric and not is_name(keyword(value, "sync_on_compute"), "False"):
@@ -104,11 +106,18 @@ def _constructed(facts: ModuleFacts, value: cst.BaseExpression) -> str | None:
     return None
 
 
+def _has_one_device(call: cst.Call) -> bool:
+    """A trainer for one process: ``Trainer(devices=1)``."""
+    given = [keyword(call, name) for name in ("devices", "gpus")]
+    return any(number(value) in (0, 1) for value in given)
+
+
 def _is_other_object(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
     """A known constructor, literal or class of this file: certainly none of the receivers we know."""
     if isinstance(value, cst.Call):
         full = facts.resolve(value.func) or ""
-        return full.startswith((LOCAL, "numpy.", "builtins.", "transformers."))
+        is_single = known.CONSTRUCTORS.get(full) == "lightning_trainer" and _has_one_device(value)
+        return is_single or full.startswith((LOCAL, "numpy.", "builtins.", "transformers."))
     return isinstance(value, cst.BaseString | cst.BaseNumber | cst.BaseList | cst.BaseDict)
 
 

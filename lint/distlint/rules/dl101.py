@@ -135,6 +135,18 @@ def step(rank, batches):
         ),
         Example(
             """\
+from lightning.pytorch import Trainer
+
+def main(model, data):
+    trainer = Trainer(devices=4, strategy="ddp")
+    trainer.fit(model, data)
+    if trainer.is_global_zero:
+        trainer.test(model, data)
+""",
+            {7: "only rank 0 reaches this test"},
+        ),
+        Example(
+            """\
 def melk(trainer, path):
     if trainer.global_rank == 0:
         trainer.save_checkpoint(path)
@@ -204,6 +216,16 @@ def results(self, parts, rank, everywhere):
     if everywhere:
         self.accelerator.wait_for_everyone()
     return merged
+""",
+        """\
+from lightning.pytorch import Trainer
+
+def main(model, data):
+    first = Trainer(devices=4, strategy="ddp")
+    first.fit(model, data)
+    if first.is_global_zero:
+        second = Trainer(devices=1)
+        second.test(model, data)
 """,
         """\
 import torch.distributed as dist

@@ -156,6 +156,12 @@ def evaluate(accelerator: Accelerator, model, loader, best):
     mean = sum(losses) / len(losses)
     if mean < best:
         accelerator.save_state("best")
+
+@accelerator.on_main_process
+def save(model, loader):
+    for batch in loader:
+        print(model(batch))
+    accelerator.save_state("last")
 """,
     )
 
