@@ -64,6 +64,8 @@ SAME = (
     "self.trainer.sanity_checking",
     "time.time() > 5",
     "torch.cuda.is_available()",
+    "any(self.loss(x))",
+    "all([loss])",
 )
 
 

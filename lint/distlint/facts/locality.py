@@ -95,7 +95,8 @@ class Locality:
         return any(self.is_value(side) or self.is_elapsed(side) for side in sides)
 
     def _calls_truth(self, test: cst.Call) -> bool:
-        if tail(test.func) not in _TRUTHS or is_gathered(self._facts, test):
+        is_builtin = (self._facts.resolve(test.func) or "").startswith("builtins.")  # any(list): a matter of structure
+        if tail(test.func) not in _TRUTHS or is_builtin or is_gathered(self._facts, test):
             return False
         return self._is_fed(test)
 
@@ -170,6 +171,8 @@ class Locality:
             return self._is_batch(definition.node)
         if isinstance(definition.node, cst.AugAssign):
             return self.is_value(definition.node.value, depth)
+        if "unknown" in definition.steps:
+            return False  # first, *rest = …: a list
         if definition.steps[:1] == ("iter",) and definition.value is not None:
             return self._iterates(definition, depth)
         return self.is_value(definition.value, depth)

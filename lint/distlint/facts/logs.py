@@ -97,8 +97,8 @@ def find_synced(facts: ModuleFacts) -> dict[cst.Call, Operation]:
 
     def name_of(call: cst.Call) -> Operation | None:
         found = collective(facts, call) or summary(facts, call)
-        if found is None and (log := log_call(facts, call)) is not None and log.is_synced:
-            return SYNCED_LOG
+        if found is None and (log := log_call(facts, call)) is not None:
+            return SYNCED_LOG if log.is_synced and not log.is_first_rank_only else None
         return found
 
     return find_operations(facts, name_of)
