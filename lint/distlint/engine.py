@@ -6,15 +6,19 @@ import ast
 import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
+from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, PositionProvider
 
 from distlint.facts import ModuleFacts
-from distlint.facts.project import NO_PROJECT, Project
+from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
+from distlint.facts.summary import summarise_functions
 from distlint.model import Change, Edit, Finding, Fix, Hit, Rule, TraceStep
-from distlint.prefilter import can_matter
+from distlint.prefilter import can_matter, may_define_collective, with_evidence
 from distlint.suppress import find_suppressions
 
 SYNTAX_ERROR = ("DL000", "syntax-error")
@@ -32,36 +36,81 @@ def check_source(
         prefilter: skip rules whose tokens do not occur; findings are the same without.
         project: what is known of other files, and of the user's own code.
     """
-    rules = [rule for rule in rules if not prefilter or can_matter(rule, source)]
+    return examine(source, path, rules, prefilter=prefilter, project=project, summarise=False).findings
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What one file has to say.
+
+    Attributes:
+        findings: in the order of lines.
+        functions: its functions with collectives, for the files that import it.
+    """
+
+    findings: list[Finding]
+    functions: tuple[FunctionSummary, ...] = ()
+
+
+def examine(
+    source: bytes,
+    path: str,
+    rules: Iterable[Rule],
+    *,
+    prefilter: bool = True,
+    project: Project = NO_PROJECT,
+    summarise: bool = True,
+) -> Examined:
+    """Findings in one file, and what its functions are to others; for the arguments see ``check_source``."""
+    evident = with_evidence(source, project)
+    rules = [rule for rule in rules if not prefilter or can_matter(rule, evident)]
+    summarise = summarise and may_define_collective(evident)
     try:
-        text = _decode(source)
-        if not rules and _python_error(text) is None:
-            return []
+        text = decode(source)
+        if not rules and not summarise and python_error(text) is None:
+            return Examined([])
         module = cst.parse_module(text)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return [_unreadable(path, error)]
+        return Examined([_unreadable(path, error)])
     except cst.ParserSyntaxError as error:
-        return [_unparsable(path, text, error)]
+        return Examined([_unparsable(path, text, error)])
     facts = ModuleFacts(module, path, project)
+    positions = _Positions(module)
     hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
+    functions = tuple(summarise_functions(facts)) if summarise else ()
     if not hits:
-        return []
-    findings = _locate(facts, hits)
+        return Examined([], functions)
+    findings = _locate(facts, hits, positions)
     suppressions = find_suppressions(text)
-    return sorted((found for found in findings if not suppressions.hide(found)), key=_place)
+    return Examined(sorted((found for found in findings if not suppressions.hide(found)), key=_place), functions)
+
+
+class _Positions(PositionProvider):
+    """Where nodes are; found out when the first is asked for. Without a MetadataWrapper, which walks all once more."""
+
+    def __init__(self, module: cst.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def __getitem__(self, node: cst.CSTNode) -> CodeRange:
+        if not self._computed:
+            self._gen_impl(self._module)
+        found = self._computed[node]
+        assert isinstance(found, CodeRange)
+        return found
 
 
 def _place(found: Finding) -> tuple[int, int, str]:
     return found.line, found.column, found.code
 
 
-def _decode(source: bytes) -> str:
+def decode(source: bytes) -> str:
     """The text, by byte order mark or coding line, as Python reads it."""
     encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
     return source.decode(encoding)
 
 
-def _python_error(text: str) -> SyntaxError | None:
+def python_error(text: str) -> SyntaxError | None:
     """What Python itself has against a text; it is quick, and says it in better words than other parsers."""
     try:
         with warnings.catch_warnings():
@@ -83,7 +132,7 @@ def _unreadable(path: str, error: Exception) -> Finding:
 
 
 def _unparsable(path: str, text: str, error: cst.ParserSyntaxError) -> Finding:
-    said = _python_error(text)
+    said = python_error(text)
     if said is not None and said.lineno:
         return _syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
     return _syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
@@ -95,19 +144,18 @@ def _syntax_error(path: str, line: int, column: int, message: str) -> Finding:
     return Finding(code, name, f"cannot be parsed: {first}", path, line, column, line, column, statement=(line, line))
 
 
-def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
-    wrapper = MetadataWrapper(facts.module, unsafe_skip_copy=True)
-    positions = wrapper.resolve(PositionProvider)
+def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]], positions: _Positions) -> list[Finding]:
+    position = positions.__getitem__
 
-    def position(node: cst.CSTNode) -> CodeRange:
-        found = positions[node]
-        assert isinstance(found, CodeRange)
-        return found
+    def step(place: cst.CSTNode | CallPlace, label: str, text: str) -> TraceStep:
+        if isinstance(place, CallPlace):
+            return TraceStep(place.path, _line_of(place), label, text)
+        return TraceStep(facts.path, position(place).start.line, label, text)
 
     findings = []
     for rule, hit in hits:
         here = position(hit.node)
-        trace = tuple(TraceStep(facts.path, position(node).start.line, label, text) for node, label, text in hit.trace)
+        trace = tuple(step(*each) for each in hit.trace)
         findings.append(
             Finding(
                 code=rule.code,
@@ -125,6 +173,13 @@ def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Findin
             )
         )
     return findings
+
+
+@lru_cache(maxsize=256)
+def _line_of(place: CallPlace) -> int:
+    """The line of a call in another file."""
+    module = cst.parse_module(decode(Path(place.path).read_bytes()))
+    return _Positions(module)[ModuleFacts(module).nodes(cst.Call)[place.number]].start.line
 
 
 def _fix(facts: ModuleFacts, hit: Hit, position: Callable[[cst.CSTNode], CodeRange]) -> Fix | None:

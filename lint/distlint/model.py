@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from distlint.facts import ModuleFacts
+    from distlint.facts.project import CallPlace
 
 
 class Severity(enum.Enum):
@@ -121,13 +122,13 @@ class Hit:
     Attributes:
         node: the place.
         message: one sentence.
-        trace: further nodes, each with a label and a text.
+        trace: further nodes, or calls in other files, each with a label and a text.
         repair: how it can be removed, if that is known.
     """
 
     node: cst.CSTNode
     message: str
-    trace: tuple[tuple[cst.CSTNode, str, str], ...] = ()
+    trace: tuple[tuple[cst.CSTNode | CallPlace, str, str], ...] = ()
     repair: Repair | None = None
 
 

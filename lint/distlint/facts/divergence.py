@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.data_tests import DATA
-from distlint.facts.project import FunctionSummary
+from distlint.facts.project import CallPlace, FunctionSummary
 from distlint.facts.ranks import Role, roles
 from distlint.facts.sequences import Difference, differences
 from distlint.facts.tree import tail, walk_scope
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distlint.facts.projection import Projector
 
 Region = cst.FunctionDef | cst.Module
-Trace = tuple[tuple[cst.CSTNode, str, str], ...]
+Trace = tuple[tuple[cst.CSTNode | CallPlace, str, str], ...]
 # Calls that say or end something, and modules that know of no ranks.
 _MESSAGES = frozenset(
     {
@@ -182,30 +182,29 @@ def guard_text(facts: ModuleFacts, guard: cst.CSTNode) -> str:
 def describe(facts: ModuleFacts, projector: Projector, call: cst.Call, label: str) -> tuple[str, Trace]:
     """What a call does, with the helper that it is inside of, and the way to the call itself."""
     helper = projector.operations.get(call)
-    if isinstance(helper, FunctionSummary):
-        return f"{label} (inside {helper.name.rpartition('.')[2]}, {helper.path}:{helper.line})", ()
-    if not isinstance(helper, cst.FunctionDef):
+    if helper is None or isinstance(helper, str):
         return label, ()
-    inner = _inner(projector, helper, label)
-    trace = () if inner is None else ((inner, "collective", facts.code(inner)),)
-    return f"{label} (inside {helper.name.value})", trace
+    origin = find_origin(projector, call, label)
+    what = f"{label} (inside {tail(call.func)})"
+    if origin is None:
+        return what, ()
+    return what, ((origin, "collective", origin.text if isinstance(origin, CallPlace) else facts.code(origin)),)
 
 
-def _inner(projector: Projector, helper: cst.FunctionDef, label: str) -> cst.Call | None:
-    """The call itself, however many helpers deep."""
+def find_origin(projector: Projector, call: cst.Call, label: str) -> cst.Call | CallPlace | None:
+    """The call itself, however many helpers deep, in this file or another."""
     seen: set[cst.FunctionDef] = set()
-    pending = [helper]
+    pending = [call]
     while pending:
-        function = pending.pop()
-        seen.add(function)
-        for node in walk_scope(function):
-            made = projector.operations.get(node) if isinstance(node, cst.Call) else None
-            if isinstance(node, cst.Call) and (
-                made == label or (isinstance(made, FunctionSummary) and label in made.collectives)
-            ):
-                return node
-            if isinstance(made, cst.FunctionDef) and made not in seen:
-                pending.append(made)
+        here = pending.pop()
+        made = projector.operations.get(here)
+        if made == label:
+            return here
+        if isinstance(made, FunctionSummary) and label in made.collectives:
+            return made.calls[made.collectives.index(label)]
+        if isinstance(made, cst.FunctionDef) and made not in seen:
+            seen.add(made)
+            pending += [node for node in walk_scope(made) if isinstance(node, cst.Call)]
     return None
 
 

@@ -20,7 +20,7 @@ Operations = Mapping[cst.Call, Operation]
 
 def find_collectives(facts: ModuleFacts) -> dict[cst.Call, Operation]:
     """Collective calls by operation; calls of functions that make one, by function."""
-    return find_operations(facts, lambda call: collective(facts, call) or summary(facts, call))
+    return find_operations(facts, lambda call: collective(facts, call) or facts.project_function(call))
 
 
 def find_operations(facts: ModuleFacts, name_of: Callable[[cst.Call], Operation | None]) -> dict[cst.Call, Operation]:
@@ -40,11 +40,3 @@ def find_operations(facts: ModuleFacts, name_of: Callable[[cst.Call], Operation 
             found[call] = function if function is not None else ""
             fresh.append(call)
     return found
-
-
-def summary(facts: ModuleFacts, call: cst.Call) -> FunctionSummary | None:
-    """The function of another file that a call reaches, if every call of it makes a collective."""
-    if not facts.project.functions:
-        return None
-    found = facts.project.functions.get(facts.resolve(call.func) or "")
-    return found if found is not None and found.collectives else None

@@ -94,6 +94,10 @@ class Projector:
             return self._make.end
         return _Projection(self, self._make, region, role).run()
 
+    def project_first(self, function: cst.FunctionDef) -> Sequence:
+        """The collectives that the first rank makes in a function: what its callers are told, whoever they are."""
+        return self.project(function, _first({}))
+
     def same(self, first: Sequence, second: Sequence) -> bool:
         """Whether two sequences of one region are equal, whatever the tests say that are the same on every rank."""
         return self._make.same(first, second)

@@ -32,7 +32,8 @@ class CollectiveUnderRankGuard(Rule):
     derived from them, early ``return``, ``and``, conditional expressions, ``@rank_zero_only``) and reports
     the call at which the two sequences of collectives part. Calls that are collective inside count too:
     ``trainer.save_checkpoint``, ``accelerator.save_state``, ``accelerator.get_state_dict``, ``compute()`` of
-    a metric that syncs, and functions of the same file that make a collective at any depth.
+    a metric that syncs, and functions, of this file or of others, that make a
+    collective at any depth.
 
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
