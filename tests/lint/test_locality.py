@@ -66,6 +66,7 @@ SAME = (
     "torch.cuda.is_available()",
     "any(self.loss(x))",
     "all([loss])",
+    "(loss_reduced := loss) > 3",
 )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
+from distlint.facts.classes import LIGHTNING_ROOTS
+from distlint.facts.flow import reaching
 from distlint.facts.project import declares
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import is_name, keyword, number, positional, tail
@@ -92,7 +94,10 @@ def receiver_kind(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
             return kind
     if values and all(_is_other_object(facts, value) for value in values):
         return None
-    return known.RECEIVERS.get(tail(node) or "") if isinstance(node, cst.Name | cst.Attribute) else None
+    kind = known.RECEIVERS.get(tail(node) or "") if isinstance(node, cst.Name | cst.Attribute) else None
+    if kind == "trainer" and any(facts.imports(root) for root in LIGHTNING_ROOTS):
+        return "lightning_trainer"
+    return kind
 
 
 def _is_receiver(facts: ModuleFacts, node: cst.Name) -> bool:
@@ -104,6 +109,9 @@ def _is_receiver(facts: ModuleFacts, node: cst.Name) -> bool:
 def _assigned(facts: ModuleFacts, node: cst.BaseExpression) -> list[cst.BaseExpression]:
     if not isinstance(node, cst.Name):
         return []
+    nearest = [each.value for each in reaching(facts, node) if each.value is not None]
+    if nearest:
+        return nearest
     bindings = facts.scope(node).lookup(node.value)
     return [binding.value for binding in bindings if binding.kind == "value" and binding.value is not None]
 
@@ -116,10 +124,21 @@ def _constructed(facts: ModuleFacts, value: cst.BaseExpression) -> str | None:
         if known.CONSTRUCTORS[full] == "lightning_trainer" and _has_one_device(value):
             return None
         return known.CONSTRUCTORS[full]
+    if _is_hf_trainer(facts, value.func, full):
+        return "hf_trainer"
     is_metric = full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper()
     if is_metric and not is_name(keyword(value, "sync_on_compute"), "False"):
         return "metric"
     return None
+
+
+def _is_hf_trainer(facts: ModuleFacts, func: cst.BaseExpression, full: str) -> bool:
+    """A trainer of transformers or trl, or a class of this file that is derived from one."""
+    if full.startswith(LOCAL) and isinstance(func, cst.Name):
+        classes = [each.node for each in facts.scope(func).lookup(func.value) if isinstance(each.node, cst.ClassDef)]
+        bases = [facts.resolve(arg.value) or "" for node in classes for arg in node.bases]
+        return any(base.startswith(known.HF_ROOTS) and base.endswith("Trainer") for base in bases)
+    return full.startswith(known.HF_ROOTS) and full.endswith("Trainer")
 
 
 def _has_one_device(call: cst.Call) -> bool:

@@ -130,6 +130,7 @@ METHODS = {
     ),
     "trainer": frozenset({"save_checkpoint"}),
     "lightning_trainer": frozenset({"fit", "predict", "save_checkpoint", "test", "validate"}),
+    "hf_trainer": frozenset({"evaluate", "predict", "save_model", "train"}),
     "strategy": frozenset(
         {
             "all_gather",
@@ -145,6 +146,7 @@ METHODS = {
     "deepspeed": frozenset({"load_checkpoint", "save_checkpoint", "save_16bit_model"}),
     "metric": frozenset({"compute"}),
 }
+HF_ROOTS = ("transformers.", "trl.")
 # Methods whose name alone says that they are collective, whatever they are called on.
 TELLING_METHODS = frozenset(
     {"consolidate_state_dict", "full_tensor", "gather_for_metrics", "save_16bit_model", "wait_for_everyone"}

@@ -159,7 +159,7 @@ class Locality:
         return any(self.is_value(arg.value, depth) for arg in call.args)
 
     def _is_local_name(self, name: cst.Name, depth: int) -> bool:
-        if is_gathered(self._facts, name):
+        if _MAY_SYNC.search(name.value) or is_gathered(self._facts, name):
             return False
         definitions = reaching(self._facts, name)
         if any(self._is_local_definition(definition, depth) for definition in definitions):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts import known
 from distlint.facts.collectives import collective, receiver_kind
 from distlint.facts.operations import Operation, find_operations
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SYNCED_LOG = "log with sync_dist=True"
 UNKNOWN_KEYS = "a dict"
 _LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
-_OTHER_TRAINERS = ("transformers.", "trl.", "sentence_transformers.", "composer.", "fastai.")
+_OTHER_TRAINERS = (*known.HF_ROOTS, "sentence_transformers.", "composer.", "fastai.")
 
 
 def may_log(source: bytes) -> bool:
