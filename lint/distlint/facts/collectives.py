@@ -42,6 +42,8 @@ def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
     kind = receiver_kind(facts, func.value)
     if name in known.TELLING_METHODS and kind is None and not _is_own_method(facts, call):
         return name
+    if name == "backward" and kind is None:
+        return name if facts.wraps_model and not _is_without_sync(facts, call) else None
     if kind is None or name not in known.METHODS[kind]:
         return _sharded_state(facts, call) if name == "state_dict" else None
     return None if _is_own_method(facts, call) else name
@@ -154,6 +156,12 @@ def _is_other_object(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
         is_single = known.CONSTRUCTORS.get(full) == "lightning_trainer" and _has_one_device(value)
         return is_single or full.startswith((LOCAL, "numpy.", "builtins.", "transformers."))
     return isinstance(value, cst.BaseString | cst.BaseNumber | cst.BaseList | cst.BaseDict)
+
+
+def _is_without_sync(facts: ModuleFacts, call: cst.Call) -> bool:
+    """``with model.no_sync():`` keeps the gradients where they are."""
+    items = (item.item for above in facts.ancestors(call) if isinstance(above, cst.With) for item in above.items)
+    return any(isinstance(item, cst.Call) and tail(item.func) == "no_sync" for item in items)
 
 
 def _sharded_state(facts: ModuleFacts, call: cst.Call) -> str | None:

@@ -146,6 +146,9 @@ METHODS = {
     "deepspeed": frozenset({"load_checkpoint", "save_checkpoint", "save_16bit_model"}),
     "metric": frozenset({"compute"}),
 }
+DDP_CLASSES = frozenset(
+    {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
+)
 HF_ROOTS = ("transformers.", "trl.")
 # Methods whose name alone says that they are collective, whatever they are called on.
 TELLING_METHODS = frozenset(
@@ -195,6 +198,7 @@ TOKENS: tuple[bytes, ...] = (
     b"LightningLite",
     b"strategy",
     b"training_type_plugin",
+    b"DistributedDataParallel",
     b"Trainer",
     b"all_gather",
     b"detectron2",

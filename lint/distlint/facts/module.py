@@ -9,6 +9,7 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.known import DDP_CLASSES
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
@@ -97,6 +98,11 @@ class ModuleFacts:
         """What the project calls a class or function of this module."""
         node = definition.node if isinstance(definition, ClassFacts) else definition
         return f"{self.key}.{self.own_scope(node).qualname()}"
+
+    @cached_property
+    def wraps_model(self) -> bool:
+        """Whether the module makes a ``DistributedDataParallel``, whose backward pass reduces the gradients."""
+        return any(self.resolve(call.func) in DDP_CLASSES for call in self.nodes(cst.Call))
 
     @cached_property
     def operations(self) -> Operations:
