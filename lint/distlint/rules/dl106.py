@@ -9,12 +9,12 @@ import libcst as cst
 
 from distlint.facts import known
 from distlint.facts.divergence import describe
-from distlint.facts.projection import Projector
 from distlint.facts.tree import tail, walk_scope
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.projection import Projector
 
 # What a program raises on every rank or on none: it is a matter of what is installed, or of the person at the keys.
 _SAME_EVERYWHERE = frozenset(
@@ -162,7 +162,7 @@ def train(trainer, model):
         """Look above every collective for a handler; one finding for each."""
         if not facts.synced_operations:
             return
-        projector = Projector(facts, facts.synced_operations)
+        projector = facts.synced_projector
         reported: set[cst.CSTNode] = set()
         for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
             arm = _arm(facts, call)
