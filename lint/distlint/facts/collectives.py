@@ -42,11 +42,19 @@ def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
     kind = receiver_kind(facts, func.value)
     if name in known.TELLING_METHODS and kind is None and not _is_own_method(facts, call):
         return name
-    if name == "backward" and kind is None:
-        return name if facts.wraps_model and not _is_without_sync(facts, call) else None
     if kind is None or name not in known.METHODS[kind]:
         return _sharded_state(facts, call) if name == "state_dict" else None
     return None if _is_own_method(facts, call) else name
+
+
+def backward(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """``backward`` where it reduces the gradients of a wrapped model, or None."""
+    name = tail(call.func)
+    if name not in known.BACKWARD.values() or not isinstance(call.func, cst.Attribute):
+        return None
+    kind = receiver_kind(facts, call.func.value)
+    is_wrapped = facts.wraps_model if kind is None and name == "backward" else known.BACKWARD.get(kind or "") == name
+    return name if is_wrapped and not _is_own_method(facts, call) and not _is_without_sync(facts, call) else None
 
 
 def _is_declared(facts: ModuleFacts, call: cst.Call) -> bool:

@@ -102,7 +102,6 @@ FUNCTIONS = frozenset(
 METHODS = {
     "accelerator": frozenset(
         {
-            "backward",
             "check_trigger",
             "gather",
             "gather_for_metrics",
@@ -120,7 +119,6 @@ METHODS = {
         {
             "all_gather",
             "all_reduce",
-            "backward",
             "barrier",
             "broadcast",
             "load",
@@ -142,10 +140,12 @@ METHODS = {
             "save_checkpoint",
         }
     ),
-    "lightning": frozenset({"all_gather", "manual_backward"}),
+    "lightning": frozenset({"all_gather"}),
     "deepspeed": frozenset({"load_checkpoint", "save_checkpoint", "save_16bit_model"}),
     "metric": frozenset({"compute"}),
 }
+# Reduces the gradients of a wrapped model, over the ranks that the model was wrapped for.
+BACKWARD = {"accelerator": "backward", "fabric": "backward", "lightning": "manual_backward"}
 DDP_CLASSES = frozenset(
     {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
-from distlint.facts.collectives import collective, receiver_kind
+from distlint.facts.collectives import backward, collective, receiver_kind
 from distlint.facts.operations import Operation, find_operations
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
 
@@ -94,10 +94,10 @@ def find_logs(facts: ModuleFacts) -> dict[cst.Call, Operation]:
 
 
 def find_synced(facts: ModuleFacts) -> dict[cst.Call, Operation]:
-    """The module's collectives, with the logs that make one."""
+    """The module's collectives, with the logs and backward passes that make one."""
 
     def name_of(call: cst.Call) -> Operation | None:
-        found = collective(facts, call) or facts.project_function(call)
+        found = collective(facts, call) or backward(facts, call) or facts.project_function(call)
         if found is None and (log := log_call(facts, call)) is not None:
             return SYNCED_LOG if log.is_synced and not log.is_first_rank_only else None
         return found

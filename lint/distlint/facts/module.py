@@ -112,7 +112,7 @@ class ModuleFacts:
 
     @cached_property
     def synced_operations(self) -> Operations:
-        """The same, with the calls of ``log`` that reduce over the ranks."""
+        """The same, with the calls of ``log`` and ``backward`` that reduce over the ranks."""
         return find_synced(self)
 
     @cached_property

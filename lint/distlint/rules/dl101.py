@@ -252,6 +252,21 @@ def rerun(model, data):
         trainer.test(model, data)
 """,
         """\
+def main(fabric, model, batches, group):
+    if fabric.global_rank == 0:
+        play(fabric, batches, group)
+    else:
+        train(fabric, model, batches)
+
+def play(fabric, batches, group):
+    for batch in batches:
+        print(batch)
+
+def train(fabric, model, batches):
+    for batch in batches:
+        fabric.backward(model(batch))
+""",
+        """\
 import torch.distributed as dist
 
 def serve(rank, server, request):
