@@ -124,6 +124,8 @@ class Locality:
             return self._is_local_name(node, depth)
         if isinstance(node, cst.Call):
             name = tail(node.func) or ""
+            if name == "next" and positional(node):
+                return self._is_iterator(positional(node)[0])
             if name in _LENGTHS and self._is_length_of_selection(node, depth):
                 return True
             return self._is_fed(node, depth)
@@ -187,6 +189,13 @@ class Locality:
                 steps = steps[1:]
             base = positional(base)[0]
         return base is not None and (self._is_loader(base) or self.is_value(base, depth))
+
+    def _is_iterator(self, node: cst.BaseExpression) -> bool:
+        """``iter(loader)``, or a name for it."""
+        if isinstance(node, cst.Name):
+            return any(each.value is not None and self._is_iterator(each.value) for each in reaching(self._facts, node))
+        is_made = isinstance(node, cst.Call) and tail(node.func) in _WRAPPERS and bool(positional(node))
+        return self._is_loader(positional(node)[0] if is_made and isinstance(node, cst.Call) else node)
 
     def _is_loader(self, node: cst.BaseExpression) -> bool:
         name = tail(node)
