@@ -10,6 +10,10 @@ from distlint.reporters import REPORTERS, report_json, report_text
 from tests.lint.helpers import check
 
 SOURCE = "import torch.distributed as dist\nif dist.get_rank() == 0:\n\tdist.barrier()\n"
+HOIST = [
+    {"line": 2, "column": 1, "end_line": 2, "end_column": 1, "text": "dist.barrier()\n"},
+    {"line": 3, "column": 2, "end_line": 3, "end_column": 16, "text": "pass"},
+]
 
 
 def test_text_shows_place_guard_and_source() -> None:
@@ -47,7 +51,7 @@ def test_json_has_exactly_the_documented_fields() -> None:
         "end_line": 3,
         "end_column": 16,
         "severity": "error",
-        "fix": None,
+        "fix": {"safe": False, "edits": HOIST},
         "trace": [{"path": "model.py", "line": 2, "text": "guard: if dist.get_rank() == 0"}],
     }
 
