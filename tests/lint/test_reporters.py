@@ -41,7 +41,8 @@ def report(name: str, findings: Sequence[Finding]) -> str:
 
 
 def test_text_shows_place_guard_and_source() -> None:
-    text = report_text(check(SOURCE), LINES)
+    (found,) = check(SOURCE)
+    text = report_text([replace(found, fix=None)], LINES)
     assert text == (
         "model.py:3:2 DL101 [collective-under-rank-guard] only rank 0 reaches this barrier: it waits for ever\n"
         "  guard at model.py:2: if dist.get_rank() == 0\n"
@@ -50,6 +51,13 @@ def test_text_shows_place_guard_and_source() -> None:
         "    | \t^^^^^^^^^^^^^^\n"
         "\n"
     )
+
+
+@pytest.mark.parametrize(("safe", "how"), [(True, "--fix"), (False, "--fix --unsafe-fixes")])
+def test_text_tells_how_to_fix(safe: bool, how: str) -> None:
+    (found,) = check(SOURCE)
+    fix = Fix(safe, (Edit(1, 1, 1, 1, "x"),))
+    assert report_text([replace(found, fix=fix)], LINES).endswith(f"^\n  {how} repairs it\n\n")
 
 
 def test_text_in_colour_says_the_same() -> None:
@@ -78,7 +86,8 @@ def test_text_of_a_notebook_names_the_cell() -> None:
 
 
 def test_json_has_exactly_the_documented_fields() -> None:
-    (item,) = json.loads(report_json(check(SOURCE), {}))
+    (found,) = check(SOURCE)
+    (item,) = json.loads(report_json([replace(found, fix=None)], {}))
     assert item == {
         "code": "DL101",
         "name": "collective-under-rank-guard",
