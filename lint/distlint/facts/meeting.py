@@ -14,6 +14,7 @@ from distlint.facts.placement import (
     Place,
     is_called_attribute,
     is_receiver,
+    is_scalar_name,
     moves,
     only_adds_dimensions,
     operands,
@@ -105,12 +106,19 @@ def _in_call(facts: ModuleFacts, node: cst.BaseExpression, arg: cst.Arg, depth: 
         return None
     if _is_layer(facts, call.func):
         return Meeting(call, call.func)
-    if is_called_attribute(facts, call.func):
+    if is_called_attribute(facts, call.func) and not _is_host_argument(facts, node, call.func):
         others = (value for value in operands(call) if value is not node)
         return next((Meeting(call, each) for each in others if place(facts, each) is Place.DEVICE), None)
     if last in names.MEETS and not is_receiver(facts, call.func.value):
         return _with(facts, call, [call.func.value], depth) if not full.startswith("torch.") else None
     return None
+
+
+def _is_host_argument(facts: ModuleFacts, node: cst.BaseExpression, func: cst.Attribute) -> bool:
+    """Lengths and indexes, and the targets of ``CTCLoss``: what modules do take from the CPU."""
+    owner, name = facts.owner(func), func.attr.value
+    is_ctc = owner is not None and any(tail(value) == "CTCLoss" for value in owner.values(name))
+    return is_ctc or is_scalar_name(tail(node) or "")
 
 
 def _in_list(facts: ModuleFacts, node: cst.BaseExpression, element: cst.Element, depth: int) -> Meeting | None:

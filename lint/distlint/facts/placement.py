@@ -99,12 +99,12 @@ def _of_parameter(facts: ModuleFacts, param: cst.Param) -> Place:
         return _of_default(facts, param)
     if param.annotation is not None:
         is_tensor = "Tensor" in facts.code(param.annotation.annotation)
-        return Place.DEVICE if is_tensor and not _is_scalar_name(param.name.value) else Place.UNKNOWN
+        return Place.DEVICE if is_tensor and not is_scalar_name(param.name.value) else Place.UNKNOWN
     hook = function.name.value
     order = [each.name.value for each in function.params.params]
     if (hook in STEP_HOOKS or hook == "forward") and order[1:2] == [param.name.value] and param.default is None:
         return Place.DEVICE
-    is_used = param.default is None and not _is_scalar_name(param.name.value) and _is_used_as_tensor(function, param)
+    is_used = param.default is None and not is_scalar_name(param.name.value) and _is_used_as_tensor(function, param)
     return Place.DEVICE if is_used else Place.UNKNOWN
 
 
@@ -114,7 +114,8 @@ def _of_default(facts: ModuleFacts, param: cst.Param) -> Place:
     return Place.UNKNOWN if any(word in said for word in ("Tensor", "Module", "ndarray")) else Place.PLAIN
 
 
-def _is_scalar_name(name: str) -> bool:
+def is_scalar_name(name: str) -> bool:
+    """Whether a name is one of a number, a length or an index, rather than of a tensor of the model."""
     return any(word in name.lower() for word in _SCALAR_WORDS)
 
 
