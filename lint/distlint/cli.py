@@ -1,28 +1,17 @@
-"""The command line: ``check``, ``explain`` and ``rules``."""
+"""The command line: ``check``, ``explain``, ``rules`` and ``server``."""
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distlint import __version__
-from distlint.discover import discover
-from distlint.engine import SYNTAX_ERROR
-from distlint.explain import explain, list_rules
-from distlint.model import Finding, Rule
-from distlint.reporters import REPORTERS
-from distlint.rules import RULES
-from distlint.run import Checked, check_files, check_stdin
 
-CLEAN, FINDINGS, ERROR = 0, 1, 2
-
-
-class UsageError(Exception):
-    """What the user asked for makes no sense; the message says why."""
+if TYPE_CHECKING:
+    import argparse
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,10 +19,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns: 0 clean, 1 findings, 2 error.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if list(argv) == ["--version"]:  # without importing what reads Python
+        sys.stdout.write(f"distlint {__version__}\n")
+        return 0
+    from distlint.commands import ERROR, UsageError
+    from distlint.config import ConfigError
+
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except (UsageError, OSError) as error:
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain once more while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except (UsageError, ConfigError, OSError) as error:
         sys.stderr.write(f"distlint: {error}\n")
         return ERROR
     except Exception:  # noqa: BLE001 - Python's own exit code, 1, would claim findings
@@ -42,78 +42,70 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from distlint.commands import check, explain_rules, serve, show_rules
+
     parser = argparse.ArgumentParser(prog="distlint", description="Finds what hangs or falsifies distributed metrics.")
     parser.add_argument("--version", action="version", version=f"distlint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    check = commands.add_parser("check", help="check files and folders")
-    check.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
-    check.add_argument("--output-format", choices=sorted(REPORTERS), default="text")
-    check.add_argument("--select", action="append", default=[], metavar="CODES", help="only these: DL101,DL2")
-    check.add_argument("--ignore", action="append", default=[], metavar="CODES", help="all but these")
-    check.add_argument("--exit-zero", action="store_true", help="exit 0 even when there are findings")
-    check.add_argument("--statistics", action="store_true", help="count by code instead of listing")
-    check.add_argument("--stdin-filename", default="-", metavar="NAME", help="what to call standard input")
-    check.add_argument("--jobs", type=int, default=0, metavar="N", help="processes; 0: as many as pay off")
-    check.set_defaults(run=_check)
-    page = commands.add_parser("explain", help="print the page of a rule")
-    page.add_argument("code", metavar="CODE")
-    page.set_defaults(run=_explain)
-    commands.add_parser("rules", help="list all rules").set_defaults(run=_rules)
+    check_ = commands.add_parser("check", help="check files, folders and notebooks")
+    check_.set_defaults(run=check)
+    _add_check(check_)
+    page = commands.add_parser("explain", help="print the pages of rules")
+    page.add_argument("codes", nargs="*", metavar="CODE", help="such as DL101; all rules if there is none")
+    page.add_argument("--markdown", action="store_true", help="as Markdown")
+    page.set_defaults(run=explain_rules)
+    rules = commands.add_parser("rules", help="list all rules")
+    how = rules.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="for programs")
+    how.add_argument("--markdown", action="store_true", help="one page of all rules")
+    rules.set_defaults(run=show_rules)
+    server = commands.add_parser("server", help="speak to an editor over standard input and output")
+    server.set_defaults(run=serve)
     return parser
 
 
-def _check(args: argparse.Namespace) -> int:
-    select, ignore = _codes(args.select), _codes(args.ignore)
-    rules = [rule for rule in RULES.values() if _wanted(rule.code, select, ignore)]
-    if args.paths == ["-"]:
-        checked = check_stdin(sys.stdin.buffer.read(), args.stdin_filename, rules)
-    elif "-" in args.paths:
-        raise UsageError("- (standard input) cannot be mixed with other paths")
-    else:
-        try:
-            files = list(discover(map(Path, args.paths)))
-        except FileNotFoundError as error:
-            raise UsageError(f"no such file or folder: {error}") from None
-        checked = check_files(files, rules, jobs=args.jobs)
-    findings = [found for found in checked.findings if _wanted(found.code, (), ignore)]
-    _print(findings, checked, args)
-    return CLEAN if args.exit_zero or not findings else FINDINGS
+def _add_check(check_: argparse.ArgumentParser) -> None:
+    check_.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
+    _add_selection(check_.add_argument_group("what to report"))
+    _add_configuration(check_.add_argument_group("configuration"))
+    _add_output(check_.add_argument_group("how to report"))
+    fixes = check_.add_argument_group("fixes")
+    fixes.add_argument("--fix", action="store_true", help="apply fixes that cannot change what right code does")
+    fixes.add_argument("--unsafe-fixes", action="store_true", help="with --fix or --diff: the other fixes, too")
+    fixes.add_argument("--diff", action="store_true", help="print what --fix would change, and change nothing")
+    fixes.add_argument("--add-ignores", action="store_true", help="add a comment that ignores it to every finding")
+    check_.add_argument("--stdin-filename", default="-", metavar="NAME", help="what to call standard input")
+    check_.add_argument("--jobs", type=int, default=0, metavar="N", help="processes; 0: as many as pay off")
 
 
-def _print(findings: Sequence[Finding], checked: Checked, args: argparse.Namespace) -> None:
-    if args.statistics:
-        counts = Counter((found.code, found.name) for found in findings)
-        text = "".join(f"{number:>6}  {code}  {name}\n" for (code, name), number in sorted(counts.items()))
-    else:
-        text = REPORTERS[args.output_format](findings, checked.sources)
-    sys.stdout.write(text)
-    if args.output_format == "text":
-        many = "finding" if len(findings) == 1 else "findings"
-        sys.stderr.write(f"{len(findings)} {many} in {checked.files} file{'s' * (checked.files != 1)}\n")
+def _add_selection(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--select", action="append", default=[], metavar="CODES", help="only these: DL101,DL2")
+    group.add_argument("--extend-select", action="append", default=[], metavar="CODES", help="these, too")
+    group.add_argument("--ignore", action="append", default=[], metavar="CODES", help="all but these")
+    group.add_argument("--pedantic", action="store_true", help="also rules that are often wrong")
+    group.add_argument("--baseline", metavar="FILE", help="report only what is not known from this file")
+    group.add_argument("--write-baseline", action="store_true", help="take all findings for known from now on")
 
 
-def _codes(given: Sequence[str]) -> tuple[str, ...]:
-    """Codes and prefixes of codes, such as DL1."""
-    codes = tuple(code.strip().upper() for text in given for code in text.split(",") if code.strip())
-    known = [*RULES, SYNTAX_ERROR[0]]
-    for code in codes:
-        if not any(each.startswith(code) for each in known):
-            raise UsageError(f"no rule has the code {code}; `distlint rules` lists them")
-    return codes
+def _add_configuration(group: argparse._ArgumentGroup) -> None:
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--config", metavar="FILE", help="this pyproject.toml instead of the nearest")
+    which.add_argument("--isolated", action="store_true", help="no pyproject.toml at all")
+    group.add_argument("--exclude", action="append", default=[], metavar="PATTERNS", help="not these paths")
+    group.add_argument("--extend-exclude", action="append", default=[], metavar="PATTERNS", help="nor these")
+    group.add_argument("--force-exclude", action="store_true", help="not even where they are named, as hooks do")
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write what is known of files")
+    group.add_argument("--cache-dir", metavar="FOLDER", help="where that is; default: .distlint_cache, beside the file")
+    group.add_argument("--show-settings", action="store_true", help="print the settings in effect and stop")
 
 
-def _wanted(code: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
-    return (not select or code.startswith(select)) and not (ignore and code.startswith(ignore))
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    from distlint.reporters import REPORTERS
 
-
-def _explain(args: argparse.Namespace) -> int:
-    rule: Rule | None = RULES.get(args.code.upper())
-    if rule is None:
-        raise UsageError(f"no rule has the code {args.code}; `distlint rules` lists them")
-    sys.stdout.write(explain(rule))
-    return CLEAN
-
-
-def _rules(_args: argparse.Namespace) -> int:
-    sys.stdout.write(list_rules(RULES.values()))
-    return CLEAN
+    group.add_argument("--output-format", choices=sorted(REPORTERS), default="text")
+    group.add_argument("--output-file", metavar="FILE", help="write the report there")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="for text on a terminal")
+    group.add_argument("--statistics", action="store_true", help="count by code instead of listing")
+    group.add_argument("--exit-zero", action="store_true", help="exit 0 even when there are findings")

@@ -6,6 +6,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from distlint.config import Config
+
+EVERYTHING = Config()
+PYTHON = (".py", ".ipynb")
 SKIPPED_FOLDERS = frozenset(
     {
         "__pycache__",
@@ -18,11 +22,16 @@ SKIPPED_FOLDERS = frozenset(
 )
 
 
-def discover(paths: Iterable[Path]) -> Iterator[Path]:
-    """Python files below folders, in order of names, and every file that is named, whatever it is called.
+def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool = False) -> Iterator[Path]:
+    """Python files and notebooks below folders, in order of names, and every file that is named, whatever it is called.
 
     Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over, unless they
     are named.
+
+    Args:
+        paths: files and folders.
+        config: what else is passed over.
+        force: whether that holds for what is named, too.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -31,15 +40,37 @@ def discover(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(str(path))
-        for file in _below(path) if path.is_dir() else [path]:
+        excluded = _Excluded(config)
+        if force and (path.name in excluded.names or excluded.hides(path)):
+            continue
+        for file in _below(path, excluded) if path.is_dir() else [path]:
             if file not in seen:
                 seen.add(file)
                 yield file
 
 
-def _below(folder: Path) -> Iterator[Path]:
+class _Excluded:
+    """What is passed over below folders."""
+
+    def __init__(self, config: Config) -> None:
+        self.names = SKIPPED_FOLDERS if config.exclude is None else frozenset[str]()
+        self._patterns = (*(config.exclude or ()), *config.extend_exclude)
+        self._config = config
+
+    def hides(self, path: Path) -> bool:
+        """Whether a pattern of the user fits."""
+        return bool(self._patterns) and self._config.matches(path, self._patterns)
+
+
+def _below(folder: Path, excluded: _Excluded) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not (name.startswith(".") or name in SKIPPED_FOLDERS))
+        here = Path(root)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not (name.startswith(".") or name in excluded.names or excluded.hides(here / name))
+        )
         for name in sorted(files):
-            if name.endswith(".py"):
-                yield Path(root) / name
+            path = here / name
+            if name.endswith(PYTHON) and not excluded.hides(path) and (path.is_file() or not path.exists()):
+                yield path  # links to nowhere are reported; pipes and the like are no source

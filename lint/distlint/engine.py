@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
-import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from io import BytesIO
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, PositionProvider
 
+from distlint.edits import Editor
 from distlint.facts import ModuleFacts
-from distlint.facts.project import NO_PROJECT, Project
-from distlint.model import Change, Edit, Finding, Fix, Hit, Rule, TraceStep
-from distlint.prefilter import can_matter
-from distlint.suppress import find_suppressions
+from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
+from distlint.facts.summary import summarise_functions
+from distlint.model import Finding, Hit, Rule, TraceStep
+from distlint.prefilter import can_matter, may_define_collective, with_evidence
+from distlint.rules import RULES
+from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
+from distlint.text import Text
 
 SYNTAX_ERROR = ("DL000", "syntax-error")
 
@@ -32,36 +37,84 @@ def check_source(
         prefilter: skip rules whose tokens do not occur; findings are the same without.
         project: what is known of other files, and of the user's own code.
     """
-    rules = [rule for rule in rules if not prefilter or can_matter(rule, source)]
+    return examine(source, path, rules, prefilter=prefilter, project=project, summarise=False).findings
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What one file has to say.
+
+    Attributes:
+        findings: in the order of lines.
+        functions: its functions with collectives, for the files that import it.
+    """
+
+    findings: list[Finding]
+    functions: tuple[FunctionSummary, ...] = ()
+
+
+def examine(
+    source: bytes,
+    path: str,
+    rules: Iterable[Rule],
+    *,
+    prefilter: bool = True,
+    project: Project = NO_PROJECT,
+    summarise: bool = True,
+) -> Examined:
+    """Findings in one file, and what its functions are to others; for the arguments see ``check_source``."""
+    applied = list(rules)
+    evident = with_evidence(source, project)
+    rules = [rule for rule in applied if not prefilter or can_matter(rule, evident)]
+    summarise = summarise and may_define_collective(evident)
     try:
-        text = _decode(source)
-        if not rules and _python_error(text) is None:
-            return []
-        module = cst.parse_module(text)
+        text = Text.decode(source)
+        if not rules and not summarise and python_error(text.text) is None:
+            return Examined([])
+        module = cst.parse_module(text.text)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return [_unreadable(path, error)]
+        return Examined([unreadable(path, error)])
     except cst.ParserSyntaxError as error:
-        return [_unparsable(path, text, error)]
+        return Examined([_unparsable(path, text.text, error)])
     facts = ModuleFacts(module, path, project)
     hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
-    if not hits:
-        return []
-    findings = _locate(facts, hits)
-    suppressions = find_suppressions(text)
-    return sorted((found for found in findings if not suppressions.hide(found)), key=_place)
+    functions = tuple(summarise_functions(facts)) if summarise else ()
+    findings = _locate(facts, text, hits) if hits else []
+    return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
+
+
+class _Positions(PositionProvider):
+    """Where nodes are; found out when the first is asked for. Without a MetadataWrapper, which walks all once more."""
+
+    def __init__(self, module: cst.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def __getitem__(self, node: cst.CSTNode) -> CodeRange:
+        if not self._computed:
+            self._gen_impl(self._module)
+        found = self._computed[node]
+        assert isinstance(found, CodeRange)
+        return found
+
+
+def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequence[Rule]) -> list[Finding]:
+    """What comments leave to report, and comments that leave everything."""
+    ignores = find_ignores(text.text)
+    kept, used = apply_ignores(findings, ignores)
+    for rule in applied:
+        if rule.code == UNUSED:
+            codes = [each.code for each in applied]
+            known = {each.code: each.pedantic for each in RULES.values()}
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=known)
+    return kept
 
 
 def _place(found: Finding) -> tuple[int, int, str]:
     return found.line, found.column, found.code
 
 
-def _decode(source: bytes) -> str:
-    """The text, by byte order mark or coding line, as Python reads it."""
-    encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
-    return source.decode(encoding)
-
-
-def _python_error(text: str) -> SyntaxError | None:
+def python_error(text: str) -> SyntaxError | None:
     """What Python itself has against a text; it is quick, and says it in better words than other parsers."""
     try:
         with warnings.catch_warnings():
@@ -74,40 +127,42 @@ def _python_error(text: str) -> SyntaxError | None:
     return None
 
 
-def _unreadable(path: str, error: Exception) -> Finding:
+def unreadable(path: str, error: Exception) -> Finding:
+    """The finding for a file that cannot be opened or decoded."""
     line = 1
     if isinstance(error, UnicodeDecodeError):
         line += error.object.count(b"\n", 0, error.start)
-        return _syntax_error(path, line, 1, f"cannot decode this line as {error.encoding}")
-    return _syntax_error(path, line, 1, str(error))
+        return syntax_error(path, line, 1, f"cannot decode this line as {error.encoding}")
+    return syntax_error(path, line, 1, error.strerror or str(error) if isinstance(error, OSError) else str(error))
 
 
 def _unparsable(path: str, text: str, error: cst.ParserSyntaxError) -> Finding:
-    said = _python_error(text)
+    said = python_error(text)
     if said is not None and said.lineno:
-        return _syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
-    return _syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
+        return syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
+    return syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
 
 
-def _syntax_error(path: str, line: int, column: int, message: str) -> Finding:
+def syntax_error(path: str, line: int, column: int, message: str) -> Finding:
+    """The finding for a file, or a cell of a notebook, that cannot be read."""
     code, name = SYNTAX_ERROR
     first = " ".join(message.split())
     return Finding(code, name, f"cannot be parsed: {first}", path, line, column, line, column, statement=(line, line))
 
 
-def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
-    wrapper = MetadataWrapper(facts.module, unsafe_skip_copy=True)
-    positions = wrapper.resolve(PositionProvider)
+def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
+    position = _Positions(facts.module).__getitem__
 
-    def position(node: cst.CSTNode) -> CodeRange:
-        found = positions[node]
-        assert isinstance(found, CodeRange)
-        return found
+    def step(place: cst.CSTNode | CallPlace, label: str, text: str) -> TraceStep:
+        if isinstance(place, CallPlace):
+            return TraceStep(place.path, _line_of(place), label, text)
+        return TraceStep(facts.path, position(place).start.line, label, text)
 
+    editor = Editor(facts, position, text)
     findings = []
     for rule, hit in hits:
         here = position(hit.node)
-        trace = tuple(TraceStep(facts.path, position(node).start.line, label, text) for node, label, text in hit.trace)
+        trace = tuple(step(*each) for each in hit.trace)
         findings.append(
             Finding(
                 code=rule.code,
@@ -119,7 +174,7 @@ def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Findin
                 end_line=here.end.line,
                 end_column=here.end.column + 1,
                 severity=rule.severity,
-                fix=_fix(facts, hit, position),
+                fix=None if hit.repair is None else editor.fix(hit.repair),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
             )
@@ -127,23 +182,17 @@ def _locate(facts: ModuleFacts, hits: Sequence[tuple[Rule, Hit]]) -> list[Findin
     return findings
 
 
-def _fix(facts: ModuleFacts, hit: Hit, position: Callable[[cst.CSTNode], CodeRange]) -> Fix | None:
-    if hit.repair is None:
-        return None
-    edits = [_edit(facts, change, position) for change in hit.repair.changes]
-    return Fix(hit.repair.safe, tuple(sorted(edits, key=lambda edit: (edit.line, edit.column))))
+def _line_of(place: CallPlace) -> int:
+    """The line of a call in another file."""
+    path = Path(place.path)
+    return _lines_of_calls(place.path, path.stat().st_mtime_ns)[place.number]
 
 
-def _edit(facts: ModuleFacts, change: Change, position: Callable[[cst.CSTNode], CodeRange]) -> Edit:
-    """A change of the tree as one of the text, with lines and columns from 1."""
-    if change.where == "instead":
-        here = position(change.node)
-        return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, change.text)
-    here = position(facts.statement(change.node))
-    # A compound statement ends where the last line of its block does; nothing is put after one on its own line.
-    line = here.start.line if change.where == "before" else here.end.line + 1
-    text = " " * here.start.column + change.text + "\n"
-    return Edit(line, 1, line, 1, text)
+@lru_cache(maxsize=64)
+def _lines_of_calls(path: str, _modified: int) -> list[int]:
+    module = cst.parse_module(Text.decode(Path(path).read_bytes()).text)
+    positions = _Positions(module)
+    return [positions[call].start.line for call in ModuleFacts(module).nodes(cst.Call)]
 
 
 def _statement_lines(

@@ -1,16 +1,41 @@
-"""The page of a rule, for the terminal."""
+"""The pages of rules, for the terminal and as Markdown."""
 
 from __future__ import annotations
 
+import json
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 
+from distlint.engine import check_source
 from distlint.model import Rule
+from distlint.rules import RULES
+from distlint.suppress import UNUSED
+
+_SYNTAX_ERROR = "A file, or a cell of a notebook, that cannot be read: nothing else is known of it"
+_TITLES = {"DL000": _SYNTAX_ERROR}
+_LITERAL = re.compile(r"``([^`]+)``")
+_TOPIC = re.compile(r"^(How to fix|Silent|When to ignore):", re.MULTILINE)
+
+
+def title(code: str) -> str:
+    """What a code that no rule has stands for."""
+    return _TITLES[code]
+
+
+@cache
+def fix_kinds(rule: Rule) -> str:
+    """Which fixes a rule has, told by what it makes of its own examples."""
+    applied = list(RULES.values()) if rule.code == UNUSED else [rule]
+    found = [each for example in rule.bad for each in check_source(example.source.encode(), "", applied)]
+    safe = {each.fix.safe for each in found if each.fix is not None and each.code == rule.code}
+    return ", ".join(["safe"] * (True in safe) + ["unsafe"] * (False in safe)) or "no"
 
 
 def explain(rule: Rule) -> str:
     """Name, documentation and every example of a rule."""
-    parts = [f"{rule.code} {rule.name} ({rule.group}, {rule.severity.value})", rule.page()]
+    parts = [f"{rule.code} {rule.name} ({', '.join(_properties(rule))})", rule.page()]
     for example in rule.bad:
         lines = ", ".join(f"line {line}" for line in sorted(example.marks))
         parts.append(f"Bad ({lines}):\n\n{textwrap.indent(example.source.rstrip(), '    ')}")
@@ -19,6 +44,92 @@ def explain(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _properties(rule: Rule) -> Iterator[str]:
+    yield rule.group
+    yield rule.severity.value
+    if rule.pedantic:
+        yield "only with --pedantic"
+    kinds = fix_kinds(rule)
+    if kinds != "no":
+        yield f"fix: {kinds}"
+
+
+def markdown(rule: Rule, *, heading: str = "#") -> str:
+    """The page of a rule as Markdown."""
+    parts = [f"{heading} {rule.code} {rule.name}", f"*{', '.join(_properties(rule))}*", _text(rule.page())]
+    parts.extend("Reported:\n\n" + _code(_marked(example.source, example.marks)) for example in rule.bad)
+    parts.extend("Right:\n\n" + _code(source) for source in rule.good)
+    return "\n\n".join(parts) + "\n"
+
+
+def _text(page: str) -> str:
+    """Docstring to Markdown: indented blocks become code, topics bold."""
+    shown = []
+    for block in re.split(r"\n{2,}", page):
+        if all(line.startswith("    ") for line in block.splitlines()):
+            shown.append(f"```text\n{textwrap.dedent(block)}\n```")
+        else:
+            shown.append(_TOPIC.sub(r"**\1.**", _literals(block)))
+    return "\n\n".join(shown)
+
+
+def _literals(text: str) -> str:
+    return _LITERAL.sub(r"`\1`", text)
+
+
+def _marked(source: str, marks: Iterable[int]) -> str:
+    lines = source.rstrip().splitlines()
+    for line in marks:
+        lines[line - 1] += "  # <-- reported"
+    return "\n".join(lines)
+
+
+def _code(source: str) -> str:
+    return f"```python\n{source.rstrip()}\n```"
+
+
 def list_rules(rules: Iterable[Rule]) -> str:
-    """One line a rule."""
-    return "".join(f"{rule.code}  {rule.name:30} {rule.summary()}\n" for rule in rules)
+    """A table for the terminal."""
+    rows = [("code", "name", "group", "fix", "", "finds")]
+    rows += [
+        (rule.code, rule.name, rule.group, fix_kinds(rule), "pedantic" if rule.pedantic else "", rule.summary())
+        for rule in rules
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) + "\n"
+        for row in rows
+    )
+
+
+def rules_json(rules: Iterable[Rule]) -> str:
+    """For programs: one array of objects."""
+    shown = [
+        {
+            "code": rule.code,
+            "name": rule.name,
+            "group": rule.group,
+            "severity": rule.severity.value,
+            "pedantic": rule.pedantic,
+            "fix": fix_kinds(rule),
+            "summary": rule.summary(),
+        }
+        for rule in rules
+    ]
+    return json.dumps(shown, indent=1) + "\n"
+
+
+def rules_markdown(rules: Iterable[Rule]) -> str:
+    """One page of all rules: a table, then every rule's own page."""
+    rules = list(rules)
+    rows = [
+        f"| [{rule.code}](#{rule.code.lower()}-{rule.name}) | {rule.name}{' (pedantic)' if rule.pedantic else ''} "
+        f"| {rule.group} | {fix_kinds(rule)} | {_literals(rule.summary())} |"
+        for rule in rules
+    ]
+    head = (
+        "# The rules of distlint\n\n"
+        "Made from the rules themselves by `distlint rules --markdown`; the examples are their tests.\n\n"
+        "| code | name | group | fix | finds |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+    return "\n".join([head, *(markdown(rule, heading="##") for rule in rules)])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from distlint.facts import ModuleFacts
+    from distlint.facts.project import CallPlace
 
 
 class Severity(enum.Enum):
@@ -31,23 +32,31 @@ class TraceStep:
         line: from 1.
         label: what the place is to the finding, in a word or two.
         text: what is to be seen there.
+        cell: number of the cell of a notebook that the line counts in.
     """
 
     path: str
     line: int
     label: str
     text: str
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, or the cell of a notebook."""
+        return place(self.path, self.cell)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace a region of the file by ``text``."""
+    """Replace a region of the file, or of a cell of a notebook, by ``text``."""
 
     line: int
     column: int
     end_line: int
     end_column: int
     text: str
+    cell: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class Finding:
         fix: how to repair it, if that is known.
         trace: further places, in the order of reading.
         statement: first and last line of the statement, where a suppression comment may stand.
+        cell: number of the cell of a notebook that lines count in, from 1, cells of text counted.
     """
 
     code: str
@@ -89,6 +99,17 @@ class Finding:
     fix: Fix | None = None
     trace: tuple[TraceStep, ...] = ()
     statement: tuple[int, int] = field(default=(0, 0), compare=False)
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, or the cell of a notebook."""
+        return place(self.path, self.cell)
+
+
+def place(path: str, cell: int | None) -> str:
+    """What to call a file, or a cell of a notebook."""
+    return path if cell is None else f"{path}:cell {cell}"
 
 
 @dataclass(frozen=True)
@@ -121,13 +142,13 @@ class Hit:
     Attributes:
         node: the place.
         message: one sentence.
-        trace: further nodes, each with a label and a text.
+        trace: further nodes, or calls in other files, each with a label and a text.
         repair: how it can be removed, if that is known.
     """
 
     node: cst.CSTNode
     message: str
-    trace: tuple[tuple[cst.CSTNode, str, str], ...] = ()
+    trace: tuple[tuple[cst.CSTNode | CallPlace, str, str], ...] = ()
     repair: Repair | None = None
 
 

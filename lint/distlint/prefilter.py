@@ -5,15 +5,59 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from distlint.facts import known
+
 if TYPE_CHECKING:
+    from distlint.facts.project import Project
     from distlint.model import Rule
 
+# What stands for the bases that a class has in another file, and for a collective that is made there.
+KIND_EVIDENCE = {
+    "module": b" torch nn.Module class forward",
+    "lightning": b" torch lightning LightningModule class forward _step",
+    "datamodule": b" lightning LightningDataModule DataLoader class",
+    "dataset": b" torch Dataset class",
+    "callback": b" lightning Callback class",
+    "metric": b" torchmetrics Metric class",
+    "lite": b" LightningLite Fabric class",
+}
+COLLECTIVE_EVIDENCE = b" torch.distributed barrier"
+_COLLECTIVE = re.compile(rb"\b(?:" + "|".join(sorted(known.LAST_NAMES)).encode() + rb")\b")
 _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+)?(def|class)\b", re.MULTILINE)
 
 
 def can_matter(rule: Rule, source: bytes) -> bool:
     """Whether the rule could report anything in this file."""
     return all(any(token in source for token in group) for group in rule.tokens) and rule.can_matter(source)
+
+
+def with_evidence(source: bytes, project: Project) -> bytes:
+    """The file's bytes, followed by what the rules' tokens stand for where other files or the user supply it."""
+    declared = project.settings.collectives
+    evidence = project.evidence
+    if declared and any(name.rpartition(".")[2].encode() in source for name in declared):
+        evidence += COLLECTIVE_EVIDENCE
+    if any(_is_called(source, name) for name in _visible(project)):
+        evidence += COLLECTIVE_EVIDENCE
+    if any(name.rpartition(".")[2].encode() in source for name in project.settings.trainer_bases):
+        evidence += KIND_EVIDENCE["lightning"]
+    return source + b"\n" + evidence if evidence else source
+
+
+def _visible(project: Project) -> set[bytes]:
+    """The last names of the functions with a collective that the file can reach in others."""
+    texts = (text for text, full in project.names.items() if full in project.functions)
+    return {name.rpartition(".")[2].encode() for name in (*texts, *project.functions)}
+
+
+def _is_called(source: bytes, name: bytes) -> bool:
+    """Whether a name may be called, here or by another name that it is given."""
+    return re.search(rb"\b" + name + rb"(?:\s*\(|\s+as\s|\s*$)", source, re.MULTILINE) is not None
+
+
+def may_define_collective(source: bytes) -> bool:
+    """Whether a function of the file could make a collective."""
+    return b"def " in source and known.may_have_collective(source) and _COLLECTIVE.search(source) is not None
 
 
 def has_local_definition(source: bytes) -> bool:

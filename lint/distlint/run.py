@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
-from distlint.engine import check_source
+from distlint.cache import Cache
+from distlint.document import fix_document, lines_of
+from distlint.facts.project import NO_PROJECT, Project, Settings
+from distlint.fix import Fixed, is_applicable
 from distlint.model import Finding, Rule
-from distlint.rules import RULES
+from distlint.passes import check_in_passes
+from distlint.workers import workers
 
 _WORTH_A_PROCESS = 64  # files: below, starting one costs more than it saves
+NO_SETTINGS = Settings()
 
 
 @dataclass
@@ -23,58 +25,94 @@ class Checked:
 
     Attributes:
         findings: by file in the order of the files, then by line.
-        sources: the lines of the files with findings.
-        files: how many files were checked.
+        sources: the lines of the files with findings, by the place that findings name.
+        paths: of the files that were checked.
+        projects: what each of them knows of the others, by path.
     """
 
     findings: list[Finding] = field(default_factory=list)
     sources: dict[str, list[str]] = field(default_factory=dict)
-    files: int = 0
+    paths: list[str] = field(default_factory=list)
+    projects: Mapping[str, Project] = field(default_factory=dict)
+
+    @property
+    def files(self) -> int:
+        """How many files were checked."""
+        return len(self.paths)
+
+    def replace(self, path: str, findings: list[Finding], source: bytes) -> None:
+        """What a file is after a fix."""
+        order = dict.fromkeys(found.path for found in self.findings)
+        left = {each: [found for found in self.findings if found.path == each] for each in order} | {path: findings}
+        self.findings = [found for each in left.values() for found in each]
+        self.sources |= lines_of(source, path)
 
     def add(self, path: str, findings: list[Finding], source: bytes) -> None:
         """Count a file and keep its lines if there is something to show."""
-        self.files += 1
+        self.paths.append(path)
         self.findings.extend(findings)
         if findings:
-            self.sources[path] = source.decode("utf-8", "replace").splitlines()
+            self.sources |= lines_of(source, path)
 
 
-def check_stdin(source: bytes, name: str, rules: Sequence[Rule]) -> Checked:
-    """Check one source that is not a file."""
-    checked = Checked()
-    checked.add(name, check_source(source, name, rules), source)
+def fix_findings(
+    checked: Checked, read: Callable[[str], bytes], rules: Sequence[Rule], *, unsafe: bool
+) -> Iterator[tuple[str, bytes, Fixed]]:
+    """Every file with something to fix: its path, what it was and what it would be.
+
+    Args:
+        checked: a run over the files.
+        read: the bytes of a file.
+        rules: the rules that were applied.
+        unsafe: also apply fixes that may change what right code does.
+    """
+    for path in dict.fromkeys(found.path for found in checked.findings if is_applicable(found, unsafe=unsafe)):
+        source = read(path)
+        yield (
+            path,
+            source,
+            fix_document(source, path, rules, unsafe=unsafe, project=checked.projects.get(path, NO_PROJECT)),
+        )
+
+
+def check_stdin(source: bytes, name: str, rules: Sequence[Rule], *, settings: Settings = NO_SETTINGS) -> Checked:
+    """Check one source that is not, or not yet, what the file of that name holds."""
+    found = check_in_passes([name], rules, settings, sources={name: source})
+    checked = Checked(projects=found.projects)
+    checked.add(name, found.findings[name], source)
     return checked
 
 
-def check_files(files: Sequence[Path], rules: Sequence[Rule], *, jobs: int = 0) -> Checked:
-    """Check files; the result does not depend on the number of processes.
+def check_files(
+    files: Sequence[Path],
+    rules: Sequence[Rule],
+    *,
+    jobs: int = 0,
+    settings: Settings = NO_SETTINGS,
+    cache: Cache | None = None,
+) -> Checked:
+    """Check files; the result depends neither on the number of processes nor on the order of the files.
 
     Args:
         files: in the order of the report.
         rules: the rules to apply.
         jobs: processes; 0 for as many as pay off.
+        settings: what the user has declared.
+        cache: what is known from runs before; saving it is left to the caller.
     """
-    codes = [rule.code for rule in rules]
     jobs = jobs or max(1, min(os.cpu_count() or 1, len(files) // _WORTH_A_PROCESS))
-    checked = Checked()
-    if jobs == 1:
-        results = map(partial(_check_file, codes), files)
-        for path, (findings, source) in zip(files, results, strict=True):
-            checked.add(str(path), findings, source)
-        return checked
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        chunk = max(1, min(16, len(files) // (4 * jobs)))
-        for path, (findings, source) in zip(
-            files, pool.map(partial(_check_file, codes), files, chunksize=chunk), strict=True
-        ):
-            checked.add(str(path), findings, source)
+    paths = [str(path) for path in files]
+    with workers(jobs) as do_all:
+        found = check_in_passes(paths, rules, settings, do_all, cache=cache)
+    checked = Checked(projects=found.projects)
+    for path in paths:
+        checked.add(path, found.findings[path], _read(path) if found.findings[path] else b"")
     return checked
 
 
-def _check_file(codes: Sequence[str], path: Path) -> tuple[list[Finding], bytes]:
-    source = path.read_bytes()
+def _read(path: str) -> bytes:
+    """What there is to show of a file; that it cannot be read is a finding."""
     try:
-        findings = check_source(source, str(path), [RULES[code] for code in codes])
-    except Exception as error:
-        raise RuntimeError(f"while checking {path}") from error
-    return findings, source if findings else b""
+        return Path(path).read_bytes()
+    except OSError:
+        return b""

@@ -25,8 +25,12 @@ def lines(source: str, *codes: str) -> list[int]:
     return [found.line for found in check(source, *codes)]
 
 
+def environment() -> dict[str, str]:
+    """For processes that import this distlint."""
+    path = os.pathsep.join([str(Path(distlint.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own that finds this distlint."""
-    path = os.pathsep.join([str(Path(distlint.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment())

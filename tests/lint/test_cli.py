@@ -72,7 +72,13 @@ def test_syntax_error_is_a_finding_and_the_rest_goes_on(
         ["check", "--select", "DL999", "."],
         ["check", "--ignore", "X", "."],
         ["check", "-", "other.py"],
-        ["explain", "DL999"],
+        ["explain", "DL101", "DL999"],
+        ["check", "--unsafe-fixes", "."],
+        ["check", "--write-baseline", "."],
+        ["check", "--baseline", "none.json", "."],
+        ["check", "-", "--add-ignores"],
+        ["check", "--statistics", "--output-format", "sarif", "."],
+        ["check", "--output-file", "no/such/folder/x", "lint/distlint/__init__.py"],
     ],
 )
 def test_misuse_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,8 +164,37 @@ def test_explain_prints_the_page_and_every_example(code: str, capsys: pytest.Cap
 
 def test_rules_lists_every_rule_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    head, *shown = capsys.readouterr().out.splitlines()
+    assert head.split() == ["code", "name", "group", "fix", "finds"]
     assert [line.split()[:2] for line in shown] == [[rule.code, rule.name] for rule in RULES.values()]
+
+
+def test_rules_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [item["code"] for item in shown] == list(RULES)
+    assert set(shown[0]) == {"code", "name", "group", "severity", "pedantic", "fix", "summary"}
+    fixes = {item["code"]: item["fix"] for item in shown}
+    assert (fixes["DL900"], fixes["DL101"] in ("no", "safe")) == ("safe", True)
+
+
+def test_explain_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "DL101", "DL201"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("DL101 ")
+    assert "\n\nDL201 " in out
+    assert main(["explain"]) == 0
+    assert all(rule.page() in capsys_out for capsys_out in [capsys.readouterr().out] for rule in RULES.values())
+
+
+def test_explain_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "DL101", "--markdown"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# DL101 collective-under-rank-guard\n\n*divergence, error")
+    assert "**How to fix.** Make" in out or "**How to fix.** make" in out
+    assert "            scores = self.all_gather(self.scores)  # <-- reported" in out
+    assert "``" not in out.replace("```", "")
+    assert out.count("```") == 2 * (1 + len(RULES["DL101"].bad) + len(RULES["DL101"].good))
 
 
 def test_as_a_program(bad: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlint.engine import check_source
@@ -22,6 +22,7 @@ def test_every_bad_example_passes(rule: Rule, source: str) -> None:
     assert can_matter(rule, source.encode())
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(SOURCES), min_size=1, max_size=3))
 def test_findings_are_the_same_without(sources: list[str]) -> None:
     source = "\n".join(sources).encode()

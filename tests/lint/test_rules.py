@@ -15,9 +15,14 @@ GOOD = [pytest.param(rule, each, id=f"{rule.code}-{n}") for rule in RULES.values
 EVERY = [pytest.param(rule, id=rule.code) for rule in RULES.values()]
 
 
+def _applied(rule: Rule) -> tuple[str, ...]:
+    """A rule is tried alone, but for the one that judges what the others have reported."""
+    return () if rule.code == "DL900" else (rule.code,)
+
+
 @pytest.mark.parametrize(("rule", "example"), BAD)
 def test_bad_example_is_reported_exactly_at_its_marks(rule: Rule, example: Example) -> None:
-    found = check(example.source, rule.code)
+    found = [each for each in check(example.source, *_applied(rule)) if each.code == rule.code]
     assert sorted(each.line for each in found) == sorted(example.marks)
     for each in found:
         assert example.marks[each.line] in each.message
@@ -26,7 +31,7 @@ def test_bad_example_is_reported_exactly_at_its_marks(rule: Rule, example: Examp
 
 @pytest.mark.parametrize(("rule", "source"), GOOD)
 def test_good_example_is_silent_for_every_rule(rule: Rule, source: str) -> None:
-    assert check(source, rule.code) == []
+    assert check(source, *_applied(rule)) == []
 
 
 @pytest.mark.parametrize("rule", EVERY)

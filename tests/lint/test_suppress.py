@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from tests.lint.helpers import check, lines
+from distlint.engine import check_source
+from distlint.fix import fix_source
+from distlint.rules import RULES
+from tests.lint.helpers import check
+from tests.lint.helpers import lines as lines_of
+
+
+def lines(source: str) -> list[int]:
+    """Without the rule on comments that hide nothing, which has tests of its own."""
+    return lines_of(source, "DL001", "DL005", "DL101")
+
 
 CALL = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier(){}\n"
 
@@ -78,4 +90,50 @@ def test_only_the_named_code_is_hidden() -> None:
             self.f, y = None, x.cuda()  # distlint: ignore[DL005]
             return y
     """
-    assert [found.code for found in check(source)] == ["DL001"]
+    assert [found.code for found in check(source, "DL001", "DL005")] == ["DL001"]
+
+
+REPORTED = "if dist.get_rank() == 0:\n    dist.barrier()"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x = 1  # distlint: ignore[DL101] a reason\n", "x = 1\n"),
+        ("x = 1  # distlint: ignore\n", "x = 1\n"),
+        ("x = 1  # noqa: E501  # distlint: ignore[DL101] why\n", "x = 1  # noqa: E501\n"),
+        ("x = 1  # distlint: ignore[DL101] why  # type: ignore\n", "x = 1  # type: ignore\n"),
+        ("# distlint: ignore-file[DL101] why\nx = 1\n", "x = 1\n"),
+        ("x = 1\n    # distlint: ignore[DL101] why", "x = 1\n"),
+        (f"{REPORTED}  # distlint: ignore[DL001,DL101] why\n", f"{REPORTED}  # distlint: ignore[DL101] why\n"),
+        (f"{REPORTED}  # distlint: ignore[ DL101, DL001 , DL005]\n", f"{REPORTED}  # distlint: ignore[DL101]\n"),
+        ("x = 1  # distlint: ignore[]\n", "x = 1\n"),
+        (f"# distlint: ignore-file[DL001]\n{REPORTED}  # distlint: ignore\n", f"{REPORTED}  # distlint: ignore\n"),
+        ("x = 1  # distlint: ignore[DL101, DL900] sometimes\n", None),
+        (f"{REPORTED}  # distlint: ignore[DL101] why\n", None),
+        ("# distlint: ignore-file[DL900]\nx = 1  # distlint: ignore[DL101] sometimes\n", None),
+    ],
+)
+def test_comments_that_hide_nothing(before: str, after: str | None) -> None:
+    head = "import torch.distributed as dist\n"
+    done = fix_source((head + before).encode(), partial(check_source, path="m.py", rules=list(RULES.values())))
+    assert done.source.decode() == head + (before if after is None else after)
+    assert {found.code for found in done.applied} == ({"DL900"} if after is not None else set())
+    assert done.findings == []
+
+
+def test_comments_are_judged_by_the_rules_that_were_applied() -> None:
+    source = "x = 1  # distlint: ignore[DL101]\ny = 2  # distlint: ignore\nz = 3  # distlint: ignore[DL999]\n"
+    assert [found.line for found in check(source)] == [1, 2, 3]
+    assert [found.line for found in check(source, "DL001", "DL900")] == [3]
+    assert check(source, "DL101", "DL001") == []
+
+
+def test_a_code_that_no_rule_has_is_told_as_such() -> None:
+    (found,) = check("x = 1  # distlint: ignore[DL1O1]\n", "DL900")
+    assert found.message == "this comment ignores nothing: no rule has the code DL1O1"
+
+
+def test_unused_comments_are_found_without_any_token_of_a_rule() -> None:
+    (found,) = check("\nx = 1  # distlint: ignore[DL101] why\n")
+    assert (found.code, found.line, found.column, found.end_column) == ("DL900", 2, 8, 37)

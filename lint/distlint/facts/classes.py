@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.project import Project, declares
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import tail, walk
 
@@ -135,11 +137,11 @@ def _classify(
             info.known = info.known and found[local].known
             continue
         last = tail(base) if full is None else full.rpartition(".")[2]
-        kinds = _kinds_of(full, last or "")
-        info.known = info.known and kinds is not None
-        info.kinds |= set(kinds or ())
+        kinds, known = kinds_of_base(full, last or "", facts.project)
+        info.known = info.known and known
+        info.kinds |= kinds
     if not info.known:
-        info.kinds |= _kinds_by_methods(facts, info)
+        info.kinds |= kinds_by_methods(info.methods, has_torch=facts.imports("torch"))
     if not info.kinds and info.known:
         info.kinds.add("plain")
 
@@ -151,6 +153,19 @@ def _local_class(facts: ModuleFacts, base: cst.BaseExpression) -> cst.ClassDef |
         if isinstance(binding.node, cst.ClassDef):
             return binding.node
     return None
+
+
+def kinds_of_base(full: str | None, last: str, project: Project) -> tuple[frozenset[str], bool]:
+    """Kinds that a base from another module brings along, and whether all is known of it."""
+    found = project.find_class(full)
+    if full is not None and declares(project.settings.trainer_bases, full):
+        return frozenset({"module", "lightning"}), True
+    if found is not None and found.known:
+        return found.kinds - {"plain"}, True
+    kinds = _kinds_of(full, last)
+    if found is None:
+        return frozenset(kinds or ()), kinds is not None
+    return found.kinds.union(kinds or ()), False
 
 
 def _kinds_of(full: str | None, last: str) -> tuple[str, ...] | None:
@@ -174,10 +189,10 @@ def _kinds_of(full: str | None, last: str) -> tuple[str, ...] | None:
     return None
 
 
-def _kinds_by_methods(facts: ModuleFacts, info: ClassFacts) -> set[str]:
+def kinds_by_methods(methods: Collection[str], *, has_torch: bool) -> frozenset[str]:
     """A base elsewhere: Lightning's hooks, or a ``forward`` in a file that imports torch, tell."""
-    if STEP_HOOKS & info.methods.keys():
-        return {"module", "lightning"}
-    if "forward" in info.methods and facts.imports("torch"):
-        return {"module"}
-    return set()
+    if not STEP_HOOKS.isdisjoint(methods):
+        return frozenset({"module", "lightning"})
+    if "forward" in methods and has_torch:
+        return frozenset({"module"})
+    return frozenset()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
+from distlint.facts.project import declares
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import is_name, keyword, positional, tail
 
@@ -19,6 +20,8 @@ _GROUP_POSITION = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 
 
 def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
     """The name of the collective operation that a call makes, or None."""
+    if facts.project.settings.collectives and _is_declared(facts, call):
+        return tail(call.func)
     func = call.func
     full = None
     name = tail(func)
@@ -42,6 +45,16 @@ def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
     return None if _is_own_method(facts, call) else name
 
 
+def _is_declared(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether the user says so: by the full name of a function, of a method and its class, or ``*.name``."""
+    settings, name, owner = facts.project.settings, facts.self_attribute(call.func), facts.owner(call)
+    if name is not None and owner is not None:
+        classes = [facts.full_name(owner), *(base.name for base in facts.project.ancestors(facts.full_name(owner)))]
+        return any(declares(settings.collectives, f"{base}.{name}") is not None for base in classes)
+    full = facts.absolute_name(call.func)
+    return declares(settings.collectives, full if full is not None else f".{tail(call.func)}") is not None
+
+
 def _in_subgroup(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
     """Whether the call names a group that may be smaller than the world."""
     group = keyword(call, "group") or keyword(call, "process_group")
@@ -56,7 +69,10 @@ def _is_own_method(facts: ModuleFacts, call: cst.Call) -> bool:
     """``self.all_gather`` where the class defines it: judged by its body."""
     name = facts.self_attribute(call.func)
     owner = facts.owner(call)
-    return name is not None and owner is not None and owner.method(name) is not None
+    if name is None or owner is None:
+        return False
+    inherited = facts.project.ancestors(facts.full_name(owner))
+    return owner.method(name) is not None or any(name in base.methods for base in inherited)
 
 
 def receiver_kind(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _TORCH = (
     "all_gather",
     "all_gather_coalesced",
@@ -166,3 +168,11 @@ TOKENS: tuple[bytes, ...] = (
     *sorted(name.encode() for kind in ("deepspeed", "trainer") for name in METHODS[kind]),
     *sorted(name.encode() for name in TELLING_METHODS),
 )
+_LICENCE = re.compile(rb"distributed(?= under the | on an )")
+
+
+def may_have_collective(source: bytes) -> bool:
+    """Whether one of the tokens is in a file, licences not counted that say how software is distributed."""
+    if any(token in source for token in TOKENS if token != b"distributed"):
+        return True
+    return source.count(b"distributed") > len(_LICENCE.findall(source))

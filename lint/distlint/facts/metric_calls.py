@@ -10,6 +10,7 @@ import libcst as cst
 from distlint import averageable
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
+from distlint.facts.project import declares
 from distlint.facts.tree import is_name, keyword, number, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -96,6 +97,13 @@ def library_metric(facts: ModuleFacts, node: cst.Call) -> Verdict | None:
         if len(values) != 1:
             return None
         options, name = values[0], facts.resolve(values[0].func) or ""
+    settings, full = facts.project.settings, facts.absolute_name(options.func) or name
+    if declares(settings.averageable, full):
+        return None
+    declared = declares(settings.non_averageable, full)
+    if declared is not None:
+        said = settings.non_averageable[declared] or "the project's configuration says so"
+        return Verdict(name.rpartition(".")[2], said, node)
     reason = averageable.reason_against(name) or _reason_by_options(name, options)
     if reason is None or _is_averaged(name, options) or _is_per_example(facts, node):
         return None

@@ -10,9 +10,12 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
 from distlint.facts.factories import Place
-from distlint.facts.project import NO_PROJECT, Project
-from distlint.facts.scopes import BINDING_KINDS, Scope, bind_params, bind_statement, resolve
+from distlint.facts.logs import find_synced
+from distlint.facts.operations import Operations, find_collectives
+from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
+from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
+from distlint.modules import absolute_name, module_key
 
 _NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
 _SCOPES = (
@@ -87,6 +90,26 @@ class ModuleFacts:
         """Kinds, methods and attributes of every class in the module."""
         return collect_classes(self)
 
+    @cached_property
+    def key(self) -> str:
+        """What full names in this module begin with."""
+        return module_key(self.path)
+
+    def full_name(self, definition: ClassFacts | cst.FunctionDef) -> str:
+        """What the project calls a class or function of this module."""
+        node = definition.node if isinstance(definition, ClassFacts) else definition
+        return f"{self.key}.{self.own_scope(node).qualname()}"
+
+    @cached_property
+    def operations(self) -> Operations:
+        """The collectives that every call makes, itself or inside of the function that it reaches."""
+        return find_collectives(self)
+
+    @cached_property
+    def synced_operations(self) -> Operations:
+        """The same, with the calls of ``log`` that reduce over the ranks."""
+        return find_synced(self)
+
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""
         bindings = self._scopes[self.module].bindings.values()
@@ -108,6 +131,13 @@ class ModuleFacts:
     def resolve(self, node: cst.CSTNode | None) -> str | None:
         """The full dotted name an expression stands for, or None."""
         return None if node is None else resolve(node, self.scope(node))
+
+    def absolute_name(self, node: cst.CSTNode | None) -> str | None:
+        """Like ``resolve``, but full also for what this module defines or imports relatively: for ``declares``."""
+        text = self.resolve(node)
+        if text is None:
+            return None
+        return f"{self.key}.{text.removeprefix(LOCAL)}" if text.startswith(LOCAL) else absolute_name(self.key, text)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Parents, from the nearest to the module."""
@@ -176,6 +206,15 @@ class ModuleFacts:
         name = self.self_attribute(func)
         owner = self.owner(call)
         return owner.method(name) if name is not None and owner is not None else None
+
+    def project_function(self, call: cst.Call) -> FunctionSummary | None:
+        """The function with a collective in another file that a call reaches, imported or inherited."""
+        if not self.project.functions:
+            return None
+        name, owner = self.self_attribute(call.func), self.owner(call)
+        if name is not None and owner is not None:
+            return None if owner.method(name) else self.project.find_method(self.full_name(owner), name)
+        return self.project.find_function(self.resolve(call.func))
 
     def returns(self, function: cst.FunctionDef) -> list[cst.BaseExpression]:
         """The values that a function returns."""

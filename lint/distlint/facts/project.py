@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["NO_PROJECT", "ClassSummary", "FunctionSummary", "Project", "Settings"]
+__all__ = ["NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
+
+
+@dataclass(frozen=True)
+class CallPlace:
+    """Where a collective is called, for a trace in another file.
+
+    Attributes:
+        path: the file.
+        number: which of its calls, in the order of ``ModuleFacts.nodes``; lines are looked up when one is shown.
+        text: its source.
+    """
+
+    path: str
+    number: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -15,14 +31,14 @@ class FunctionSummary:
     Attributes:
         name: full dotted name, such as ``package.module.Class.method``.
         path: the file.
-        line: of its definition.
         collectives: names of the collectives that every call makes, at any depth, in order.
+        calls: the places of these, in whatever files they are.
     """
 
     name: str
     path: str
-    line: int
     collectives: tuple[str, ...] = ()
+    calls: tuple[CallPlace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,7 @@ class ClassSummary:
         line: of its definition.
         bases: full dotted names, as far as they are known.
         kinds: what it is to a training framework, see ``facts.classes``.
+        known: whether every base, and every base of these, is known.
         methods: the names of its own methods.
         emptied: attributes that some method of it rebinds, clears or deletes outside of ``__init__``.
     """
@@ -44,8 +61,21 @@ class ClassSummary:
     line: int
     bases: tuple[str, ...] = ()
     kinds: frozenset[str] = frozenset()
+    known: bool = False
     methods: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
+
+
+def declares(names: Collection[str], full: str) -> str | None:
+    """The declared name that a full name is, or ends with: ``pkg.sync`` for ``/src/pkg/__init__.sync``.
+
+    ``*.sync`` stands for every function and method of that name.
+    """
+    if not names:
+        return None
+    name = full.replace(os.sep, ".").replace(".__init__.", ".")
+    last = "*." + name.rpartition(".")[2]
+    return next((one for one in names if one in (name, last) or name.endswith(f".{one}")), None)
 
 
 @dataclass(frozen=True)
@@ -67,24 +97,48 @@ class Settings:
 
 @dataclass(frozen=True)
 class Project:
-    """The files that are checked together.
+    """The files that are checked together, as one of them sees them.
+
+    Full names begin with the path of the file without its ending, so that two modules of one name differ.
 
     Attributes:
         classes: by full name.
-        functions: by full name; methods too.
+        functions: those with a collective, by full name; methods too.
+        names: the full name of what an import of the file stands for, by its dotted text.
         opt_outs: arguments that some trainer of the project is given as False, such as ``use_distributed_sampler``.
         settings: what the user has declared.
+        evidence: what the prefilter must take for present in the file, since other files have it.
     """
 
     classes: Mapping[str, ClassSummary] = field(default_factory=dict)
     functions: Mapping[str, FunctionSummary] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     opt_outs: frozenset[str] = frozenset()
     settings: Settings = field(default_factory=Settings)
+    evidence: bytes = b""
+
+    def find_class(self, text: str | None) -> ClassSummary | None:
+        """The class of another file that an import, resolved to its dotted text, stands for."""
+        return self.classes.get(self._full(text))
+
+    def find_function(self, text: str | None) -> FunctionSummary | None:
+        """The function with a collective that an import stands for."""
+        return self.functions.get(self._full(text))
+
+    def _full(self, text: str | None) -> str:
+        return "" if text is None else self.names.get(text, text)
+
+    def find_method(self, name: str, method: str) -> FunctionSummary | None:
+        """A method with a collective, of the class of this full name or inherited by it."""
+        for found in self.ancestors(name):
+            if method in found.methods:
+                return self.functions.get(f"{found.name}.{method}")
+        return None
 
     def ancestors(self, name: str) -> Iterator[ClassSummary]:
-        """The class and its bases, each once, as far as the project knows them."""
+        """The class of a full name, or that an import stands for, and its bases, as far as the project knows them."""
         seen: set[str] = set()
-        left = [name]
+        left = [self._full(name)]
         while left:
             current = left.pop(0)
             found = self.classes.get(current)

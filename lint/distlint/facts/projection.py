@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.collectives import collective
+from distlint.facts.project import FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
 from distlint.facts.ranks import RankTests, Role, Same, names_in
 from distlint.facts.sequences import Sequence, Sequences, visit
@@ -18,6 +18,7 @@ from distlint.facts.tree import children, dotted, statements, tail, text_of, wal
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
+    from distlint.facts.operations import Operations
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 _DEEPEST_HELPER = 6
@@ -28,35 +29,21 @@ class Projector:
 
     Args:
         facts: the module.
+        operations: the calls that are events; the module's collectives if None.
+        tests: which tests ranks may decide differently; those of the rank if None.
     """
 
-    def __init__(self, facts: ModuleFacts) -> None:
+    def __init__(
+        self, facts: ModuleFacts, operations: Operations | None = None, tests: RankTests | None = None
+    ) -> None:
         self.facts = facts
-        self.tests = RankTests(facts)
-        self.operations = self._find_operations()
+        self.tests = RankTests(facts) if tests is None else tests
+        self.operations = facts.operations if operations is None else operations
         self._make = Sequences()
         self._marked: set[cst.CSTNode] = set()
         self._bound: dict[cst.CSTNode, Counter[str]] = {}
         for call in self.operations:
             self._mark(call)
-
-    def _find_operations(self) -> dict[cst.Call, str | cst.FunctionDef]:
-        """Collective calls by operation; calls of functions of this file that make one, by function."""
-        found: dict[cst.Call, str | cst.FunctionDef] = {}
-        local: dict[cst.FunctionDef, list[cst.Call]] = {}
-        for call in self.facts.nodes(cst.Call):
-            name = collective(self.facts, call)
-            if name is not None:
-                found[call] = name
-            elif (function := self.facts.local_function(call)) is not None:
-                local.setdefault(function, []).append(call)
-        fresh: list[cst.Call] = list(found)
-        while fresh:  # callers of callers, until nothing is new
-            function = self.facts.function_of(fresh.pop())
-            for call in local.pop(function, ()) if function is not None else ():
-                found[call] = function if function is not None else ""
-                fresh.append(call)
-        return found
 
     def _mark(self, call: cst.Call) -> None:
         self._marked.add(call)
@@ -105,6 +92,10 @@ class Projector:
             return self._make.end
         return _Projection(self, self._make, region, role).run()
 
+    def project_first(self, function: cst.FunctionDef) -> Sequence:
+        """The collectives that the first rank makes in a function: what its callers are told, whoever they are."""
+        return self.project(function, _first({}))
+
     def same(self, first: Sequence, second: Sequence) -> bool:
         """Whether two sequences of one region are equal, whatever the tests say that are the same on every rank."""
         return self._make.same(first, second)
@@ -119,6 +110,14 @@ class Projector:
         if any(isinstance(node, cst.Call | cst.Subscript) for node in walk(test)):
             return False
         return all(self._bound[region][name] <= 1 for name in names_in(test))
+
+    def label(self, call: cst.Call) -> str:
+        """What a call does first: itself, or the function that it reaches."""
+        events = (node for node in visit(self._events(call)) if node.kind == "event")
+        return next((event.label for event in events), "")
+
+    def _events(self, call: cst.Call) -> Sequence:
+        return _Projection(self, self._make, self.facts.module, {})._call(call, self._make.end)
 
     def is_marked(self, node: cst.CSTNode) -> bool:
         """Whether a collective is somewhere in ``node``."""
@@ -200,7 +199,9 @@ class _Projection:
             stable = self._all.is_stable(test, self._region)
             chosen = self._make.either(outcome.text, then, orelse, stable=stable)
         else:
-            chosen = then if outcome else orelse
+            chosen, other = (then, orelse) if outcome else (orelse, then)
+            if self._all.tests.forgives_exit and chosen.number == self._make.abort.number:
+                chosen = other
         return self._expression(test, chosen)
 
     def _if(self, node: cst.If, after: Sequence) -> Sequence:
@@ -265,6 +266,10 @@ class _Projection:
         operation = self._all.operations.get(node)
         if isinstance(operation, str):
             return self._make.event(operation, node, after)
+        if isinstance(operation, FunctionSummary):
+            for name in reversed(operation.collectives):
+                after = self._make.event(name, node, after)
+            return after
         if operation is None or operation in self._stack or len(self._stack) > _DEEPEST_HELPER:
             return after
         helper = _Projection(self._all, self._make, operation, _first(self._role), (*self._stack, operation)).run()

@@ -47,7 +47,12 @@ class RankTests:
 
     Args:
         facts: the module.
+
+    Attributes:
+        forgives_exit: whether an arm that ends the job is no way to compare.
     """
+
+    forgives_exit = False
 
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts
@@ -58,6 +63,13 @@ class RankTests:
         found: set[str] = set()
         self._collect(test, found, 0)
         return found
+
+    def is_plain(self, test: cst.BaseExpression) -> bool:
+        """Whether a test asks for one rank and nothing else, ``rank == 0`` or ``is_global_zero``."""
+        if isinstance(test, cst.Comparison) and not isinstance(test.comparisons[0].operator, cst.Equal):
+            return False
+        atom = self._atom(test)
+        return atom is not None and atom[1]
 
     def decide(self, test: cst.BaseExpression, role: Role, depth: int = 0) -> Truth:
         """What a rank of this role makes of the test."""

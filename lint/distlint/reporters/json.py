@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from distlint.model import Finding
+from distlint.model import Finding, TraceStep
 
 
 def report_json(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
@@ -18,9 +18,8 @@ def report_json(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str
 def _one(found: Finding) -> dict[str, Any]:
     fix = None
     if found.fix is not None:
-        fix = {"safe": found.fix.safe, "edits": [asdict(edit) for edit in found.fix.edits]}
-    trace = [{"path": step.path, "line": step.line, "text": f"{step.label}: {step.text}"} for step in found.trace]
-    return {
+        fix = {"safe": found.fix.safe, "edits": [_without_none(asdict(edit)) for edit in found.fix.edits]}
+    shown = {
         "code": found.code,
         "name": found.name,
         "message": found.message,
@@ -31,5 +30,16 @@ def _one(found: Finding) -> dict[str, Any]:
         "end_column": found.end_column,
         "severity": found.severity.value,
         "fix": fix,
-        "trace": trace,
+        "trace": [_step(step) for step in found.trace],
     }
+    return shown if found.cell is None else shown | {"cell": found.cell}
+
+
+def _step(step: TraceStep) -> dict[str, Any]:
+    shown = {"path": step.path, "line": step.line, "text": f"{step.label}: {step.text}", "cell": step.cell}
+    return _without_none(shown)
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    """Only places in notebooks name a cell."""
+    return {name: value for name, value in fields.items() if value is not None}

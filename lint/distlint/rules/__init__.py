@@ -7,10 +7,17 @@ from distlint.rules.dl003 import TensorAttributeNotBuffer
 from distlint.rules.dl004 import ManualDistributedSampler
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
+from distlint.rules.dl102 import LogUnderRankGuard
+from distlint.rules.dl103 import CollectiveUnderDataGuard
+from distlint.rules.dl104 import CollectiveInLocalLoop
+from distlint.rules.dl105 import CollectiveInUnorderedLoop
+from distlint.rules.dl106 import CollectiveInExcept
+from distlint.rules.dl107 import LogKeysDiffer
 from distlint.rules.dl201 import SyncDistNonAverageable
 from distlint.rules.dl301 import StepOutputsNeverCleared
 from distlint.rules.dl302 import SyncDistEveryStep
 from distlint.rules.dl303 import GatherWholeDataset
+from distlint.rules.dl900 import UnusedIgnore
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
@@ -19,9 +26,16 @@ _RULES: tuple[type[Rule], ...] = (
     ManualDistributedSampler,
     Unpicklable,
     CollectiveUnderRankGuard,
+    LogUnderRankGuard,
+    CollectiveUnderDataGuard,
+    CollectiveInLocalLoop,
+    CollectiveInUnorderedLoop,
+    CollectiveInExcept,
+    LogKeysDiffer,
     SyncDistNonAverageable,
     StepOutputsNeverCleared,
     SyncDistEveryStep,
     GatherWholeDataset,
+    UnusedIgnore,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}

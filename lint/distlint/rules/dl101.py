@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from distlint.facts import known
+from distlint.facts.divergence import Divergence, describe, divergences, guard_text, may_be_answered, who
+from distlint.facts.hoisting import hoist
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import RANK_TOKENS
-from distlint.facts.ranks import Role, roles
-from distlint.facts.sequences import Difference, differences
-from distlint.facts.tree import walk_scope
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
-
-Region = cst.FunctionDef | cst.Module
-_EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 
 
 class CollectiveUnderRankGuard(Rule):
@@ -38,14 +32,16 @@ class CollectiveUnderRankGuard(Rule):
     derived from them, early ``return``, ``and``, conditional expressions, ``@rank_zero_only``) and reports
     the call at which the two sequences of collectives part. Calls that are collective inside count too:
     ``trainer.save_checkpoint``, ``accelerator.save_state``, ``accelerator.get_state_dict``, ``compute()`` of
-    a metric that syncs, and functions of the same file that make a collective at any depth.
+    a metric that syncs, and functions, of this file or of others, that make a
+    collective at any depth.
 
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
 
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
-    which lets every rank in where the call needs all of them.
+    which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and
+    may make the call there.
 
     When to ignore: where the strategy makes the call local, for example ``accelerator.get_state_dict`` under
     plain DDP, and the code will never run under another.
@@ -210,112 +206,42 @@ def results(self, parts, rank, everywhere):
         self.accelerator.wait_for_everyone()
     return merged
 """,
+        """\
+import torch.distributed as dist
+
+def serve(rank, server, request):
+    if rank == 0:
+        dist.broadcast(request, 0)
+        server.generate(request)
+        dist.broadcast(request, 0)
+    else:
+        server.generate_other_ranks()
+    if rank != 0:
+        server.follow()
+        return
+    dist.broadcast(request, 0)
+""",
     )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return known.may_have_collective(source)
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Compare what every kind of rank does in each function."""
         projector = Projector(facts)
-        for region in projector.regions():
-            yield from _check_region(facts, projector, region)
+        for found in divergences(facts, projector):
+            if not may_be_answered(facts, projector, found):
+                yield _hit(facts, projector, found)
 
 
-def _check_region(facts: ModuleFacts, projector: Projector, region: Region) -> Iterator[Hit]:
-    guards = projector.guards(region)
-    decorator = projector.decorator_key(region)
-    keys = {key for _, found in guards for key in found} | ({decorator[1]} if decorator is not None else set())
-    if not keys:
-        return
-    plain, *others = roles(keys)
-    ordinary = projector.project(region, plain)
-    reported: set[cst.CSTNode] = set()
-    for role in others:
-        special = projector.project(region, role)
-        for difference in differences(special, ordinary) if not projector.same(special, ordinary) else ():
-            call = difference.event.node
-            if call is None or call in reported:
-                continue
-            guard, is_around = _find_guard(facts, call, [test for test, found in guards if _decides(found, role)])
-            if guard is None:
-                guard, is_around = (decorator[0], False) if decorator is not None else (call, True)
-            if not is_around and guard in reported:
-                continue  # what follows an early exit is reported once, at the first collective
-            reported |= {call, guard}
-            yield _hit(facts, projector, difference, role, guard)
-
-
-def _decides(keys: set[str], role: Role) -> bool:
-    return any(role[key] for key in keys)
-
-
-def _find_guard(
-    facts: ModuleFacts, call: cst.CSTNode, tests: list[cst.BaseExpression]
-) -> tuple[cst.CSTNode | None, bool]:
-    """The test that lets ranks past ``call``, and whether the call stands inside of its branch."""
-    by_owner = {facts.parents[test]: test for test in tests}
-    above = [call, *facts.ancestors(call)]
-    for node in above:
-        if node in by_owner and by_owner[node] not in above:
-            return by_owner[node], True
-    place = facts.order[call]
-    before = [test for test in tests if facts.order[test] < place]
-    for test in reversed(before):
-        if any(isinstance(node, _EXITS) for node in walk_scope(facts.parents[test])):
-            return test, False
-    return (before[-1] if before else None), False
-
-
-def _hit(facts: ModuleFacts, projector: Projector, difference: Difference, role: Role, guard: cst.CSTNode) -> Hit:
-    event = difference.event
-    call = event.node
-    assert isinstance(call, cst.Call)
-    what = f"this {event.label}"
-    trace: list[tuple[cst.CSTNode, str, str]] = [(guard, "guard", _text(facts, guard))]
-    helper = projector.operations.get(call)
-    if isinstance(helper, cst.FunctionDef):
-        what += f" (inside {helper.name.value})"
-        inner = _inner(facts, projector, helper, event.label)
-        if inner is not None:
-            trace.append((inner, "collective", facts.code(inner)))
-    who = _who(role)
-    message = f"only {who} reaches {what}" if difference.first else f"{who} never reaches {what}"
-    if difference.instead is not None and difference.instead.node is not None:
-        message += f", the others make {difference.instead.label} instead"
-        trace.append((difference.instead.node, "others", facts.code(difference.instead.node)))
-    return Hit(
-        call,
-        f"{message}: the others wait for ever" if not difference.first else f"{message}: it waits for ever",
-        tuple(trace),
-    )
-
-
-def _who(role: Role) -> str:
-    key = next(key for key in sorted(role, reverse=True) if role[key])
-    if key == "local_rank==0":
-        return "local rank 0"
-    if key.startswith("rank==") and key[6:].isdigit():
-        return f"rank {key[6:]}"
-    return f"a rank with {key}"
-
-
-def _text(facts: ModuleFacts, guard: cst.CSTNode) -> str:
-    if isinstance(guard, cst.Decorator):
-        return "@" + facts.code(guard.decorator)
-    owner = facts.parents.get(guard)
-    prefix = "if " if isinstance(owner, cst.If) else "while " if isinstance(owner, cst.While) else ""
-    return prefix + facts.code(guard)
-
-
-def _inner(facts: ModuleFacts, projector: Projector, helper: cst.FunctionDef, label: str) -> cst.Call | None:
-    """The collective itself, however many helpers deep."""
-    seen: set[cst.FunctionDef] = set()
-    pending = [helper]
-    while pending:
-        function = pending.pop()
-        seen.add(function)
-        for node in walk_scope(function):
-            made = projector.operations.get(node) if isinstance(node, cst.Call) else None
-            if made == label and isinstance(node, cst.Call):
-                return node
-            if isinstance(made, cst.FunctionDef) and made not in seen:
-                pending.append(made)
-    return None
+def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
+    what, inner = describe(facts, projector, found.call, found.label)
+    trace = ((found.guard, "guard", guard_text(facts, found.guard)), *inner)
+    ranks = who(found.role)
+    message = f"only {ranks} reaches this {what}" if found.by_role else f"{ranks} never reaches this {what}"
+    if found.instead is not None:
+        message += f", the others make {found.instead_label} instead"
+        trace = (*trace, (found.instead, "others", facts.code(found.instead)))
+    waits = "it waits for ever" if found.by_role else "the others wait for ever"
+    return Hit(found.call, f"{message}: {waits}", trace, hoist(facts, projector, found))

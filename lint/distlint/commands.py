@@ -1,0 +1,293 @@
+"""What the commands of the command line do."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import io
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from distlint.baseline import Baseline, BaselineError
+from distlint.cache import FOLDER, VARIABLE, Cache
+from distlint.config import common_folder, load_config, show_config
+from distlint.discover import discover
+from distlint.document import ignore_document
+from distlint.engine import SYNTAX_ERROR
+from distlint.explain import explain, list_rules, markdown, rules_json, rules_markdown
+from distlint.facts.project import NO_PROJECT
+from distlint.fix import is_applicable, write_atomically
+from distlint.model import Finding, Rule
+from distlint.reporters import REPORTERS, report_text
+from distlint.rules import RULES
+from distlint.run import Checked, check_files, check_stdin, fix_findings
+from distlint.text import Text
+
+CLEAN, FINDINGS, ERROR = 0, 1, 2
+STDIN = "-"
+
+
+class UsageError(Exception):
+    """What the user asked for makes no sense; the message says why."""
+
+
+def check(args: argparse.Namespace) -> int:
+    """``distlint check``."""
+    return Check(args).run()
+
+
+class Check:
+    """One run of ``distlint check``.
+
+    Args:
+        args: of the command line.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._is_stdin = args.paths == [STDIN]
+        start = [args.stdin_filename] if self._is_stdin else args.paths
+        self._config = load_config(args, common_folder([Path(path) for path in start]), RULES)
+        self._rules = self._config.rules(RULES.values())
+        self._stdin = b""
+        # With fixes for standard input, standard output is the source.
+        self._out: TextIO = sys.stderr if self._is_stdin and args.fix and not args.output_file else sys.stdout
+        self._said: list[str] = []
+        self._refuse_nonsense()
+
+    def _refuse_nonsense(self) -> None:
+        args = self._args
+        if STDIN in args.paths and not self._is_stdin:
+            raise UsageError("- (standard input) cannot be mixed with other paths")
+        if args.unsafe_fixes and not (args.fix or args.diff):
+            raise UsageError("--unsafe-fixes says which fixes --fix and --diff apply: add one of them")
+        if args.write_baseline and args.baseline is None:
+            raise UsageError("--write-baseline needs --baseline FILE, the file to write")
+        if self._is_stdin and (args.add_ignores or args.write_baseline):
+            raise UsageError("--add-ignores and --write-baseline need files, not standard input")
+        if args.statistics and args.output_format not in ("text", "json"):
+            raise UsageError(f"--statistics has no format {args.output_format}; text and json are there")
+
+    def run(self) -> int:
+        """Check, fix, compare with the baseline and report; the exit status."""
+        if self._args.show_settings:
+            sys.stdout.write(show_config(self._config, self._rules))
+            return CLEAN
+        checked = self._check()
+        checked.findings = self._reported(checked.findings)
+        if self._args.fix or self._args.diff:
+            changed = self._fix(checked)
+            if self._args.diff:
+                return CLEAN if self._args.exit_zero or not changed else FINDINGS
+        self._heed_baseline(checked)
+        if self._args.add_ignores:
+            self._add_ignores(checked)
+        self._print(checked)
+        return CLEAN if self._args.exit_zero or not checked.findings else FINDINGS
+
+    def _check(self) -> Checked:
+        if self._is_stdin:
+            self._stdin = sys.stdin.buffer.read()
+            name = self._args.stdin_filename
+            return check_stdin(self._stdin, name, self._rules, settings=self._config.settings)
+        try:
+            files = list(discover(map(Path, self._args.paths), self._config, force=self._args.force_exclude))
+        except FileNotFoundError as error:
+            raise UsageError(f"no such file or folder: {error}") from None
+        cache = self._cache()
+        checked = check_files(files, self._rules, jobs=self._args.jobs, settings=self._config.settings, cache=cache)
+        try:
+            if cache is not None:
+                cache.save()
+        except OSError as error:
+            self._said.append(f"warning: the next run will not be quicker, the cache cannot be written: {error}\n")
+        return checked
+
+    def _cache(self) -> Cache | None:
+        if self._args.no_cache:
+            return None
+        named = self._args.cache_dir or os.environ.get(VARIABLE)
+        folder = Path(named) if named else self._config.root / FOLDER
+        return Cache(folder, [rule.code for rule in self._rules], self._config.settings)
+
+    def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
+        return [found for found in findings if self._config.reports(found.code, found.path)]
+
+    def _read(self, path: str) -> bytes:
+        return self._stdin if self._is_stdin else Path(path).read_bytes()
+
+    def _fix(self, checked: Checked) -> bool:
+        """Write the files, or show how they would differ; whether any does."""
+        changed, number, undone = 0, 0, 0
+        fixed = self._stdin
+        for path, before, done in fix_findings(checked, self._read, self._rules, unsafe=self._args.unsafe_fixes):
+            number, undone = number + len(done.applied), undone + len(done.undone)
+            self._said += [
+                f"not fixed, the fix would break the file or raise another finding: "
+                f"{found.place}:{found.line}:{found.column} {found.code}\n"
+                for found in done.undone
+            ]
+            if done.source == before:
+                continue
+            changed += 1
+            if self._args.diff:
+                sys.stdout.write(diff(path, before, done.source))
+                continue
+            if self._is_stdin:
+                fixed = done.source
+            else:
+                write_atomically(Path(path), done.source)
+            checked.replace(path, self._reported(done.findings), done.source)
+        if self._is_stdin and self._args.fix and not self._args.diff:
+            sys.stdout.buffer.write(fixed)
+        would = "would be fixed" if self._args.diff else "fixed"
+        self._said.append(f"{count(number, 'finding')} {would} in {count(changed, 'file')}\n")
+        if self._args.diff:
+            sys.stderr.write("".join(self._said))
+        return changed > 0
+
+    def _heed_baseline(self, checked: Checked) -> None:
+        if self._args.baseline is None:
+            return
+        file = Path(self._args.baseline)
+        if self._args.write_baseline:
+            known = Baseline.of(checked.findings, checked.sources, file.parent)
+            write_atomically(file, known.text().encode())
+            self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
+            checked.findings = []
+            return
+        if not file.exists():
+            raise UsageError(f"no such baseline: {file}; --write-baseline makes it")
+        try:
+            known = Baseline.read(file)
+        except BaselineError as error:
+            raise UsageError(str(error)) from None
+        every = len(checked.findings)
+        checked.findings, left = known.split(checked.findings, checked.sources)
+        gone = known.gone(left, checked.paths, [rule.code for rule in self._rules])
+        hidden = every - len(checked.findings)
+        if hidden:
+            self._said.append(f"{count(hidden, 'finding')} known from {file}\n")
+        if gone:
+            self._said.append(f"{count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n")
+
+    def _add_ignores(self, checked: Checked) -> None:
+        number = 0
+        for path in dict.fromkeys(found.path for found in checked.findings):
+            before = self._read(path)
+            known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
+            project = checked.projects.get(path, NO_PROJECT)
+            done = ignore_document(before, path, self._rules, known, project=project)
+            if done.source != before:
+                write_atomically(Path(path), done.source)
+                number += len(done.applied)
+                checked.replace(path, done.findings, done.source)
+        self._said.append(f"{count(number, 'finding')} ignored by new comments: give each its reason\n")
+
+    def _print(self, checked: Checked) -> None:
+        args = self._args
+        if args.statistics:
+            text = statistics(checked.findings, as_json=args.output_format == "json")
+        else:
+            to_terminal = args.output_file is None and is_coloured(args.color, self._out)
+            reporter = partial(report_text, colour=to_terminal)
+            text = (reporter if args.output_format == "text" else REPORTERS[args.output_format])(
+                checked.findings, checked.sources
+            )
+        if args.output_file is None:
+            self._out.write(text)
+        else:
+            Path(args.output_file).write_text(text, "utf-8")
+        if args.output_format == "text" or args.output_file is not None:
+            self._said.append(summary(checked))
+        sys.stderr.write("".join(self._said))
+
+
+def summary(checked: Checked) -> str:
+    """The last line: how much was found, and how much of it can be fixed with which option."""
+    safe = sum(is_applicable(found, unsafe=False) for found in checked.findings)
+    more = sum(is_applicable(found, unsafe=True) for found in checked.findings) - safe
+    ways = [f"{safe} fixable with --fix"] * (safe > 0)
+    ways += [f"{more}{' more' * (safe > 0)} with --fix --unsafe-fixes"] * (more > 0)
+    shown = f" ({', '.join(ways)})" if ways else ""
+    return f"{count(len(checked.findings), 'finding')} in {count(checked.files, 'file')}{shown}\n"
+
+
+def count(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def statistics(findings: Sequence[Finding], *, as_json: bool) -> str:
+    """How many findings each rule has, and how many of them can be fixed."""
+    rows = []
+    for (code, name), number in sorted(Counter((found.code, found.name) for found in findings).items()):
+        mine = [found for found in findings if found.code == code]
+        safe = sum(is_applicable(found, unsafe=False) for found in mine)
+        unsafe = sum(is_applicable(found, unsafe=True) for found in mine) - safe
+        rows.append({"code": code, "name": name, "count": number, "fixable": safe, "fixable_unsafe": unsafe})
+    if as_json:
+        return json.dumps(rows, indent=1) + "\n"
+    return "".join(_statistics_line(**row) for row in rows)  # type: ignore[arg-type]
+
+
+def _statistics_line(*, code: str, name: str, count: int, fixable: int, fixable_unsafe: int) -> str:
+    ways = [f"{fixable} with --fix"] * (fixable > 0) + [f"{fixable_unsafe} with --fix --unsafe-fixes"] * (
+        fixable_unsafe > 0
+    )
+    return f"{count:>6}  {code}  {name}" + (f"  ({', '.join(ways)})" if ways else "") + "\n"
+
+
+def diff(path: str, before: bytes, after: bytes) -> str:
+    """How a file would change."""
+    old, new = (list(io.StringIO(Text.decode(source).text, newline="")) for source in (before, after))
+    lines = difflib.unified_diff(old, new, path, path)
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+def is_coloured(wish: str, out: TextIO) -> bool:
+    """By the option, then NO_COLOR and FORCE_COLOR, then whether people are looking."""
+    if wish != "auto":
+        return wish == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or out.isatty()
+
+
+def explain_rules(args: argparse.Namespace) -> int:
+    """``distlint explain``: pages of some rules, or of all."""
+    render: Callable[[Rule], str] = markdown if args.markdown else explain
+    pages = []
+    for code in args.codes or list(RULES):
+        rule = RULES.get(code.upper())
+        if rule is None:
+            raise UsageError(f"no rule has the code {code}; `distlint rules` lists them")
+        pages.append(render(rule))
+    sys.stdout.write(("\n" if args.markdown else "\n" + "=" * 80 + "\n\n").join(pages))
+    return CLEAN
+
+
+def show_rules(args: argparse.Namespace) -> int:
+    """``distlint rules``: a table of all rules."""
+    render = rules_json if args.json else rules_markdown if args.markdown else list_rules
+    sys.stdout.write(render(RULES.values()))
+    return CLEAN
+
+
+def serve(_args: argparse.Namespace) -> int:
+    """``distlint server``."""
+    try:
+        server = importlib.import_module("distlint.server")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise UsageError("the language server needs pygls: pip install 'distlint[server]'") from None
+    server.serve()
+    return CLEAN

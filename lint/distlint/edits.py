@@ -1,0 +1,106 @@
+"""Changes of the tree as edits of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import libcst as cst
+from libcst.metadata import CodeRange
+
+from distlint.facts import ModuleFacts
+from distlint.model import Change, Edit, Fix, Repair
+from distlint.text import Text
+
+
+class Editor:
+    """Makes edits of one module.
+
+    Args:
+        facts: the module.
+        position: where a node is.
+        text: the source, for its indentation and line ends.
+    """
+
+    def __init__(self, facts: ModuleFacts, position: Callable[[cst.CSTNode], CodeRange], text: Text) -> None:
+        self._facts = facts
+        self._position = position
+        self._text = text
+
+    def fix(self, repair: Repair) -> Fix | None:
+        """All edits of a repair; None where one of them has no place in the text."""
+        if not self._is_exact:
+            return None
+        edits = [self._edit(change) for change in repair.changes]
+        made = [edit for edit in edits if edit is not None]
+        if not made or len(made) < len(edits):
+            return None
+        return Fix(repair.safe, tuple(sorted(made, key=lambda edit: (edit.line, edit.column))))
+
+    @cached_property
+    def _is_exact(self) -> bool:
+        """Whether the tree has every character, and so positions that hold: it drops a form feed before a statement."""
+        return self._facts.module.code == self._text.text
+
+    def _edit(self, change: Change) -> Edit | None:
+        if change.where != "instead":
+            return self._beside(change)
+        if not change.text:
+            return self._removal(change.node)
+        here = self._position(change.node)
+        return self._replace(here, change.text.replace("\n", self._text.newline))
+
+    def _replace(self, here: CodeRange, text: str) -> Edit:
+        return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, text)
+
+    def _beside(self, change: Change) -> Edit | None:
+        """Lines with the statement's own indentation; a statement that shares its line has no room beside it."""
+        statement = self._facts.statement(change.node)
+        here = self._position(statement)
+        indentation = self._text.lines[here.start.line - 1][: here.start.column]
+        if indentation.strip() or self._is_within_a_line(change.node, statement):
+            return None
+        first = here.start.line
+        if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
+            first = self._position(statement.decorators[0]).start.line
+        added = [indentation + line if line else "" for line in change.text.split("\n")]
+        newline = self._text.newline
+        if change.where == "before":
+            is_elif = isinstance(self._facts.parents.get(statement), cst.If)
+            return None if is_elif else Edit(first, 1, first, 1, newline.join([*added, ""]))
+        if here.end.line < len(self._text.lines) or self._text.text.endswith(("\n", "\r")):
+            return Edit(here.end.line + 1, 1, here.end.line + 1, 1, newline.join([*added, ""]))
+        end = len(self._text.lines[-1]) + 1
+        return Edit(here.end.line, end, here.end.line, end, newline.join(["", *added]))
+
+    def _is_within_a_line(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
+        """Whether the node stands in the body of a statement of one line, such as ``if x: node``."""
+        current = node
+        while current is not statement:
+            if isinstance(current, cst.SimpleStatementSuite):
+                return True
+            current = self._facts.parents[current]
+        return False
+
+    def _removal(self, node: cst.CSTNode) -> Edit:
+        """Without a node: a statement or decorator with its lines, an argument with its comma."""
+        parent = self._facts.parents.get(node)
+        if isinstance(parent, cst.SimpleStatementLine) and len(parent.body) == 1:
+            node, parent = parent, self._facts.parents.get(parent)
+        here = self._position(node)
+        if isinstance(node, cst.BaseStatement | cst.Decorator):
+            if isinstance(node, cst.BaseStatement) and isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1:
+                return self._replace(here, "pass")
+            return Edit(here.start.line, 1, here.end.line + 1, 1, "")
+        if isinstance(node, cst.Arg) and isinstance(parent, cst.Call) and len(parent.args) > 1:
+            return self._without_argument(parent, node)
+        return self._replace(here, "")
+
+    def _without_argument(self, call: cst.Call, argument: cst.Arg) -> Edit:
+        at = call.args.index(argument)
+        here = self._position(argument)
+        if at == 0:
+            after = self._position(call.args[1]).start
+            return Edit(here.start.line, here.start.column + 1, after.line, after.column + 1, "")
+        before = self._position(call.args[at - 1]).end
+        return Edit(before.line, before.column + 1, here.end.line, here.end.column + 1, "")

@@ -1,0 +1,104 @@
+"""Calls of Lightning's ``log`` and ``log_dict``, told from the many other things that are called ``log``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.collectives import collective, receiver_kind
+from distlint.facts.operations import Operation, find_operations
+from distlint.facts.tree import argument, is_name, keyword, tail, text_of
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+SYNCED_LOG = "log with sync_dist=True"
+UNKNOWN_KEYS = "a dict"
+_LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
+_OTHER_TRAINERS = ("transformers.", "trl.", "sentence_transformers.", "composer.", "fastai.")
+
+
+def may_log(source: bytes) -> bool:
+    """Whether a method called ``log`` or ``log_dict`` may be in a file, told by its bytes."""
+    return _LOG.search(source) is not None
+
+
+@dataclass(frozen=True)
+class LogCall:
+    """One call of ``self.log`` or ``self.log_dict``.
+
+    Attributes:
+        call: the call.
+        key: what is logged, as source on one line; None where that cannot be seen.
+        is_synced: whether it says ``sync_dist=True``.
+        is_first_rank_only: whether it says, or may say, ``rank_zero_only=True``.
+    """
+
+    call: cst.Call
+    key: str | None
+    is_synced: bool
+    is_first_rank_only: bool
+
+
+def log_call(facts: ModuleFacts, call: cst.Call) -> LogCall | None:
+    """What a call logs through Lightning, or None when it is something else."""
+    name = tail(call.func)
+    if name not in ("log", "log_dict") or not isinstance(call.func, cst.Attribute):
+        return None
+    logged = argument(call, 0, "name") if name == "log" else argument(call, 0, "dictionary")
+    if logged is None or (name == "log" and argument(call, 1, "value") is None):
+        return None  # another trainer's log takes one dict
+    if not _is_lightning(facts, call, call.func):
+        return None
+    only = keyword(call, "rank_zero_only")
+    return LogCall(
+        call,
+        facts.code(logged) if name == "log" else _keys(logged),
+        is_name(keyword(call, "sync_dist"), "True"),
+        (only is not None and not is_name(only, "False")) or any(arg.star == "**" for arg in call.args),
+    )
+
+
+def _is_lightning(facts: ModuleFacts, call: cst.Call, func: cst.Attribute) -> bool:
+    if receiver_kind(facts, func.value) != "lightning":
+        return False
+    owner = facts.owner(call)
+    if not is_name(func.value, "self") or owner is None:
+        return True
+    bases = [facts.resolve(arg.value) or "" for arg in owner.node.bases]
+    if any(base.startswith(_OTHER_TRAINERS) for base in bases):
+        return False
+    return "lightning" in owner.kinds and owner.method(func.attr.value) is None
+
+
+def _keys(logged: cst.BaseExpression) -> str | None:
+    """The keys of a dict display, if all of them can be seen."""
+    if not isinstance(logged, cst.Dict):
+        return None
+    found = [text_of(each.key) if isinstance(each, cst.DictElement) else None for each in logged.elements]
+    return None if None in found else ", ".join(repr(key) for key in found)
+
+
+def find_logs(facts: ModuleFacts) -> dict[cst.Call, Operation]:
+    """The calls of ``log`` that Lightning takes for those of every rank, by what they log."""
+
+    def name_of(call: cst.Call) -> Operation | None:
+        found = log_call(facts, call)
+        return None if found is None or found.is_first_rank_only else f"log of {found.key or UNKNOWN_KEYS}"
+
+    return find_operations(facts, name_of)
+
+
+def find_synced(facts: ModuleFacts) -> dict[cst.Call, Operation]:
+    """The module's collectives, with the logs that make one."""
+
+    def name_of(call: cst.Call) -> Operation | None:
+        found = collective(facts, call) or facts.project_function(call)
+        if found is None and (log := log_call(facts, call)) is not None and log.is_synced:
+            return SYNCED_LOG
+        return found
+
+    return find_operations(facts, name_of)

@@ -1,0 +1,161 @@
+"""What a file offers to others and takes from them, read with Python's own parser: it is quicker than a full tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from distlint.facts.project import ClassSummary
+
+HERE = "<here>."
+_EMPTIERS = frozenset({"clear", "pop", "popleft", "reset"})
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The names of one module.
+
+    Attributes:
+        imports: what each name imported at module level stands for: dotted, relative imports with their dots.
+        targets: everything that is imported anywhere in the file, each once.
+        stars: the modules of ``from a import *``.
+        functions: functions at module level.
+        classes: its classes, their bases as they are written, names without the module.
+        has_torch: whether torch is imported.
+    """
+
+    imports: dict[str, str] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    stars: tuple[str, ...] = ()
+    functions: frozenset[str] = frozenset()
+    classes: tuple[ClassSummary, ...] = ()
+    has_torch: bool = False
+
+
+def read_outline(tree: ast.Module) -> Outline:
+    """The outline of a parsed module."""
+    reader = _Reader()
+    reader.read(tree.body, "")
+    targets, stars = tuple(dict.fromkeys(reader.targets)), tuple(dict.fromkeys(reader.stars))
+    has_torch = any(text.partition(".")[0] == "torch" for text in (*targets, *stars))
+    return Outline(reader.imports, targets, stars, frozenset(reader.functions), tuple(reader.classes), has_torch)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.imports: dict[str, str] = {}
+        self.targets: list[str] = []
+        self.stars: list[str] = []
+        self.functions: set[str] = set()
+        self.classes: list[ClassSummary] = []
+
+    def read(self, body: list[ast.stmt], inside: str) -> None:
+        """Enter the definitions and imports of a block, those of nested blocks too."""
+        for node in _flat(body):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node, inside)
+            elif isinstance(node, ast.ClassDef):
+                self._class(node, inside)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if not inside:
+                    self.functions.add(node.name)
+                self.read(node.body, f"{inside}{node.name}.")
+            elif isinstance(node, ast.Assign) and not inside:
+                self._alias(node)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, inside: str) -> None:
+        prefix = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        joint = "." if prefix and not prefix.endswith(".") else ""
+        for alias in node.names:
+            if alias.name == "*":
+                self.stars.append(prefix)
+                continue
+            text = f"{prefix}{joint}{alias.name}"
+            self.targets.append(text)
+            bound = alias.asname or alias.name
+            if "." in bound:  # import a.b.c
+                bound = text = bound.partition(".")[0]
+            if not inside:
+                self.imports.setdefault(bound, text)
+
+    def _alias(self, node: ast.Assign) -> None:
+        text = dotted(node.value)
+        for target in node.targets if text is not None else ():
+            if isinstance(target, ast.Name) and text is not None and target.id != text:
+                self.imports.setdefault(target.id, self._full(text))
+
+    def _full(self, text: str) -> str:
+        head, dot, rest = text.partition(".")
+        return self.imports.get(head, HERE + head) + dot + rest
+
+    def _class(self, node: ast.ClassDef, inside: str) -> None:
+        methods = [each for each in _flat(node.body) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        bases = (dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
+        summary = ClassSummary(
+            name=inside + node.name,
+            path="",
+            line=node.lineno,
+            bases=tuple("" if base is None else self._full(base) for base in bases),
+            methods=frozenset(method.name for method in methods),
+            emptied=frozenset(name for method in methods for name in _emptied(method)),
+        )
+        self.classes.append(summary)
+        self.read(node.body, f"{inside}{node.name}.")
+
+
+def dotted(node: ast.expr) -> str | None:
+    """``a.b.c`` of a plain chain of names, else None."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a block and of the ``if``, ``try``, ``with`` and loops in it; not those of definitions."""
+    stack = list(reversed(body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for part in ("finalbody", "orelse"):
+            stack.extend(reversed(getattr(node, part, ())))
+        for part in ("handlers", "cases"):
+            for arm in reversed(getattr(node, part, ())):
+                stack.extend(reversed(arm.body))
+        stack.extend(reversed(getattr(node, "body", ())))
+
+
+def _emptied(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Attributes of ``self`` that a method binds anew, empties or deletes; ``__init__`` makes them."""
+    if method.name == "__init__" or not method.args.args:
+        return
+    receiver = method.args.args[0].arg
+    for node in _flat(method.body):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            func = node.value.func
+            targets = [func.value] if isinstance(func, ast.Attribute) and func.attr in _EMPTIERS else []
+        for target in targets:
+            yield from _attributes(target, receiver)
+
+
+def _attributes(target: ast.expr, receiver: str) -> Iterator[str]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for element in target.elts:
+            yield from _attributes(element, receiver)
+    elif isinstance(target, ast.Subscript):
+        if isinstance(target.slice, ast.Slice):  # self.x[:] = []
+            yield from _attributes(target.value, receiver)
+    elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == receiver:
+        yield target.attr

@@ -1,0 +1,37 @@
+"""GitLab's code quality report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distlint.baseline import fingerprints
+from distlint.model import Finding, Severity
+from distlint.reporters.places import relative, spot, trace_text
+
+_SEVERITY = {Severity.ERROR: "major", Severity.WARNING: "minor"}
+
+
+def report_gitlab(findings: Sequence[Finding], sources: Mapping[str, Sequence[str]]) -> str:
+    """All findings as one JSON array."""
+    keys = fingerprints(findings, sources)
+    return json.dumps([_one(found, key) for found, key in zip(findings, keys, strict=True)], indent=1) + "\n"
+
+
+def _one(found: Finding, key: str) -> dict[str, Any]:
+    where, path = spot(found), relative(found.path)
+    return {
+        "description": "\n".join([f"{found.code} {where.message}", *(trace_text(step) for step in found.trace)]),
+        "check_name": found.code,
+        "fingerprint": hashlib.sha256(f"{path}\n{found.cell}\n{key}".encode()).hexdigest(),
+        "severity": _SEVERITY[found.severity],
+        "location": {
+            "path": path,
+            "positions": {
+                "begin": {"line": where.line, "column": where.column},
+                "end": {"line": where.end_line, "column": where.end_column},
+            },
+        },
+    }

@@ -1,0 +1,188 @@
+"""DL102."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.divergence import Divergence, describe, divergences, guard_text, who
+from distlint.facts.logs import find_logs, log_call, may_log
+from distlint.facts.projection import Projector
+from distlint.facts.rank_names import GLOBAL_ZERO, LOCAL_ZERO, RANK_TOKENS
+from distlint.facts.rewrite import source_at
+from distlint.facts.tree import is_name, keyword
+from distlint.model import Change, Example, Hit, Repair, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+
+class LogUnderRankGuard(Rule):
+    """``self.log`` that only some ranks reach, without ``rank_zero_only=True``: Lightning takes it for all ranks'.
+
+    Lightning keeps the logged values of each rank in a collection of its own and reads it at the end of the
+    epoch as if every rank had the same entries. Where one rank alone has an entry, what follows differs:
+
+        sync_dist=True, or a metric object   rank 0 reduces the value … and waits for the others, for ever
+        monitor="score" in a callback        rank 0 saves or stops, the others fail: no metric named "score"
+
+    How to fix: say so, ``self.log(..., rank_zero_only=True)``; Lightning then asks no other rank. (Callbacks
+    cannot monitor such a value.) Or compute the value on every rank and log it outside of the branch.
+
+    Silent: a log in both arms of the branch, loggers and trackers (``self.logger.log``, ``wandb.log``), ``log``
+    methods of classes that are no LightningModule, calls with ``rank_zero_only`` or ``**options``.
+
+    When to ignore: an older Lightning without ``rank_zero_only``, a plain number, and no callback that reads it.
+    """
+
+    code, name, group = "DL102", "log-under-rank-guard", "divergence"
+    tokens = (RANK_TOKENS, (b"log",))
+    bad = (
+        Example(
+            """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def on_validation_epoch_end(self):
+        scores = self.all_gather(self.scores)
+        if self.trainer.is_global_zero:
+            self.log("score", scores.mean())
+            self.log("spread", scores.std(), sync_dist=True)
+            self.log_dict({"low": scores.min(), "high": scores.max()}, rank_zero_only=False)
+""",
+            {7: "only rank 0 logs this", 8: "sync_dist=True waits", 9: "only rank 0 logs this"},
+        ),
+        Example(
+            """\
+import pytorch_lightning as pl
+
+class Model(pl.LightningModule):
+    def training_step(self, batch, batch_idx):
+        loss = self(batch)
+        if self.global_rank != 0:
+            return loss
+        self.log(
+            "loss",
+            loss.detach(),  # of this rank
+        )
+        return loss
+""",
+            {8: "only rank 0 logs this"},
+        ),
+        Example(
+            """\
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.utilities import rank_zero_only
+
+class Report(Callback):
+    @rank_zero_only
+    def on_train_epoch_end(self, trainer, pl_module):
+        pl_module.log("epoch", trainer.current_epoch)
+
+class Model(LightningModule):
+    def report(self):
+        self.log("scale", self.scale)
+
+    def on_train_epoch_end(self):
+        if self.trainer.global_rank == 0:
+            self.report()
+
+    def on_test_epoch_end(self):
+        if self.local_rank > 0:
+            self.log("rest", self.rest)
+""",
+            {7: "only rank 0 logs this", 15: "inside report", 19: "local rank 0 never logs this"},
+        ),
+    )
+    good = (
+        """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def on_validation_epoch_end(self):
+        scores = self.all_gather(self.scores)
+        self.log("score", scores.mean())
+        if self.trainer.is_global_zero:
+            self.log("spread", scores.std(), rank_zero_only=True)
+            self.log("low", scores.min(), **self.options)
+            self.logger.log_metrics({"high": scores.max()})
+            self.logger.experiment.log({"high": scores.max()}, 1)
+            print(self.log)
+        if self.trainer.world_size > 1:
+            self.log("mean", scores.mean())
+""",
+        """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def on_train_epoch_end(self):
+        if self.trainer.is_global_zero:
+            self.log("scale", self.scale)
+        else:
+            self.log("scale", self.scale)
+""",
+        """\
+from transformers import Trainer
+import wandb
+
+class OwnTrainer:
+    def log(self, name, value):
+        self.writer.add_scalar(name, value)
+
+    def training_step(self, batch):
+        if self.rank == 0:
+            self.log("loss", batch.mean())
+            wandb.log("loss", batch.mean())
+
+class Theirs(Trainer):
+    def training_step(self, model, inputs):
+        if self.is_world_process_zero():
+            self.log({"loss": 0.0})
+            self.log("loss", 0.0)
+""",
+    )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files that mention logs have no such method."""
+        return may_log(source)
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Compare what every kind of rank logs in each function."""
+        operations = find_logs(facts)
+        if not operations:
+            return
+        projector = Projector(facts, operations)
+        for found in divergences(facts, projector):
+            if found.instead is None:  # a log on either side is a matter of its keys
+                yield _hit(facts, projector, found)
+
+
+def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
+    what, inner = describe(facts, projector, found.call, found.label)
+    what = what.replace(found.label, "this", 1)
+    ranks = who(found.role)
+    message = f"only {ranks} logs {what}" if found.by_role else f"{ranks} never logs {what}"
+    log = log_call(facts, found.call)
+    if log is not None and log.is_synced:
+        message += ": sync_dist=True waits for the others, which never come"
+    else:
+        message += ": without rank_zero_only=True Lightning takes it for a value of every rank"
+    repair = None
+    if log is not None and found.by_role and (found.role.get(GLOBAL_ZERO) or found.role.get(LOCAL_ZERO)):
+        repair = Repair(True, tuple(_say_so(facts, log.call)))
+    return Hit(found.call, message, ((found.guard, "guard", guard_text(facts, found.guard)), *inner), repair)
+
+
+def _say_so(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
+    """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
+    denied, synced = keyword(call, "rank_zero_only"), keyword(call, "sync_dist")
+    if denied is not None:
+        yield Change(denied, "True")
+    for arg in call.args if is_name(synced, "True") else ():
+        if arg.value is synced:
+            yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
+    if denied is None and not is_name(synced, "True"):
+        last = call.args[-1].value
+        yield Change(last, f"{source_at(facts, last)}, rank_zero_only=True")

@@ -1,0 +1,182 @@
+"""DL103."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from distlint.facts import known
+from distlint.facts.data_tests import DataTests
+from distlint.facts.divergence import Divergence, describe, divergences, guard_text
+from distlint.facts.projection import Projector
+from distlint.model import Example, Hit, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+
+class CollectiveUnderDataGuard(Rule):
+    """A collective that depends on this rank's data: the ranks decide differently, and the job hangs.
+
+    Each rank sees other batches, so a test of a loss, a mask or a clock can hold on one rank and not on the next:
+
+        rank 0   loss 0.71   not finite? no    all_reduce(loss)  … waits for rank 1
+        rank 1   loss nan    not finite? yes   continue: the next batch
+
+    It happens with the first batch for which the ranks disagree, often after hours. ``self.log`` with
+    ``sync_dist=True`` is a collective as well.
+
+    How to fix: decide together. Reduce the condition first, then every rank takes the same way:
+
+        bad = torch.tensor(float(not loss.isfinite()), device=loss.device)
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+        if bad:
+            continue
+
+    or make the collective on every rank, with a neutral value (zero, an empty tensor) where there is no other.
+
+    The rule follows values from the batch (of a step hook, or of a loop over a loader) through models, losses,
+    lists and variables into tests: comparisons, ``isnan``, ``any()``, ``item()``, counts of what a mask selects;
+    and the time that has passed by this rank's clock.
+
+    Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
+    together, of shapes, keys and ``None``, of values that come from elsewhere; ``raise`` and ``sys.exit``.
+
+    When to ignore: every rank is sure to see the same data, as in a model-parallel job.
+    """
+
+    code, name, group = "DL103", "collective-under-data-guard", "divergence"
+    tokens = ((*known.TOKENS, b"sync_dist"),)
+    bad = (
+        Example(
+            """\
+import torch
+import torch.distributed as dist
+
+def train(model, loader):
+    total = 0.0
+    for images, labels in loader:
+        loss = model(images, labels)
+        if not torch.isfinite(loss):
+            continue
+        dist.all_reduce(loss)
+        total += loss.item()
+    return total
+""",
+            {10: "this all_reduce"},
+        ),
+        Example(
+            """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        mask = y > 0
+        if mask.any():
+            self.log("positive", self.loss(logits[mask], y[mask]), sync_dist=True)
+        chosen = logits[mask]
+        if len(chosen) > 0 and self.training:
+            chosen = self.all_gather(chosen)
+        return self.loss(logits, y)
+""",
+            {9: "log with sync_dist=True", 12: "this all_gather"},
+        ),
+        Example(
+            """\
+import time
+from accelerate import Accelerator
+
+def train(accelerator: Accelerator, model, train_dataloader, val_dataloader):
+    saved, best = time.time(), 1e9
+    for step, batch in enumerate(train_dataloader):
+        accelerator.backward(model(batch))
+        if time.time() - saved > 600:
+            accelerator.save_state("latest")
+            saved = time.time()
+    losses = []
+    for batch in val_dataloader:
+        loss = model(batch).loss
+        losses.append(loss.item())
+    mean = sum(losses) / len(losses)
+    if mean < best:
+        accelerator.save_state("best")
+""",
+            {9: "this save_state", 17: "this save_state"},
+        ),
+    )
+    good = (
+        """\
+import math
+import sys
+import torch
+import torch.distributed as dist
+
+def train(model, loader, everywhere):
+    for step, (images, labels) in enumerate(loader):
+        loss = model(images, labels)
+        if not math.isfinite(loss.item()):
+            sys.exit(1)
+        bad = torch.isnan(loss).float()
+        dist.all_reduce(bad)
+        if bad.item() > 0:
+            continue
+        mean = all_reduce_mean(loss)
+        if mean > 5 or step % 10 == 0 or images.shape[0] == 1 or labels is None:
+            dist.barrier()
+        if loss > 3:
+            print(loss)
+        if everywhere.any():
+            dist.barrier()
+""",
+        """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        if batch_idx == 0 or "extra" in batch or batch["mode"] == "last":
+            self.log("first", self(batch), sync_dist=True)
+        loss = self(batch)
+        if loss > 1:
+            self.log("large", loss)
+            loss = self.all_gather(loss)
+        else:
+            loss = self.all_gather(loss)
+        if loss.mean() > 1:
+            self.log("large", loss, sync_dist=True)
+""",
+        """\
+from accelerate import Accelerator
+
+def evaluate(accelerator: Accelerator, model, loader, best):
+    losses = []
+    for batch in loader:
+        losses.append(accelerator.gather_for_metrics(model(batch)))
+    mean = sum(losses) / len(losses)
+    if mean < best:
+        accelerator.save_state("best")
+""",
+    )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Compare what a rank does where a test of its data holds with what it does where not."""
+        if not facts.synced_operations:
+            return
+        projector = Projector(facts, facts.synced_operations, DataTests(facts))
+        for found in divergences(facts, projector):
+            yield _hit(facts, projector, found)
+
+
+def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
+    what, inner = describe(facts, projector, found.call, found.label)
+    shown = guard_text(facts, found.guard)
+    message = (
+        f"whether a rank reaches this {what} depends on its own data ({shown}): "
+        "those that do wait for ever for those that do not"
+    )
+    return Hit(found.call, message, ((found.guard, "guard", shown), *inner))

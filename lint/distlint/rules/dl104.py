@@ -1,0 +1,162 @@
+"""DL104."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts import known
+from distlint.facts.divergence import describe
+from distlint.facts.lengths import Lengths, loops_around
+from distlint.facts.projection import Projector
+from distlint.model import Example, Hit, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+
+class CollectiveInLocalLoop(Rule):
+    """A collective in a loop that is longer on some ranks than on others: the longest waits for ever.
+
+    A collective per turn is right only where every rank makes as many turns. A share of the files, the classes
+    of this rank's batch, or "until the loss is small" are not as many everywhere:
+
+        7 files, 2 ranks, for file in files[rank::world_size]: … all_reduce(count)
+        rank 0   4 turns   … waits in the fourth
+        rank 1   3 turns, then goes on
+
+    How to fix: collect in the loop, make one collective after it (``all_gather_object`` takes lists of any
+    length); or agree on the number of turns first, an ``all_reduce`` of the length with ``ReduceOp.MAX``, and let
+    the ranks that are done take part with empty values.
+
+    The rule knows these lengths to be local: a slice or range that starts at the rank (``files[rank::n]``,
+    ``range(rank, total, n)``), ``np.array_split(...)[rank]``, ``split_between_processes``, what a mask or
+    ``unique`` selects of a batch, a number that is computed from one, and ``while`` on a value of the batch.
+
+    Silent: loops over loaders and batches, whose lengths samplers make equal; lengths that cannot be known.
+
+    When to ignore: the shares are sure to be equal, for example because the list was padded.
+    """
+
+    code, name, group = "DL104", "collective-in-local-loop", "divergence"
+    tokens = ((*known.TOKENS, b"sync_dist"), (b"for", b"while"))
+    bad = (
+        Example(
+            """\
+import torch.distributed as dist
+
+def count(files, rank, world_size):
+    for file in files[rank::world_size]:
+        dist.all_reduce(read(file))
+    for index in range(dist.get_rank(), len(files), world_size):
+        size = read(files[index])
+        dist.barrier()
+""",
+            {5: "this all_reduce", 8: "this barrier"},
+        ),
+        Example(
+            """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        for label in torch.unique(y):
+            self.log(f"accuracy_{label}", self.score(x[y == label]), sync_dist=True)
+        centres = [self.all_gather(x[y == label]) for label in y.unique().tolist()]
+        for _ in range(int(y.sum().item())):
+            centres.append(self.all_gather(x))
+""",
+            {8: "log with sync_dist=True", 9: "this all_gather", 11: "this all_gather"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+from accelerate import Accelerator
+
+def generate(accelerator: Accelerator, model, prompts, loader):
+    with accelerator.split_between_processes(prompts) as mine:
+        for prompt in mine:
+            accelerator.gather(model(prompt))
+    for batch in loader:
+        loss = model(batch)
+        while loss > 0.1:
+            loss = model(batch)
+            dist.barrier()
+""",
+            {7: "this gather", 12: "this barrier"},
+        ),
+    )
+    good = (
+        """\
+import torch.distributed as dist
+
+def count(files, rank, world_size, rounds):
+    mine = [read(file) for file in files[rank::world_size]]
+    dist.all_reduce(mine[0])
+    for file in files[::world_size]:
+        dist.all_reduce(read(file))
+    for number in range(rounds):
+        dist.barrier()
+    for number in range(world_size):
+        if number == rank:
+            load(number)
+        dist.barrier()
+""",
+        """\
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        for name in batch:
+            self.log(name, batch[name].mean(), sync_dist=True)
+        for one in batch["image"]:
+            self.all_gather(one)
+        most = torch.tensor(len(torch.unique(batch["y"])))
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        for _ in range(int(most.item())):
+            self.all_gather(batch["y"])
+
+def train(model, loader, accelerator, prompts):
+    for batch in loader:
+        loss = dist.all_reduce(model(batch))
+        while loss > 0.1:
+            loss = reduce_mean(model(batch))
+            dist.barrier()
+    with accelerator.split_between_processes(prompts, apply_padding=True) as mine:
+        for prompt in mine:
+            accelerator.gather(model(prompt))
+""",
+    )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Ask of every loop around a collective what decides its length; one finding for each loop."""
+        if not facts.synced_operations:
+            return
+        projector, lengths = Projector(facts, facts.synced_operations), Lengths(facts)
+        reported: set[cst.CSTNode] = set()
+        for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
+            for loop, length in loops_around(facts, call):
+                if loop not in reported and lengths.is_local(loop):
+                    reported.add(loop)
+                    yield _hit(facts, projector, call, loop, length)
+                    break
+
+
+def _hit(
+    facts: ModuleFacts, projector: Projector, call: cst.Call, loop: cst.CSTNode, length: cst.BaseExpression
+) -> Hit:
+    what, inner = describe(facts, projector, call, projector.label(call))
+    word = "while" if isinstance(loop, cst.While) else "for … in"
+    shown = f"{word} {facts.code(length)}"
+    message = f"ranks make this {what} as often as their own loop turns ({shown}): the longest waits for ever"
+    return Hit(call, message, ((loop if isinstance(loop, cst.While) else length, "loop", shown), *inner))

@@ -1,0 +1,180 @@
+"""DL105."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts import known
+from distlint.facts.divergence import describe
+from distlint.facts.lengths import loops_around
+from distlint.facts.orders import Disorder, Orders
+from distlint.facts.projection import Projector
+from distlint.facts.rewrite import source_at
+from distlint.facts.tree import positional, tail
+from distlint.model import Change, Example, Hit, Repair, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+
+# These carry nothing, so that it does not matter which turn of another rank they meet.
+_WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
+
+
+class CollectiveInUnorderedLoop(Rule):
+    """Collectives while iterating a set or the like: each process has its own order, and values get mixed up.
+
+    Python's hash of a string differs from process to process, so sets of the same names come in different orders,
+    and collectives are matched by their order alone:
+
+        rank 0   for name in {"loss", "accuracy"}:   all_reduce(loss)       all_reduce(accuracy)
+        rank 1                                       all_reduce(accuracy)   all_reduce(loss)
+
+    Both sums are of a loss and an accuracy, and nothing fails; tensors of different shapes fail or hang.
+
+    How to fix: ``for name in sorted(names)``. A dict keeps the order in which its keys came: if they came from
+    this rank's batches, agree on the keys first (``all_gather_object``), then take the sorted union.
+
+    The rule knows sets, set operations on ``keys()``, ``os.listdir``, ``glob`` and ``Path.iterdir`` (the file
+    system's order), and dicts with keys from the batch.
+
+    Silent: ``sorted(...)``, dicts with keys that the program gives, sets of numbers written out, barriers.
+
+    When to ignore: ``PYTHONHASHSEED`` is set to one value for all processes.
+    """
+
+    code, name, group = "DL105", "collective-in-unordered-loop", "divergence"
+    tokens = ((*known.TOKENS, b"sync_dist"), (b"for",))
+    bad = (
+        Example(
+            """\
+import torch.distributed as dist
+
+def reduce_all(metrics, other):
+    for name in {"loss", "accuracy"}:
+        dist.all_reduce(metrics[name])
+    for name in set(metrics):
+        dist.all_reduce(metrics[name])
+    names = metrics.keys() & other.keys()
+    for index, name in enumerate(names):
+        dist.all_reduce(metrics[name])
+""",
+            {5: "a set", 7: "a set", 10: "a set"},
+        ),
+        Example(
+            """\
+import os
+from collections import defaultdict
+from pathlib import Path
+from lightning.pytorch import LightningModule
+import torch.distributed as dist
+
+class Model(LightningModule):
+    def __init__(self):
+        self.names = {f"head_{n}" for n in range(3)}
+        self.scores = defaultdict(list)
+
+    def validation_step(self, batch, batch_idx):
+        for name, score in zip(batch["names"], self(batch)):
+            self.scores[name].append(score)
+
+    def on_validation_epoch_end(self):
+        for name in self.names:
+            self.log(name, self.score(name), sync_dist=True)
+        for name, scores in self.scores.items():
+            self.log(name, sum(scores), sync_dist=True)
+
+def share(folder):
+    for file in os.listdir(folder):
+        dist.broadcast(load(file), 0)
+    return [dist.broadcast(load(file), 0) for file in Path(folder).iterdir()]
+""",
+            {18: "a set", 20: "keys come from this rank's batches", 24: "list of files", 25: "list of files"},
+        ),
+    )
+    good = (
+        """\
+import os
+import torch.distributed as dist
+
+def reduce_all(metrics, other, folder):
+    for name in sorted({"loss", "accuracy"}):
+        dist.all_reduce(metrics[name])
+    for name in sorted(set(metrics)):
+        dist.all_reduce(metrics[name])
+    for name, value in metrics.items():
+        dist.all_reduce(value)
+    for number in {1, 2}:
+        dist.all_reduce(metrics[number])
+    for name in set(metrics):
+        dist.barrier()
+    for name in set(metrics):
+        print(name)
+    for file in sorted(os.listdir(folder)):
+        dist.broadcast(load(file), 0)
+    both = metrics - other
+    for value in both:
+        dist.all_reduce(value)
+""",
+        """\
+from collections import defaultdict
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.scores = defaultdict(list)
+
+    def validation_step(self, batch, batch_idx):
+        for name, value in batch.items():
+            self.scores[name].append(value)
+        for name in self.heads:
+            self.scores[name].append(self.loss(name, batch))
+
+    def on_validation_epoch_end(self):
+        for name, scores in self.scores.items():
+            self.log(name, sum(scores), sync_dist=True)
+""",
+    )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files are distributed by their licence alone."""
+        return b"sync_dist" in source or known.may_have_collective(source)
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Ask of every loop around a collective what it runs over; one finding for each loop."""
+        operations = facts.synced_operations
+        if not operations:
+            return
+        projector, orders = Projector(facts, operations), Orders(facts)
+        reported: set[cst.CSTNode] = set()
+        for call in sorted(operations, key=lambda call: facts.order[call]):
+            if projector.label(call) in _WITHOUT_DATA:
+                continue
+            for loop, over in loops_around(facts, call):
+                found = None if isinstance(loop, cst.While) or loop in reported else orders.disorder(over)
+                if found is not None:
+                    reported.add(loop)
+                    yield _hit(facts, projector, call, over, found)
+                    break
+
+
+def _hit(facts: ModuleFacts, projector: Projector, call: cst.Call, over: cst.BaseExpression, found: Disorder) -> Hit:
+    what, inner = describe(facts, projector, call, projector.label(call))
+    shown = facts.code(over)
+    message = f"this {what} is made for each element of {found.why} ({shown}): each process has its own order"
+    if not found.is_same_content:
+        message += " and its own elements"
+    repair = None
+    if found.is_same_content:
+        target = _to_sort(over)
+        repair = Repair(found.is_sortable, (Change(target, f"sorted({source_at(facts, target)})"),))
+    return Hit(call, message, ((over, "loop", f"for … in {shown}"), *inner), repair)
+
+
+def _to_sort(over: cst.BaseExpression) -> cst.BaseExpression:
+    """What is sorted: what ``enumerate`` and the like are given."""
+    while isinstance(over, cst.Call) and tail(over.func) in ("enumerate", "tqdm", "track") and positional(over):
+        over = positional(over)[0]
+    return over

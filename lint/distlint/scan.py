@@ -1,0 +1,113 @@
+"""The first pass: outlines of the files to check, and of those they import."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distlint.document import python_of
+from distlint.facts.outline import Outline, read_outline
+from distlint.modules import find_module, module_key
+from distlint.text import Text
+
+_OPT_OUT = re.compile(
+    rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?[=:]\s*(?:False|false)\b"
+)
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """The first look at a file.
+
+    Attributes:
+        outline: empty where it cannot be parsed.
+        opt_outs: arguments that it gives as False, see ``facts.project.Project``.
+    """
+
+    outline: Outline = field(default_factory=Outline)
+    opt_outs: frozenset[str] = frozenset()
+
+
+def scan_file(path: str) -> Scanned:
+    """Look at one file; what cannot be read or parsed is reported when it is checked."""
+    try:
+        return scan_source(Path(path).read_bytes(), path)
+    except OSError:
+        return Scanned()
+
+
+def scan_source(source: bytes, path: str) -> Scanned:
+    """Look at what a file of that name holds."""
+    source = python_of(source, path)
+    opt_outs = read_opt_outs(source)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(Text.decode(source).text)
+    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
+        return Scanned(opt_outs=opt_outs)
+    return Scanned(read_outline(tree), opt_outs)
+
+
+def read_opt_outs(source: bytes) -> frozenset[str]:
+    """What a Python, YAML or JSON file switches off, in whatever way it hands it to the trainer."""
+    return frozenset(match[1].decode() for match in _OPT_OUT.finditer(source))
+
+
+@dataclass
+class Scan:
+    """The files that are looked at together.
+
+    Attributes:
+        paths: by module key, how findings name the file.
+        scanned: by module key.
+    """
+
+    paths: dict[str, str] = field(default_factory=dict)
+    scanned: dict[str, Scanned] = field(default_factory=dict)
+
+    @property
+    def outlines(self) -> dict[str, Outline]:
+        """By module key."""
+        return {key: scanned.outline for key, scanned in self.scanned.items()}
+
+    @property
+    def opt_outs(self) -> frozenset[str]:
+        """Of all files."""
+        return frozenset[str]().union(*(scanned.opt_outs for scanned in self.scanned.values()))
+
+
+def scan_files(files: Iterable[str], scan_many: Callable[[list[str]], Iterable[Scanned]]) -> Scan:
+    """Scan files, then what they import of their project, until nothing is new.
+
+    Args:
+        files: as findings name them.
+        scan_many: ``scan_file`` for many, in processes or from a cache.
+    """
+    found = Scan()
+    fresh = {module_key(path): path for path in files}
+    while fresh:
+        found.paths.update(fresh)
+        found.scanned.update(zip(fresh, scan_many(list(fresh.values())), strict=True))
+        imported = dict.fromkeys(module for key in fresh for module in _imported(key, found.scanned[key].outline))
+        fresh = {key: _shown(f"{key}.py") for key in imported if key not in found.scanned}
+    return found
+
+
+def _imported(key: str, outline: Outline) -> Iterable[str]:
+    for text in (*outline.targets, *outline.stars):
+        module = find_module(key, text)
+        if module is not None:
+            yield module[0]
+
+
+def _shown(path: str) -> str:
+    """A path as short as the user would write it."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path

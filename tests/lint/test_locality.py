@@ -1,0 +1,162 @@
+"""What counts as a matter of one rank's data, and what must not."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from distlint.facts import known
+from distlint.facts.logs import may_log
+from tests.lint.helpers import lines
+
+STEP = """\
+import math, time
+import numpy as np
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        started = time.time()
+        loss = self.loss(self(x), y)
+        mask = y > 0
+        {before}
+        if {test}:
+            self.all_gather(x)
+"""
+LOCAL = (
+    "loss > 3",
+    "not loss.isfinite()",
+    "torch.isnan(loss).any()",
+    "math.isnan(loss.item())",
+    "np.isnan(loss.cpu().numpy())",
+    "mask.any()",
+    "mask.sum() == 0",
+    "self.training and mask.any()",
+    "len(x[mask]) > 0",
+    "x[mask].numel() > 0",
+    "x[mask].shape[0] > 1",
+    "len(mask.nonzero()) > 0",
+    "len(torch.unique(y)) > 1",
+    "time.time() - started > 5",
+    "loss.item() < self.best",
+)
+SAME = (
+    "self.training",
+    "batch_idx % 10 == 0",
+    "batch_idx == 0 and self.current_epoch > 3",
+    "x is None",
+    "'extra' in batch",
+    "x.shape[0] > 1",
+    "x.dim() == 2",
+    "len(x) > 1",
+    "isinstance(x, tuple)",
+    "self.best > 3",
+    "self.all_gather(loss).mean() > 3",
+    "reduce_mean(loss) > 3",
+    "average_over_ranks(loss) > 3",
+    "x.dtype == torch.float16",
+    "x.requires_grad",
+    "self.mode == 'train'",
+    "self.trainer.sanity_checking",
+    "time.time() > 5",
+    "torch.cuda.is_available()",
+)
+
+
+@pytest.mark.parametrize("test", LOCAL)
+def test_a_test_of_the_batch_is_local(test: str) -> None:
+    assert lines(STEP.format(test=test, before="pass"), "DL103") == [15]
+
+
+@pytest.mark.parametrize("test", SAME)
+def test_what_ranks_share_is_not(test: str) -> None:
+    assert lines(STEP.format(test=test, before="pass"), "DL103") == []
+
+
+@pytest.mark.parametrize(
+    "before", ["loss = self.all_gather(loss)", "dist.all_reduce(loss)", "loss = sync(loss)", "loss = self.total"]
+)
+def test_a_value_that_was_brought_together_is_not(before: str) -> None:
+    assert lines(STEP.format(test="loss > 3", before=before), "DL103") == []
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [("flag", [15]), ("not flag", [15]), ("flag and self.training", [15]), ("flag is None", []), ("other", [])],
+)
+def test_it_is_followed_through_variables(test: str, expected: list[int]) -> None:
+    assert lines(STEP.format(test=test, before="flag = mask.any(); other = self.on"), "DL103") == expected
+
+
+def test_what_ends_the_job_is_no_way_to_compare() -> None:
+    source = STEP.format(test="self.training", before="assert x.any()") + "\n        if loss > 3: raise ValueError\n"
+    assert lines(source + "        self.all_gather(x)\n", "DL103") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (b"self.log('a', 1)", True),
+        (b"(self.  # why\n    log('a', 1))", True),
+        (b"self . \\\n log_dict(x)", True),
+        (b"self.logger.info(1)", False),
+        (b"log(1)\nlogits.mean()", False),
+    ],
+)
+def test_methods_called_log_are_told_by_bytes(source: bytes, expected: bool) -> None:
+    assert may_log(source) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (b"# software distributed under the Apache License is distributed on an AS IS basis\nimport torch\n", False),
+        (b"# distributed under the MIT license\nfrom torch import distributed\n", True),
+        (b"d = torch.distributed\n", True),
+        (b"import torch.distributed as d\n", True),
+        (b"accelerator.gather(x)\n", True),
+    ],
+)
+def test_licences_are_no_collectives(source: bytes, expected: bool) -> None:
+    assert known.may_have_collective(source) is expected
+
+
+LOOP = """\
+import os
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        {before}
+        for one in {over}:
+            dist.all_reduce(one)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ("y.unique()", [10]),
+        ("set(y.tolist())", []),
+        ("x[y > 0]", [10]),
+        ("range(len(x[y > 0]))", [10]),
+        ("enumerate(self.files[self.global_rank::8])", [10]),
+        ("range(dist.get_rank(), 10, 2)", [10]),
+        ("np.array_split(self.files, 8)[dist.get_rank()]", [10]),
+        ("range(int(y.max()))", [10]),
+        ("x", []),
+        ("range(len(x))", []),
+        ("range(batch['n'])", []),
+        ("self.files[self.global_rank]", []),
+        ("range(self.n)", []),
+        ("range(int(self.all_gather(y).max()))", []),
+    ],
+)
+def test_lengths_of_loops(over: str, expected: list[int]) -> None:
+    assert lines(textwrap.dedent(LOOP).format(over=over, before="pass"), "DL104") == expected
