@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS, ClassFacts
 from distlint.facts.emptied import ANY, emptied
+from distlint.facts.project import ClassSummary
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import is_name, positional, statements, tail, walk, walk_scope
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -292,10 +293,16 @@ def _knows_bases(facts: ModuleFacts, owner: ClassFacts) -> bool:
 def _knows_base(facts: ModuleFacts, full: str) -> bool:
     if full.startswith(_FRAMEWORKS):
         return True
-    found = list(facts.project.ancestors(full))
+    found = list(_project_bases(facts, full))
     names = {each.name for each in found}
     above = [base for each in found for base in each.bases]
     return bool(found) and all(base in names or base.startswith(_FRAMEWORKS) for base in above)
+
+
+def _project_bases(facts: ModuleFacts, full: str) -> Iterator[ClassSummary]:
+    """A class of another file, and its bases."""
+    found = facts.project.find_class(full)
+    return facts.project.ancestors(found.name) if found is not None else iter(())
 
 
 def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
@@ -303,7 +310,7 @@ def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for info in (owner, *owner.bases):
         for arg in info.node.bases:
-            for ancestor in facts.project.ancestors(facts.resolve(arg.value) or ""):
+            for ancestor in _project_bases(facts, facts.resolve(arg.value) or ""):
                 found |= ancestor.emptied
     return found
 
