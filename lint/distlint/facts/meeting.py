@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import tensor_names as names
+from distlint.facts.factories import Place
 from distlint.facts.flow import reaching
 from distlint.facts.placement import (
-    Place,
     is_called_attribute,
     is_receiver,
     is_scalar_name,

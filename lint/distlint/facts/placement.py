@@ -121,8 +121,9 @@ def is_scalar_name(name: str) -> bool:
 
 def _is_used_as_tensor(function: cst.FunctionDef, param: cst.Param) -> bool:
     for node in walk(function.body):
-        is_evidence = isinstance(node, cst.Attribute) and node.attr.value in _TENSOR_EVIDENCE
-        if is_evidence and is_name(node.value, param.name.value):
+        if not isinstance(node, cst.Attribute) or node.attr.value not in _TENSOR_EVIDENCE:
+            continue
+        if is_name(node.value, param.name.value):
             return True
     return False
 

@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
 from distlint.facts.flow import reaching
+from distlint.facts.rewrite import source_at
 from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
@@ -258,10 +259,14 @@ def _repair(facts: ModuleFacts, call: cst.Call) -> Repair | None:
         return None
     if given is not None and tail(call.func) == "to":
         return Repair(False, (Change(given, device),))
-    rest = [arg for arg in call.args if arg.value is not given]
-    arguments = ", ".join([device, *(facts.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in rest)])
-    code = facts.module.code_for_node(call.func.value)
-    return Repair(False, (Change(call, f"{code}.to({arguments})"),))
+    rest = (_argument(facts, arg) for arg in call.args if arg.value is not given)
+    code = source_at(facts, call.func.value)
+    return Repair(False, (Change(call, f"{code}.to({', '.join([device, *rest])})"),))
+
+
+def _argument(facts: ModuleFacts, arg: cst.Arg) -> str:
+    name = f"{arg.keyword.value}=" if arg.keyword is not None else arg.star
+    return name + source_at(facts, arg.value)
 
 
 def _own_device(facts: ModuleFacts, call: cst.Call) -> str | None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
+from distlint.facts.factories import Place
 from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import Place, makes_fresh, place, sets_device, works_on_host
+from distlint.facts.placement import makes_fresh, place, sets_device, works_on_host
+from distlint.facts.rewrite import source_at
 from distlint.facts.tensor_names import FACTORIES
 from distlint.facts.tree import tail
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -183,5 +185,5 @@ def _repair(facts: ModuleFacts, call: cst.Call, met: Meeting) -> Repair | None:
     if any(place(facts, value) is not Place.DEVICE for value in others):
         return None
     last = call.args[-1]
-    text = facts.module.code_for_node(last.with_changes(comma=cst.MaybeSentinel.DEFAULT)).rstrip()
+    text = source_at(facts, last.with_changes(comma=cst.MaybeSentinel.DEFAULT), last).rstrip()
     return Repair(True, (Change(last, f"{text}, device={partner.value}.device"),))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts
+from distlint.facts.factories import Place
 from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import Place, place, registered_buffers, works_on_host
+from distlint.facts.placement import place, registered_buffers, works_on_host
+from distlint.facts.rewrite import source_at
 from distlint.facts.tensor_names import FACTORIES
 from distlint.facts.tree import tail, walk, walk_scope
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -185,5 +187,5 @@ def _repair(facts: ModuleFacts, assign: cst.Assign, attribute: str) -> Repair | 
     ready = [call for call in calls if tail(call.func) == "__init__" and facts.order[call] < facts.order[assign]]
     if not ready:
         return None
-    value = facts.module.code_for_node(assign.value)
+    value = source_at(facts, assign.value)
     return Repair(True, (Change(assign, f'self.register_buffer("{attribute}", {value}, persistent=False)'),))

@@ -8,8 +8,9 @@ import libcst as cst
 import pytest
 
 from distlint.facts import ModuleFacts
+from distlint.facts.factories import Place
 from distlint.facts.meeting import meeting
-from distlint.facts.placement import Place, place, works_on_host
+from distlint.facts.placement import place, works_on_host
 from distlint.facts.tree import tail
 
 CLASS = """\
