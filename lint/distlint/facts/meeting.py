@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 _DEEPEST = 8
+_LONGEST = 60
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Meeting:
 
     node: cst.CSTNode
     partner: cst.BaseExpression
+
+    def text(self, facts: ModuleFacts) -> str:
+        """The operation's source, cut where it is long."""
+        code = facts.code(self.node)
+        return code if len(code) <= _LONGEST else f"{code[: _LONGEST - 3]}..."
 
 
 def meeting(facts: ModuleFacts, node: cst.BaseExpression, depth: int = 0) -> Meeting | None:

@@ -9,8 +9,9 @@ import pytest
 
 from distlint.facts import ModuleFacts
 from distlint.facts.factories import Place
+from distlint.facts.hosts import works_on_host
 from distlint.facts.meeting import meeting
-from distlint.facts.placement import place, works_on_host
+from distlint.facts.placement import place
 from distlint.facts.tree import tail
 
 CLASS = """\
