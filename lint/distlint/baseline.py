@@ -96,9 +96,7 @@ class Baseline:
                 made.entries[entry] += int(known["count"])
         except (ValueError, KeyError, TypeError) as error:
             said = f"{type(error).__name__}: {error}"
-            raise BaselineError(
-                f"{file} is no baseline of distlint ({said}); write it anew with --write-baseline"
-            ) from None
+            raise BaselineError(f"{file} is no baseline of distlint ({said}); --write-baseline makes it one") from None
         return made
 
     def text(self) -> str:
@@ -127,11 +125,17 @@ class Baseline:
     def gone(self, left: Counter[Entry], checked: Iterable[str], codes: Collection[str]) -> int:
         """How many known findings no longer exist, of those that this run could have met."""
         files = {self._path(path) for path in checked}
-        return sum(
-            count
-            for entry, count in left.items()
-            if entry.code in codes and (entry.path in files or not (self.folder / entry.path).exists())
-        )
+        return sum(count for entry, count in left.items() if self._could_be_met(entry, files, codes))
+
+    def keep(self, before: Baseline, checked: Iterable[str], codes: Collection[str]) -> None:
+        """Take over what a run could not have met: other files, and rules that were not applied."""
+        files = {self._path(path) for path in checked}
+        for entry, count in before.entries.items():
+            if not self._could_be_met(entry, files, codes):
+                self.entries[entry] = count
+
+    def _could_be_met(self, entry: Entry, files: Collection[str], codes: Collection[str]) -> bool:
+        return entry.code in codes and (entry.path in files or not (self.folder / entry.path).exists())
 
     def _entry(self, found: Finding, sources: Mapping[str, Sequence[str]]) -> Entry:
         return Entry(

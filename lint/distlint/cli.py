@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list all rules")
     how = rules.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="for programs")
-    how.add_argument("--markdown", action="store_true", help="one page of all rules")
+    how.add_argument("--pages", metavar="FOLDER", help="write a page for every rule, in Markdown")
     rules.set_defaults(run=show_rules)
     server = commands.add_parser("server", help="speak to an editor over standard input and output")
     server.set_defaults(run=serve)
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_check(check_: argparse.ArgumentParser) -> None:
-    check_.add_argument("paths", nargs="+", metavar="PATH", help="file, folder, or - for standard input")
+    check_.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="file, folder, or - for standard input")
     _add_selection(check_.add_argument_group("what to report"))
     _add_configuration(check_.add_argument_group("configuration"))
     _add_output(check_.add_argument_group("how to report"))

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
-import io
-import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,15 +17,15 @@ from distlint.config import common_folder, load_config, show_config
 from distlint.discover import discover, discover_settings
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
-from distlint.explain import explain, list_rules, markdown, rules_json, rules_markdown
+from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
 from distlint.facts.project import NO_PROJECT
-from distlint.fix import is_applicable, write_atomically
+from distlint.fix import write_atomically
 from distlint.model import Finding, Rule
 from distlint.reporters import REPORTERS, report_text
 from distlint.rules import RULES
 from distlint.run import Checked, check_files, check_stdin, fix_findings
 from distlint.scan import find_opt_outs
-from distlint.text import Text
+from distlint.summary import count, diff, is_coloured, statistics, summary
 
 CLEAN, FINDINGS, ERROR = 0, 1, 2
 STDIN = "-"
@@ -129,6 +125,10 @@ class Check:
     def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
         return [found for found in findings if self._config.reports(found.code, found.path)]
 
+    def _rules_for(self, path: str) -> list[Rule]:
+        """Those whose findings in a file are reported, and so may be fixed."""
+        return [rule for rule in self._rules if self._config.reports(rule.code, path)]
+
     def _read(self, path: str) -> bytes:
         return self._stdin if self._is_stdin else Path(path).read_bytes()
 
@@ -136,7 +136,7 @@ class Check:
         """Write the files, or show how they would differ; whether any does."""
         changed, number, undone = 0, 0, 0
         fixed = self._stdin
-        for path, before, done in fix_findings(checked, self._read, self._rules, unsafe=self._args.unsafe_fixes):
+        for path, before, done in fix_findings(checked, self._read, self._rules_for, unsafe=self._args.unsafe_fixes):
             number, undone = number + len(done.applied), undone + len(done.undone)
             self._said += [
                 f"not fixed, the fix would break the file or raise another finding: "
@@ -165,12 +165,9 @@ class Check:
     def _heed_baseline(self, checked: Checked) -> None:
         if self._args.baseline is None:
             return
-        file = Path(self._args.baseline)
+        file, codes = Path(self._args.baseline), [*(rule.code for rule in self._rules), SYNTAX_ERROR[0]]
         if self._args.write_baseline:
-            known = Baseline.of(checked.findings, checked.sources, file.parent)
-            write_atomically(file, known.text().encode())
-            self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
-            checked.findings = []
+            self._write_baseline(checked, file, codes)
             return
         if not file.exists():
             raise UsageError(f"no such baseline: {file}; --write-baseline makes it")
@@ -180,12 +177,23 @@ class Check:
             raise UsageError(str(error)) from None
         every = len(checked.findings)
         checked.findings, left = known.split(checked.findings, checked.sources)
-        gone = known.gone(left, checked.paths, [rule.code for rule in self._rules])
+        gone = known.gone(left, checked.paths, codes)
         hidden = every - len(checked.findings)
         if hidden:
             self._said.append(f"{count(hidden, 'finding')} known from {file}\n")
         if gone:
             self._said.append(f"{count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n")
+
+    def _write_baseline(self, checked: Checked, file: Path, codes: Sequence[str]) -> None:
+        known = Baseline.of(checked.findings, checked.sources, file.parent)
+        try:
+            if file.exists():
+                known.keep(Baseline.read(file), checked.paths, codes)
+        except BaselineError as error:
+            self._said.append(f"warning: replaced what was there: {error}\n")
+        write_atomically(file, known.text().encode())
+        self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
+        checked.findings = []
 
     def _add_ignores(self, checked: Checked) -> None:
         number = 0
@@ -193,7 +201,7 @@ class Check:
             before = self._read(path)
             known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
             project = checked.projects.get(path, NO_PROJECT)
-            done = ignore_document(before, path, self._rules, known, project=project)
+            done = ignore_document(before, path, self._rules_for(path), known, project=project)
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)
@@ -219,74 +227,28 @@ class Check:
         sys.stderr.write("".join(self._said))
 
 
-def summary(checked: Checked) -> str:
-    """The last line: how much was found, and how much of it can be fixed with which option."""
-    safe = sum(is_applicable(found, unsafe=False) for found in checked.findings)
-    more = sum(is_applicable(found, unsafe=True) for found in checked.findings) - safe
-    ways = [f"{safe} fixable with --fix"] * (safe > 0)
-    ways += [f"{more}{' more' * (safe > 0)} with --fix --unsafe-fixes"] * (more > 0)
-    shown = f" ({', '.join(ways)})" if ways else ""
-    return f"{count(len(checked.findings), 'finding')} in {count(checked.files, 'file')}{shown}\n"
-
-
-def count(number: int, what: str) -> str:
-    """A number with its noun."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def statistics(findings: Sequence[Finding], *, as_json: bool) -> str:
-    """How many findings each rule has, and how many of them can be fixed."""
-    rows = []
-    for (code, name), number in sorted(Counter((found.code, found.name) for found in findings).items()):
-        mine = [found for found in findings if found.code == code]
-        safe = sum(is_applicable(found, unsafe=False) for found in mine)
-        unsafe = sum(is_applicable(found, unsafe=True) for found in mine) - safe
-        rows.append({"code": code, "name": name, "count": number, "fixable": safe, "fixable_unsafe": unsafe})
-    if as_json:
-        return json.dumps(rows, indent=1) + "\n"
-    return "".join(_statistics_line(**row) for row in rows)  # type: ignore[arg-type]
-
-
-def _statistics_line(*, code: str, name: str, count: int, fixable: int, fixable_unsafe: int) -> str:
-    ways = [f"{fixable} with --fix"] * (fixable > 0) + [f"{fixable_unsafe} with --fix --unsafe-fixes"] * (
-        fixable_unsafe > 0
-    )
-    return f"{count:>6}  {code}  {name}" + (f"  ({', '.join(ways)})" if ways else "") + "\n"
-
-
-def diff(path: str, before: bytes, after: bytes) -> str:
-    """How a file would change."""
-    old, new = (list(io.StringIO(Text.decode(source).text, newline="")) for source in (before, after))
-    lines = difflib.unified_diff(old, new, path, path)
-    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
-
-
-def is_coloured(wish: str, out: TextIO) -> bool:
-    """By the option, then NO_COLOR and FORCE_COLOR, then whether people are looking."""
-    if wish != "auto":
-        return wish == "always"
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or out.isatty()
-
-
 def explain_rules(args: argparse.Namespace) -> int:
     """``distlint explain``: pages of some rules, or of all."""
     render: Callable[[Rule], str] = markdown if args.markdown else explain
-    pages = []
+    shown = []
     for code in args.codes or list(RULES):
-        rule = RULES.get(code.upper())
-        if rule is None:
+        rule, text = RULES.get(code.upper()), title(code.upper())
+        if rule is None and text is None:
             raise UsageError(f"no rule has the code {code}; `distlint rules` lists them")
-        pages.append(render(rule))
-    sys.stdout.write(("\n" if args.markdown else "\n" + "=" * 80 + "\n\n").join(pages))
+        shown.append(f"{code.upper()}\n\n{text}\n" if rule is None else render(rule))
+    sys.stdout.write(("\n" if args.markdown else "\n" + "=" * 80 + "\n\n").join(shown))
     return CLEAN
 
 
 def show_rules(args: argparse.Namespace) -> int:
-    """``distlint rules``: a table of all rules."""
-    render = rules_json if args.json else rules_markdown if args.markdown else list_rules
-    sys.stdout.write(render(RULES.values()))
+    """``distlint rules``: a table of all rules, or their pages."""
+    if args.pages is None:
+        sys.stdout.write((rules_json if args.json else list_rules)(RULES.values()))
+        return CLEAN
+    folder = Path(args.pages)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages(RULES.values()).items():
+        (folder / name).write_text(text, "utf-8")
     return CLEAN
 
 

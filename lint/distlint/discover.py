@@ -43,7 +43,7 @@ def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool 
         if not path.exists():
             raise FileNotFoundError(str(path))
         excluded = _Excluded(config)
-        if force and (path.name in excluded.names or excluded.hides(path)):
+        if force and is_excluded(path, config):
             continue
         for file in _below(path, excluded) if path.is_dir() else [path]:
             if file not in seen:
@@ -58,6 +58,12 @@ def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Ite
         for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
             if file.exists() and file.stat().st_size <= _LARGEST_SETTINGS:
                 yield file
+
+
+def is_excluded(path: Path, config: Config) -> bool:
+    """Whether a path would be passed over for what it is, or for what the user has said."""
+    excluded = _Excluded(config)
+    return path.name in excluded.names or excluded.hides(path)
 
 
 class _Excluded:

@@ -91,7 +91,8 @@ def _change(
     try:
         written = notebook.written(done.source)
     except ValueError:  # a fix has reached into what is not Python
-        return Fixed(source, check_document(source, path, rules, project=project), undone=done.applied)
+        undone = [notebook.locate(found) for found in done.applied]
+        return Fixed(source, check_document(source, path, rules, project=project), undone=undone)
     located = Notebook(written)
     return Fixed(
         written,

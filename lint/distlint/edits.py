@@ -9,8 +9,9 @@ import libcst as cst
 from libcst.metadata import CodeRange
 
 from distlint.facts import ModuleFacts
+from distlint.facts.tree import walk
 from distlint.model import Change, Edit, Fix, Repair
-from distlint.text import Text
+from distlint.text import Text, split_lines
 
 
 class Editor:
@@ -48,7 +49,24 @@ class Editor:
         if not change.text:
             return self._removal(change.node)
         here = self._position(change.node)
-        return self._replace(here, change.text.replace("\n", self._text.newline))
+        return self._replace(here, self._text.adapted(self._as_written(change)))
+
+    def _as_written(self, change: Change) -> str:
+        """The text with expressions of several lines laid out as in the file.
+
+        Code made of a part of the tree loses the indentation of the blocks around it.
+        """
+        text = change.text
+        for node in walk(change.node) if "\n" in text else ():
+            made = self._facts.module.code_for_node(node) if isinstance(node, cst.BaseExpression) else ""
+            if "\n" not in made or made not in text:
+                continue
+            here = self._position(node)
+            first, last = self._text.span(self._replace(here, ""))
+            source = self._text.text[first:last]
+            if source.split() == made.split():  # a node's place leaves out parentheses around it
+                text = text.replace(made, source)
+        return text
 
     def _replace(self, here: CodeRange, text: str) -> Edit:
         return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, text)
@@ -63,7 +81,7 @@ class Editor:
         first = here.start.line
         if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
             first = self._position(statement.decorators[0]).start.line
-        added = [indentation + line if line else "" for line in change.text.split("\n")]
+        added = split_lines(indentation + change.text)  # further lines may be inside a string: they stay as they are
         newline = self._text.newline
         if change.where == "before":
             is_elif = isinstance(self._facts.parents.get(statement), cst.If)

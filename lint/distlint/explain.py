@@ -13,15 +13,16 @@ from distlint.model import Rule
 from distlint.rules import RULES
 from distlint.suppress import UNUSED
 
-_SYNTAX_ERROR = "A file, or a cell of a notebook, that cannot be read: nothing else is known of it"
-_TITLES = {"DL000": _SYNTAX_ERROR}
+_TITLES = {
+    "DL000": "A file, or a cell of a notebook, that cannot be read as Python: no rule has looked at it.",
+}
 _LITERAL = re.compile(r"``([^`]+)``")
 _TOPIC = re.compile(r"^(How to fix|Silent|When to ignore):", re.MULTILINE)
 
 
-def title(code: str) -> str:
-    """What a code that no rule has stands for."""
-    return _TITLES[code]
+def title(code: str) -> str | None:
+    """What a code stands for that is none of a rule."""
+    return _TITLES.get(code)
 
 
 @cache
@@ -54,11 +55,12 @@ def _properties(rule: Rule) -> Iterator[str]:
         yield f"fix: {kinds}"
 
 
-def markdown(rule: Rule, *, heading: str = "#") -> str:
+def markdown(rule: Rule) -> str:
     """The page of a rule as Markdown."""
-    parts = [f"{heading} {rule.code} {rule.name}", f"*{', '.join(_properties(rule))}*", _text(rule.page())]
+    parts = [f"# {rule.code} {rule.name}", f"*{', '.join(_properties(rule))}*", _text(rule.page())]
     parts.extend("Reported:\n\n" + _code(_marked(example.source, example.marks)) for example in rule.bad)
     parts.extend("Right:\n\n" + _code(source) for source in rule.good)
+    parts.append(f"Ignore one place with `# distlint: ignore[{rule.code}]` and the reason.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,7 +71,7 @@ def _text(page: str) -> str:
         if all(line.startswith("    ") for line in block.splitlines()):
             shown.append(f"```text\n{textwrap.dedent(block)}\n```")
         else:
-            shown.append(_TOPIC.sub(r"**\1.**", _literals(block)))
+            shown.append(_TOPIC.sub(r"**\1:**", _literals(block)))
     return "\n\n".join(shown)
 
 
@@ -92,7 +94,14 @@ def list_rules(rules: Iterable[Rule]) -> str:
     """A table for the terminal."""
     rows = [("code", "name", "group", "fix", "", "finds")]
     rows += [
-        (rule.code, rule.name, rule.group, fix_kinds(rule), "pedantic" if rule.pedantic else "", rule.summary())
+        (
+            rule.code,
+            rule.name,
+            rule.group,
+            fix_kinds(rule),
+            "pedantic" if rule.pedantic else "",
+            rule.summary().replace("``", "`"),
+        )
         for rule in rules
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
@@ -119,17 +128,18 @@ def rules_json(rules: Iterable[Rule]) -> str:
     return json.dumps(shown, indent=1) + "\n"
 
 
-def rules_markdown(rules: Iterable[Rule]) -> str:
-    """One page of all rules: a table, then every rule's own page."""
+def pages(rules: Iterable[Rule]) -> dict[str, str]:
+    """The documentation's files by name: a table of all rules, and a page of every one."""
     rules = list(rules)
     rows = [
-        f"| [{rule.code}](#{rule.code.lower()}-{rule.name}) | {rule.name}{' (pedantic)' if rule.pedantic else ''} "
+        f"| [{rule.code}]({rule.code}.md) | {rule.name}{' (pedantic)' if rule.pedantic else ''} "
         f"| {rule.group} | {fix_kinds(rule)} | {_literals(rule.summary())} |"
         for rule in rules
     ]
     head = (
         "# The rules of distlint\n\n"
-        "Made from the rules themselves by `distlint rules --markdown`; the examples are their tests.\n\n"
-        "| code | name | group | fix | finds |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        "Made from the rules themselves by `distlint rules --pages docs/rules`; every example is a test of its rule.\n"
+        "`distlint explain DL101` prints the same in a terminal. Pedantic rules are applied with `--pedantic`.\n\n"
+        "| code | name | group | fix | finds |\n|---|---|---|---|---|\n"
     )
-    return "\n".join([head, *(markdown(rule, heading="##") for rule in rules)])
+    return {"README.md": head + "\n".join(rows) + "\n"} | {f"{rule.code}.md": markdown(rule) for rule in rules}

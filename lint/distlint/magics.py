@@ -10,7 +10,9 @@ from distlint.engine import python_error
 
 # Their body is Python; that of all others, such as %%bash and %%html, is not.
 _PYTHON_CELLS = frozenset({"capture", "debug", "memit", "mprun", "lprun", "prun", "time", "timeit"})
-_LINE = re.compile(r"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{1,2}\s*(?:#.*)?$)")
+# Commands that IPython takes without a % as well, where a name and another follow each other as in no Python.
+_BARE = "cat|cd|conda|cp|ll|ls|man|mamba|mkdir|mv|pip|rm|rmdir|uv"
+_LINE = re.compile(rf"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{{1,2}}\s*(?:#.*)?$|(?:{_BARE})\s+[\w./~$*'\"-])")
 _ASSIGNED = re.compile(r"(?P<target>\s*[\w.,\s\[\]'\"*()]+?)\s*=\s*[%!]")
 _HIDDEN = re.compile(r"# %% distlint-magic (\d+)$")
 
@@ -20,9 +22,11 @@ class Magics:
 
     def __init__(self) -> None:
         self._hidden: list[tuple[str, str]] = []
+        self._before = 0  # the last cell
 
     def hide(self, cell: str) -> str:
         """The cell as Python that does nothing where IPython would."""
+        self._before = len(self._hidden)
         if python_error(cell) is None:
             return cell
         lines = cell.split("\n")
@@ -36,7 +40,8 @@ class Magics:
         return "\n".join(self._hide_lines(lines))
 
     def hide_all(self, cell: str) -> str:
-        """Nothing but comments, for cells that are not Python."""
+        """The cell that was hidden last as nothing but comments, for what is not Python after all."""
+        del self._hidden[self._before :]
         return "\n".join(self._as_comment(line) for line in cell.split("\n"))
 
     def _hide_lines(self, lines: list[str]) -> list[str]:

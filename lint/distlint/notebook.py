@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -78,7 +79,8 @@ class Notebook:
         shown = self._magics.hide(cell.source)
         error = python_error(shown)
         if error is not None:
-            self.broken.append((cell, error))
+            if python_error(textwrap.dedent(shown)) is not None:  # IPython takes cells that are indented as a whole
+                self.broken.append((cell, error))
             shown = self._magics.hide_all(cell.source)
         return shown.split("\n")
 

@@ -56,23 +56,19 @@ class Checked:
 
 
 def fix_findings(
-    checked: Checked, read: Callable[[str], bytes], rules: Sequence[Rule], *, unsafe: bool
+    checked: Checked, read: Callable[[str], bytes], rules: Callable[[str], Sequence[Rule]], *, unsafe: bool
 ) -> Iterator[tuple[str, bytes, Fixed]]:
     """Every file with something to fix: its path, what it was and what it would be.
 
     Args:
         checked: a run over the files.
         read: the bytes of a file.
-        rules: the rules that were applied.
+        rules: those whose findings in a file are reported.
         unsafe: also apply fixes that may change what right code does.
     """
     for path in dict.fromkeys(found.path for found in checked.findings if is_applicable(found, unsafe=unsafe)):
-        source = read(path)
-        yield (
-            path,
-            source,
-            fix_document(source, path, rules, unsafe=unsafe, project=checked.projects.get(path, NO_PROJECT)),
-        )
+        source, project = read(path), checked.projects.get(path, NO_PROJECT)
+        yield path, source, fix_document(source, path, rules(path), unsafe=unsafe, project=project)
 
 
 def check_stdin(source: bytes, name: str, rules: Sequence[Rule], *, settings: Settings = NO_SETTINGS) -> Checked:

@@ -7,7 +7,7 @@ import importlib
 import tokenize
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -18,11 +18,15 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
 from distlint import __version__
+from distlint.config import Config, ConfigError, check_codes, find_config, read_config
+from distlint.discover import is_excluded
 from distlint.engine import SYNTAX_ERROR, check_source
 from distlint.explain import markdown
-from distlint.fix import fix_source, would_help
-from distlint.model import Edit, Finding, Rule, Severity
+from distlint.facts.project import NO_PROJECT
+from distlint.fix import Check, fix_source, would_help
+from distlint.model import Edit, Finding, Severity
 from distlint.rules import RULES
+from distlint.run import check_stdin
 from distlint.suppress import UNUSED, ignore_edits
 from distlint.text import Text
 
@@ -40,12 +44,14 @@ class State:
         source: its bytes, as they would be saved.
         text: the same, decoded.
         findings: in it.
+        check: its findings in another version, such as one with a fix.
     """
 
     version: int | None
     source: bytes
     text: Text
     findings: Sequence[Finding]
+    check: Check
 
 
 class Server:
@@ -57,7 +63,8 @@ class Server:
 
     def __init__(self) -> None:
         self.language_server = LanguageServer("distlint", __version__)
-        self._rules: Sequence[Rule] = ()
+        self._select: tuple[str, ...] = ()
+        self._ignore: tuple[str, ...] = ()
         self._states: dict[str, State] = {}
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self._offer(types.INITIALIZE, self._initialize)
@@ -74,14 +81,19 @@ class Server:
         self.language_server.feature(name, options)(partial(method))
 
     def _initialize(self, params: types.InitializeParams) -> None:
-        chosen, ignored = (_option(params.initialization_options, name) for name in ("select", "ignore"))
-        self._rules = [
-            rule
-            for rule in RULES.values()
-            if rule.code.startswith(chosen or ("",)) and not (ignored and rule.code.startswith(ignored))
-        ]
+        options = params.initialization_options
+        self._select, self._ignore = _option(options, "select"), _option(options, "ignore")
+
+    def _config(self, path: str) -> Config:
+        """Of the nearest pyproject.toml, and what the editor has sent along."""
+        file = find_config(Path(path).parent)
+        config = Config() if file is None else read_config(file, RULES)
+        if self._select:
+            config = replace(config, select=check_codes(self._select, RULES), extend_select=(), ignore=())
+        return replace(config, ignore=config.ignore + check_codes(self._ignore, RULES))
 
     def _opened(self, params: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
+        self._states.pop(params.text_document.uri, None)  # other files, or the configuration, may have changed
         self._publish(params.text_document.uri)
 
     def _changed(self, params: types.DidChangeTextDocumentParams) -> None:
@@ -104,6 +116,11 @@ class Server:
         self._stop_waiting(uri)
         try:
             state = self._state(uri)
+        except ConfigError as error:
+            self.language_server.window_show_message(
+                types.ShowMessageParams(types.MessageType.Error, f"distlint: {error}")
+            )
+            return
         except Exception:  # noqa: BLE001 - an editor shows what a server logs, and goes on with the other files
             said = "distlint: internal error, please report it\n" + traceback.format_exc()
             self.language_server.window_log_message(types.LogMessageParams(types.MessageType.Error, said))
@@ -119,10 +136,13 @@ class Server:
         known = self._states.get(uri)
         if known is not None and known.version == document.version and known.text.text == document.source:
             return known
-        source = _saved(document.source)
-        text = Text(document.source)
-        findings = check_source(source, document.path or uri, self._rules)
-        self._states[uri] = State(document.version, source, text, findings)
+        source, path = _saved(document.source), document.path or uri
+        config = self._config(path)
+        rules = [rule for rule in config.rules(RULES.values()) if config.reports(rule.code, path)]
+        checked = check_stdin(source, path, rules, settings=config.settings)
+        check = partial(check_source, path=path, rules=rules, project=checked.projects.get(path, NO_PROJECT))
+        findings = [] if is_excluded(Path(path), config) else checked.findings
+        self._states[uri] = State(document.version, source, Text(document.source), findings, check)
         return self._states[uri]
 
     @property
@@ -180,8 +200,7 @@ class Server:
 
     def _quick_fixes(self, uri: str, state: State, found: Finding) -> Iterator[types.CodeAction]:
         mine = [self._diagnostic(uri, state, found)]
-        check = partial(check_source, path=found.path, rules=self._rules)
-        if found.fix is not None and would_help(state.source, state.findings, found, check):
+        if found.fix is not None and would_help(state.source, state.findings, found, state.check):
             how = "" if found.fix.safe else " (unsafe: may change what the code does)"
             yield types.CodeAction(
                 f"distlint: fix {found.code}{how}",
@@ -199,8 +218,7 @@ class Server:
             )
 
     def _fix_all(self, uri: str, state: State) -> Iterator[types.CodeAction]:
-        check = partial(check_source, path=uri, rules=self._rules)
-        done = fix_source(state.source, check)
+        done = fix_source(state.source, state.check)
         if done.applied:
             whole = Edit(1, 1, len(state.text.lines) + 1, 1, Text.decode(done.source).text)
             edit = self._workspace_edit(uri, state, [whole])

@@ -59,6 +59,10 @@ class Text:
         found = _LINE_END.search(self.text)
         return "\n" if found is None else found[0]
 
+    def adapted(self, text: str) -> str:
+        """Another text with the line ends of this one."""
+        return _LINE_END.sub(self.newline, text)
+
     @cached_property
     def _starts(self) -> list[int]:
         return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
@@ -74,8 +78,8 @@ class Text:
         return self.offset(edit.line, edit.column), self.offset(edit.end_line, edit.end_column)
 
     def edited(self, edits: Iterable[Edit]) -> Text:
-        """The text after edits that do not overlap."""
-        spans = sorted((*self.span(edit), edit.text) for edit in set(edits))
+        """The text after edits that do not overlap; of those at one place in their order, the same one once."""
+        spans = sorted(((*self.span(edit), edit.text) for edit in dict.fromkeys(edits)), key=lambda span: span[:2])
         ends = [0, *accumulate((end for _, end, _ in spans), max)]
         parts = [self.text[end:start] + new for end, (start, _, new) in zip(ends, spans, strict=False)]
         return Text("".join(parts) + self.text[ends[-1] :], self.encoding)

@@ -18,6 +18,14 @@ from tests.lint.test_fix import Called, put
 from tests.lint.test_notebook import notebook
 from tests.lint.test_suppress import CALL
 
+TWICE = """\
+import torch.distributed as dist
+
+def evaluate(scores):
+    main = dist.get_rank() == 0
+    total = dist.all_reduce(scores) if main else None
+    main and dist.barrier()
+"""
 UNUSED = "x = 1\r\ny = 2  # distlint: ignore[DL101] no longer\r\n"
 FIXED = "x = 1\r\ny = 2\r\n"
 Capture = pytest.CaptureFixture[str]
@@ -59,7 +67,7 @@ def test_unsafe_fixes(unused: Path, capsys: Capture, monkeypatch: pytest.MonkeyP
     assert capsys.readouterr().err.endswith("(1 fixable with --fix, 1 more with --fix --unsafe-fixes)\n")
     assert main(["check", "a.py", "--fix"]) == 1
     assert unused.read_text() == "bad()\ny = 2\n"
-    assert capsys.readouterr().err.endswith("1 finding in 1 file (1 with --fix --unsafe-fixes)\n")
+    assert capsys.readouterr().err.endswith("1 finding in 1 file (1 fixable with --fix --unsafe-fixes)\n")
     assert main(["check", "a.py", "--fix", "--unsafe-fixes"]) == 0
     assert unused.read_text() == "good()\ny = 2\n"
 
@@ -108,10 +116,11 @@ def test_standard_input_is_fixed_to_standard_output(
 def test_what_is_left_of_standard_input_goes_to_standard_error(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    out = feed(RULES["DL101"].bad[0].source.encode(), monkeypatch)
+    source = RULES["DL201"].bad[0].source.encode()
+    out = feed(source, monkeypatch)
     assert main(["check", "-", "--fix"]) == 1
-    assert out.getvalue() == RULES["DL101"].bad[0].source.encode()
-    assert capsys.readouterr().err.startswith("-:6:22 DL101 ")
+    assert out.getvalue() == source
+    assert capsys.readouterr().err.startswith("-:8:9 DL201 ")
 
 
 def test_diff_of_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +138,14 @@ def test_broken_files_are_left_alone(unused: Path) -> None:
 def test_ignored_codes_are_not_fixed(unused: Path) -> None:
     assert main(["check", "a.py", "--fix", "--ignore", "DL900"]) == 0
     assert unused.read_bytes() == UNUSED.encode()
+
+
+def test_what_is_not_reported_for_a_path_is_not_fixed_there(unused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Called(put("good()")), monkeypatch)
+    unused.write_text("bad()\ny = 2  # distlint: ignore[DL101]\n")
+    (unused.parent / "pyproject.toml").write_text('[tool.distlint]\nper-path-ignores = { "a.py" = ["DL998"] }\n')
+    assert main(["check", "a.py", "--fix"]) == 0
+    assert unused.read_text() == "bad()\ny = 2\n"
 
 
 def test_output_file(unused: Path, capsys: Capture) -> None:
@@ -155,7 +172,7 @@ def test_statistics_tell_what_can_be_fixed(unused: Path, capsys: Capture, monkey
 
 
 def test_add_ignores(unused: Path, capsys: Capture) -> None:
-    source = RULES["DL101"].bad[2].source.replace("main and dist.barrier()", "main and dist.barrier(  # why\n    )")
+    source = TWICE.replace("main and dist.barrier()", "main and dist.barrier(  # why\n    )")
     unused.write_text(source)
     assert main(["check", "a.py", "--add-ignores", "--select", "DL101"]) == 0
     assert capsys.readouterr().err.startswith("2 findings ignored by new comments")

@@ -83,8 +83,10 @@ def fix(source: str | bytes, repair: Repairer, *, unsafe: bool = False) -> Fixed
         ("x = bad(bad(bad(1)))\n", put("g"), "x = g\n"),
         ("if x:\n\ty = bad(1)  # c\n", beside("new()", "before"), "if x:\n\tnew()\n\ty = good(1)  # c\n"),
         ("if x:\n\ty = bad(1)  # c\n", beside("new()", "after"), "if x:\n\ty = good(1)  # c\n\tnew()\n"),
-        ("if x:\n  y = bad(1)", beside("new()\nmore()", "after"), "if x:\n  y = good(1)\n  new()\n  more()"),
+        ("if x:\n  y = bad(1)", beside("new(\n    1)", "after"), "if x:\n  y = good(1)\n  new(\n    1)"),
         ("x\r\nbad()\r\n", beside("new()\nmore()", "before"), "x\r\nnew()\r\nmore()\r\ngood()\r\n"),
+        ("x\r\nbad()\r\n", put("good(\r\n1,\n2)"), "x\r\ngood(\r\n1,\r\n2)\r\n"),
+        ("bad()\r\n", beside("new(\r\n1)", "before"), "new(\r\n1)\r\ngood()\r\n"),
         ("@a\n@bad()\ndef f():\n    pass\n", beside("new()", "before"), "new()\n@a\n@good()\ndef f():\n    pass\n"),
         ("x = 1\nbad()  # why\ny = 2\n", removed, "x = 1\ny = 2\n"),
         ("if x:\n    bad()\ny = 2\n", removed, "if x:\n    pass\ny = 2\n"),
@@ -175,6 +177,25 @@ def test_two_fixes_that_add_the_same_line_add_it_once() -> None:
         return Repair(True, (Change(facts.module.body[0], "import g", "before"), Change(call, "g.good()")))
 
     assert fix("x = 1\nbad()\nbad()\n", repair).source == b"import g\nx = 1\ng.good()\ng.good()\n"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_expressions_of_several_lines_keep_their_layout(newline: str) -> None:
+    def repair(facts: ModuleFacts, call: cst.Call) -> Repair:
+        assigned = facts.parents[call]
+        return Repair(True, (Change(assigned, f"keep({facts.module.code_for_node(call.args[0].value)})"),))
+
+    lines = ["if x:", "    class A:", "        y = bad(f(", "            1,  # one", "        ))", ""]
+    expected = ["if x:", "    class A:", "        keep(f(", "            1,  # one", "        ))", ""]
+    assert fix(newline.join(lines), repair).source.decode() == newline.join(expected)
+
+
+def test_lines_added_at_one_place_keep_their_order() -> None:
+    def repair(_facts: ModuleFacts, call: cst.Call) -> Repair:
+        added = (Change(call, line, "before") for line in ("z = 1", "a = 2", "m = 3"))
+        return Repair(True, (*added, Change(call.func, "good")))
+
+    assert fix("if x:\n    bad()\n", repair).source == b"if x:\n    z = 1\n    a = 2\n    m = 3\n    good()\n"
 
 
 STATEMENTS = st.sampled_from(

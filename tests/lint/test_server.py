@@ -203,6 +203,19 @@ def test_options() -> None:
         assert [found["code"] for found in editor.open(SOURCE)] == ["DL900"]
 
 
+def test_the_configuration_and_the_other_files_of_the_project(tmp_path: Path, editor: Editor) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.distlint]\nper-path-ignores = { "tests/*" = ["DL1"] }\n')
+    (tmp_path / "mine.py").write_text("import torch.distributed as dist\ndef wait():\n    dist.barrier()\n")
+    source = "import mine\ndef f(rank):\n    if rank == 0:\n        mine.wait()\n"
+    assert [found["code"] for found in editor.open(source, (tmp_path / "main.py").as_uri())] == ["DL101"]
+    assert editor.open(source, (tmp_path / "tests" / "main.py").as_uri()) == []
+    (tmp_path / "pyproject.toml").write_text("[tool.distlint]\nselct = []\n")
+    editor.tell("textDocument/didSave", textDocument={"uri": (tmp_path / "main.py").as_uri()})
+    said = editor.wait_for("window/showMessage")
+    assert said["type"] == 1
+    assert "selct" in said["message"]
+
+
 def test_without_pygls_the_command_says_what_to_install() -> None:
     code = "import sys; sys.modules['pygls'] = None; from distlint.cli import main; sys.exit(main(['server']))"
     done = python("-c", code)

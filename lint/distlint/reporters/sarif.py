@@ -40,7 +40,7 @@ def _rule(code: str, name: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": code, "name": name}
     rule = RULES.get(code)
     if rule is None:
-        return shown | {"shortDescription": {"text": title(code)}, "defaultConfiguration": {"level": "error"}}
+        return shown | {"shortDescription": {"text": title(code) or name}, "defaultConfiguration": {"level": "error"}}
     return shown | {
         "shortDescription": {"text": rule.summary()},
         "fullDescription": {"text": rule.summary()},

@@ -38,6 +38,9 @@ def _one(found: Finding, lines: Sequence[str], paint: Paint) -> str:
     shown += [paint("  " + trace_text(step), _CYAN) for step in found.trace]
     if 0 < found.line <= len(lines):
         shown += _frame(found, lines, paint)
+    if found.fix is not None:
+        how = "--fix" if found.fix.safe else "--fix --unsafe-fixes"
+        shown.append(paint(f"  {how} repairs it", _DIM))
     return "\n".join(shown) + "\n\n"
 
 
