@@ -10,9 +10,11 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
 from distlint.facts.factories import Place
+from distlint.facts.known import DDP_CLASSES
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
+from distlint.facts.projection import Projector
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
@@ -101,14 +103,24 @@ class ModuleFacts:
         return f"{self.key}.{self.own_scope(node).qualname()}"
 
     @cached_property
+    def wraps_model(self) -> bool:
+        """Whether the module makes a ``DistributedDataParallel``, whose backward pass reduces the gradients."""
+        return any(self.resolve(call.func) in DDP_CLASSES for call in self.nodes(cst.Call))
+
+    @cached_property
     def operations(self) -> Operations:
         """The collectives that every call makes, itself or inside of the function that it reaches."""
         return find_collectives(self)
 
     @cached_property
     def synced_operations(self) -> Operations:
-        """The same, with the calls of ``log`` that reduce over the ranks."""
+        """The same, with the calls of ``log`` and ``backward`` that reduce over the ranks."""
         return find_synced(self)
+
+    @cached_property
+    def synced_projector(self) -> Projector:
+        """The collectives and logs of the module, made once for the rules that ask where they stand."""
+        return Projector(self, self.synced_operations)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""
