@@ -7,25 +7,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.flow import reaching
-from distlint.facts.tree import is_name, positional, tail, walk
+from distlint.facts.tree import is_name, keyword, number, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
-_GATHERS = frozenset(
-    {
-        "all_gather",
-        "all_gather_cat",
-        "all_gather_object",
-        "all_reduce",
-        "concat_all_gather",
-        "gather",
-        "gather_for_metrics",
-        "gather_object",
-        "reduce",
-        "sync_and_compute",
-    }
-)
+_TELLING = ("gather", "all_reduce", "allreduce", "mesh_reduce", "sync_and_compute")
+_BEGINNINGS = ("reduce_", "sync_", "synchronize", "broadcast", "average_across", "mean_across", "avg_across")
+_NAMESAKES = ("torch.gather", "torch.scatter", "einops.", "functools.", "numpy.")
 _DEEPEST = 5
 
 
@@ -34,15 +23,36 @@ def is_gathered(facts: ModuleFacts, node: cst.BaseExpression, depth: int = 0) ->
     if depth > _DEEPEST:
         return False
     for part in walk(node):
-        if isinstance(part, cst.Call) and tail(part.func) in _GATHERS:
+        if isinstance(part, cst.Call) and is_gathering(facts, part):
             return True
         if isinstance(part, cst.Name) and _is_read(facts, part):
-            if _is_filled(facts, part):
+            if is_filled(facts, part):
                 return True
             for definition in reaching(facts, part):
                 if definition.value is not None and is_gathered(facts, definition.value, depth + 1):
                     return True
     return False
+
+
+def is_gathering(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a call brings the ranks' values together, told by its name; ``x.gather(1, index)`` does not."""
+    name = tail(call.func) or ""
+    lower = name.lower()
+    if lower in ("gather", "reduce"):
+        return _is_distributed(facts, call, lower)
+    return any(word in lower for word in _TELLING) or lower.startswith(_BEGINNINGS)
+
+
+def _is_distributed(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
+    full, given = facts.resolve(call.func) or "", positional(call)
+    if full.startswith("torch.distributed."):
+        return True
+    if full.startswith(_NAMESAKES):
+        return False
+    if name == "reduce":  # einops.reduce(x, "b c -> b", "mean"), functools.reduce(lambda …)
+        return not any(isinstance(value, cst.Lambda) or "->" in (text_of(value) or "") for value in given)
+    is_index = len(given) > 1 and (number(given[0]) is not None or number(given[1]) is not None)
+    return not is_index and not any(keyword(call, word) is not None for word in ("dim", "index"))
 
 
 def _is_read(facts: ModuleFacts, name: cst.Name) -> bool:
@@ -51,13 +61,15 @@ def _is_read(facts: ModuleFacts, name: cst.Name) -> bool:
     return not is_label and not (isinstance(parent, cst.Attribute) and parent.attr is name)
 
 
-def _is_filled(facts: ModuleFacts, name: cst.Name) -> bool:
+def is_filled(facts: ModuleFacts, name: cst.Name) -> bool:
     """``all_reduce(x)`` or ``all_gather(parts, x)`` before: the collective writes into its first argument."""
+    calls = facts.gathering
+    if not calls:
+        return False
     function, place = facts.function_of(name), facts.order[name]
-    for call in facts.nodes(cst.Call):
-        if tail(call.func) not in _GATHERS or facts.order[call] >= place:
-            continue
-        given = positional(call)
-        if given and is_name(given[0], name.value) and facts.function_of(call) is function:
-            return True
+    for call in calls:
+        if facts.order[call] < place and facts.function_of(call) is function:
+            given = positional(call)
+            if given and is_name(given[0], name.value):
+                return True
     return False

@@ -10,6 +10,7 @@ import libcst as cst
 from distlint import averageable
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
+from distlint.facts.metric_objects import origin, receiver
 from distlint.facts.tree import is_name, keyword, number, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def collection_metric(facts: ModuleFacts, node: cst.BaseExpression | None) -> Ve
     """The verdict on calling a ``MetricCollection`` kept on ``self``: on the first of its metrics that has one."""
     made = _constructor(facts, node) if isinstance(node, cst.Call) else None
     if made is not None and tail(made.func) == "clone":  # self.val = metrics.clone(prefix="val_")
-        made = _origin(facts, receiver(made))
+        made = origin(facts, receiver(made))
     if made is None or not (facts.resolve(made.func) or "").startswith("torchmetrics.MetricCollection"):
         return None
     for part in walk(made):
@@ -116,11 +117,6 @@ def collection_metric(facts: ModuleFacts, node: cst.BaseExpression | None) -> Ve
             if reason is not None and not _is_averaged(full, part):
                 return Verdict(full.rpartition(".")[2], reason, part)
     return None
-
-
-def _origin(facts: ModuleFacts, node: cst.BaseExpression | None) -> cst.Call | None:
-    found = [each.value for each in reaching(facts, node)] if isinstance(node, cst.Name) else []
-    return found[0] if len(found) == 1 and isinstance(found[0], cst.Call) else None
 
 
 def _reason_by_options(full: str, call: cst.Call) -> str | None:
@@ -180,16 +176,16 @@ def exponential(facts: ModuleFacts, node: cst.Call, value: cst.BaseExpression | 
     return Verdict("exp of a loss (perplexity)", averageable.EXP_REASON, node)
 
 
+def is_loss(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    """Whether a value is a loss, a mean over examples: made by such a function, or called so."""
+    return _is_mean(facts, value, _LOSS)
+
+
 def root(facts: ModuleFacts, node: cst.BaseExpression, value: cst.BaseExpression | None) -> Verdict | None:
     """The verdict on ``sqrt(value)``: RMSE, if the value is a mean of squares."""
     if value is None or not (_is_mean(facts, value, _SQUARES) or _is_mean_of_squares(facts, value)):
         return None
     return Verdict("root of a mean squared error", averageable.ROOT_REASON, node)
-
-
-def receiver(node: cst.Call) -> cst.BaseExpression | None:
-    """What a method is called on."""
-    return node.func.value if isinstance(node.func, cst.Attribute) else None
 
 
 def _is_mean(facts: ModuleFacts, value: cst.BaseExpression, kind: _Mean, depth: int = 0) -> bool:

@@ -9,6 +9,9 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.invariance import is_gathering
+from distlint.facts.locality import Locality
+from distlint.facts.logs import Log, evaluation_logs
 from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.scopes import BINDING_KINDS, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
@@ -84,6 +87,21 @@ class ModuleFacts:
     def classes(self) -> dict[cst.ClassDef, ClassFacts]:
         """Kinds, methods and attributes of every class in the module."""
         return collect_classes(self)
+
+    @cached_property
+    def gathering(self) -> list[cst.Call]:
+        """Every call that brings the ranks' values together."""
+        return [call for call in self.nodes(cst.Call) if is_gathering(self, call)]
+
+    @cached_property
+    def evaluation_logs(self) -> list[Log]:
+        """What validation and test log."""
+        return evaluation_logs(self)
+
+    @cached_property
+    def locality(self) -> Locality:
+        """Which values are made from one rank's share of the data."""
+        return Locality(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""

@@ -19,9 +19,9 @@ from distlint.facts.metric_calls import (
     collection_metric,
     exponential,
     library_metric,
-    receiver,
     root,
 )
+from distlint.facts.metric_objects import receiver
 from distlint.facts.tree import is_name, positional, tail, text_of
 
 if TYPE_CHECKING:

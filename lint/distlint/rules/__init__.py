@@ -5,11 +5,13 @@ from distlint.rules.dl001 import HardCodedDevice
 from distlint.rules.dl005 import Unpicklable
 from distlint.rules.dl101 import CollectiveUnderRankGuard
 from distlint.rules.dl201 import SyncDistNonAverageable
+from distlint.rules.dl202 import EvalLogNotSynced
 
 _RULES: tuple[type[Rule], ...] = (
     HardCodedDevice,
     Unpicklable,
     CollectiveUnderRankGuard,
     SyncDistNonAverageable,
+    EvalLogNotSynced,
 )
 RULES: dict[str, Rule] = {rule.code: rule() for rule in _RULES}
