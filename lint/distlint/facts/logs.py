@@ -11,6 +11,7 @@ import libcst as cst
 from distlint.facts.ranks import RankTests
 from distlint.facts.stages import EVALUATION_HOOKS, Stages
 from distlint.facts.tree import argument, is_name, keyword, tail
+from distlint.facts.values import Values
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -40,6 +41,12 @@ class Log:
         if given is None or is_name(given, "False"):
             return False
         return True if is_name(given, "True") else None
+
+    def values(self, facts: ModuleFacts) -> list[cst.BaseExpression]:
+        """The logged value, or those of a dict as far as they can be seen."""
+        if not self.many:
+            return [self.value]
+        return [value for _, value in Values(facts).entries(self.value)] or [self.value]
 
 
 def logs(facts: ModuleFacts) -> Iterator[Log]:

@@ -28,6 +28,7 @@ _STATES = {
     "training_mode": False,
 }
 _WORDS = frozenset({"train", "training", "fit", "val", "valid", "validation", "validate", "test", "eval", "predict"})
+_ASKS = _WORDS | {"stage", "split", "phase", "mode", "subset", "validating", "testing", "train_mode"}
 
 Value = str | bool | None
 _CONSTANTS: dict[str, Value] = {"True": True, "False": False, "None": None}
@@ -172,7 +173,7 @@ def tells_stage(test: cst.BaseExpression) -> bool:
     for node in walk(test):
         if isinstance(node, cst.SimpleString) and (text_of(node) or "").lower().rstrip("/_") in _WORDS:
             return True
-        if isinstance(node, cst.Name) and set(node.value.lower().split("_")) & (_WORDS | {"stage", "split", "phase"}):
+        if isinstance(node, cst.Name) and node.value.lower().removeprefix("is_").removeprefix("in_") in _ASKS:
             return True
     return False
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.logs import is_single_process
 from distlint.facts.metric_calls import Verdict, collection_metric
 from distlint.facts.ranks import RankTests
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
@@ -188,7 +189,7 @@ class Model(LightningModule):
             name = tail(call.func)
             if name not in ("log", "log_dict") or not is_name(keyword(call, "sync_dist"), "True"):
                 continue
-            if _has_own_reduction(call) or _is_single_process(facts, tests, call):
+            if _has_own_reduction(call) or is_single_process(facts, tests, call):
                 continue
             verdict = _judge_one(values, call) if name == "log" else _judge_many(facts, values, call)
             if verdict is not None:
@@ -225,15 +226,3 @@ def _judge_many(facts: ModuleFacts, values: Values, call: cst.Call) -> Verdict |
             shown = None if key is None else facts.code(key)
             return Verdict(verdict.what, verdict.reason, verdict.node, shown)
     return None
-
-
-def _is_single_process(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
-    """Whether the call is reached only where the job is not distributed: the flag does nothing there."""
-    below: cst.CSTNode = call
-    for above in facts.ancestors(call):
-        if isinstance(above, cst.If):
-            outcome = tests.decide(above.test, {})
-            if not tests.keys(above.test) and outcome is (below is not above.body):
-                return True
-        below = above
-    return False

@@ -220,18 +220,11 @@ class Model(LightningModule):
         for log in facts.evaluation_logs:
             if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
                 continue
-            for value in _values(facts, log):
+            for value in log.values(facts):
                 source = facts.locality.source(value)
                 if source is not None and forwarded(facts, value) is None:
                     yield _hit(facts, log, value, source)
                     break
-
-
-def _values(facts: ModuleFacts, log: Log) -> list[cst.BaseExpression]:
-    """The logged value, or those of a dict as far as they can be seen."""
-    if not log.many:
-        return [log.value]
-    return [value for _, value in Values(facts).entries(log.value)] or [log.value]
 
 
 def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CSTNode) -> Hit:
