@@ -13,7 +13,7 @@ import libcst as cst
 from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_filled, is_gathered, is_gathering
 from distlint.facts.metric_objects import metric_object, receiver
-from distlint.facts.stages import EVALUATION_HOOKS, Stages, arguments
+from distlint.facts.stages import HOOKS, Stages, arguments
 from distlint.facts.tree import is_name, keyword, positional, tail, walk
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Locality:
 
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts
-        self._stages = Stages(facts)
+        self._stages = Stages(facts, HOOKS)
         self._stored: dict[cst.ClassDef, dict[str, list[cst.BaseExpression]]] = {}
         self._fills: dict[cst.FunctionDef | None, dict[str, list[cst.BaseExpression]]] | None = None
         self._known: dict[cst.BaseExpression, cst.CSTNode | None] = {}
@@ -121,8 +121,8 @@ class Locality:
         name = param.name.value
         if function is None or param.name.value in _SAME:
             return None
-        if function.name.value in EVALUATION_HOOKS:
-            return param if self._facts.parents.get(function) is not None else None
+        if function.name.value in HOOKS:
+            return param
         for way in self._stages.ways(function):
             for bound, value in arguments(self._facts, function, way.call) if way.call is not None else ():
                 if bound == name and (found := self.source(value, depth)) is not None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts.invariance import is_gathered
 from distlint.facts.logs import Log, logs
-from distlint.facts.metric_objects import metric_object
+from distlint.facts.metric_calls import is_loss
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class Model(LightningModule):
             if log.flag("rank_zero_only") is not True:
                 continue
             if log.flag("sync_dist") is True:
-                if not _is_settled(facts, log):
+                if _source(facts, log) is not None or any(is_loss(facts, value) for value in log.values(facts)):
                     yield Hit(
                         log.call,
                         "rank_zero_only=True switches sync_dist=True off: nothing is reduced, the number is rank 0's",
@@ -124,9 +123,3 @@ class Model(LightningModule):
 def _source(facts: ModuleFacts, log: Log) -> cst.CSTNode | None:
     found = (facts.locality.source(value) for value in log.values(facts))
     return next((source for source in found if source is not None), None)
-
-
-def _is_settled(facts: ModuleFacts, log: Log) -> bool:
-    """Whether the values are gathered, or are metric objects, so that there was nothing left to reduce."""
-    values = log.values(facts)
-    return all(is_gathered(facts, value) or metric_object(facts, value) is not None for value in values)
