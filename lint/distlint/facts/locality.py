@@ -27,6 +27,8 @@ _SAME = frozenset(
 # What a value says of itself that is no part of the data: sizes are (nearly) the same, and seldom what is meant.
 _SHAPES = frozenset({"shape", "device", "dtype", "ndim", "size", "numel", "batch_size", "num_graphs", "keys", "type"})
 _COUNTS = frozenset({"len", "range", "isinstance", "type", "id", "str", "repr", "hasattr", "enumerate_keys"})
+# Names by which code says that a value is that of all ranks.
+_BROUGHT_TOGETHER = frozenset({"reduced", "gathered", "synced", "synchronized", "allgathered", "allreduced"})
 _GROWS = frozenset({"append", "extend", "add", "appendleft", "insert"})
 _CONTAINERS = frozenset({"list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter"})
 
@@ -84,7 +86,7 @@ class Locality:
         return self.source(node.value, depth) if isinstance(node, cst.DictComp) else None
 
     def _name(self, node: cst.Name, depth: int) -> cst.CSTNode | None:
-        if is_filled(self._facts, node):
+        if _BROUGHT_TOGETHER & set(node.value.lower().split("_")) or is_filled(self._facts, node):
             return None
         for definition in reaching(self._facts, node):
             found = self._definition(definition, node, depth)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Calls and methods that hand one value on.
 _HANDS_ON = frozenset({"item", "detach", "cpu", "float", "clone", "items", "mean", "to", "double"})
 
+METRICS = ("torchmetrics.", "pytorch_lightning.metrics.")  # the second until Lightning 1.5
+
 
 def metric_object(facts: ModuleFacts, node: cst.BaseExpression | None) -> cst.Call | None:
     """How the metric object that an expression stands for was made; None when it is no such object."""
@@ -46,7 +48,7 @@ def is_metric_class(facts: ModuleFacts, call: cst.Call) -> bool:
         first = origin(facts, made) or (metric_object(facts, made) if isinstance(made, cst.Attribute) else None)
         return first is not None and tail(first.func) != "clone" and is_metric_class(facts, first)
     full = facts.resolve(call.func) or ""
-    if full.startswith("torchmetrics."):
+    if full.startswith(METRICS):
         return full.rpartition(".")[2][:1].isupper()
     for binding in facts.scope(call).lookup(call.func.value) if isinstance(call.func, cst.Name) else ():
         if isinstance(binding.node, cst.ClassDef):

@@ -18,6 +18,7 @@ EVALUATION_LOADERS = frozenset({"val_dataloader", "test_dataloader", "get_eval_d
 _EVALUATION = re.compile(
     r"(?:^|[_.\W\d])(?:val|valid|validation|dev|eval|evaluation|test|testing|tst)(?:$|[_.\W\d])|^test"
 )
+_EVALUATING = re.compile(r"(?:^|_)(?:val|valid|validation|validate|eval|evaluation|evaluate)(?:$|_)|test_.*load")
 _TRAINING = re.compile(r"train")
 
 
@@ -53,10 +54,11 @@ class Purposes:
         function = self._facts.function_of(call)
         if self._stages.is_evaluated(call):
             return True
-        words = [*self._words(call), function.name.value if function is not None else ""]
-        if any(_TRAINING.search(word) for word in words) or self._is_in_doubt(call):
+        around = function.name.value if function is not None else ""
+        words = self._words(call)
+        if any(_TRAINING.search(word) for word in (*words, around)) or self._is_in_doubt(call):
             return False
-        return any(_EVALUATION.search(word) for word in words)
+        return any(_EVALUATION.search(word) for word in words) or bool(_EVALUATING.search(around))
 
     def _words(self, call: cst.Call) -> list[str]:
         """What the data set, the target of the assignment and the loader around are called."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.samplers import Purposes, samplers, shuffles
+from distlint.facts.stages import arguments
 from distlint.facts.tree import keyword, tail, walk
 from distlint.model import Example, Hit, Rule
 
@@ -29,7 +30,7 @@ class SamplerWithoutSetEpoch(Rule):
     The rule wants to see it all in one file: the sampler, its loader, and the loop over epochs that uses the loader.
 
     Silent: ``shuffle=False``, evaluation, files that call ``set_epoch`` anywhere, loaders that are handed to
-    somebody else, loops of a single epoch.
+    somebody else (so is the sampler), loops of a single epoch.
 
     When to ignore: the data set shuffles by itself.
     """
@@ -125,7 +126,11 @@ def train(model, dataset, epochs):
             return
         loops, purposes = _epoch_names(facts), Purposes(facts)
         for call in found:
-            if not purposes.is_for_evaluation(call) and _loader_names(facts, call) & loops:
+            if (
+                not purposes.is_for_evaluation(call)
+                and not _is_handed_on(facts, call)
+                and _loader_names(facts, call) & loops
+            ):
                 message = (
                     "no set_epoch is called for this shuffling DistributedSampler: every epoch has the same order; "
                     "call sampler.set_epoch(epoch) at the start of each epoch"
@@ -133,27 +138,37 @@ def train(model, dataset, epochs):
                 yield Hit(call, message)
 
 
+_DEEPEST = 4
 _PREPARES = frozenset({"prepare", "prepare_data_loader", "setup_dataloaders", "_setup_dataloaders", "fit"})
 
 
 def _epoch_names(facts: ModuleFacts) -> set[str]:
-    """Every name that a loop over epochs reads, also in the functions of this file that it calls."""
+    """Every name that something in a loop over epochs iterates over, also in the functions of this file it calls."""
+    loops = (node for node in walk(facts.module) if isinstance(node, cst.For) and _runs_over_epochs(node))
     found: set[str] = set()
-    seen: set[cst.CSTNode] = set()
-    pending: list[cst.CSTNode] = [
-        loop.body for loop in walk(facts.module) if isinstance(loop, cst.For) and _runs_over_epochs(loop)
-    ]
-    while pending:
-        body = pending.pop()
-        seen.add(body)
-        for node in walk(body):
-            if isinstance(node, cst.Name):
-                found.add(node.value)
-            elif isinstance(node, cst.Call):
-                function = facts.local_function(node)
-                if function is not None and function.body not in seen:
-                    pending.append(function.body)
+    for loop in loops:
+        found |= _iterated(facts, loop.body, frozenset())
     return found
+
+
+def _iterated(facts: ModuleFacts, body: cst.CSTNode, seen: frozenset[cst.CSTNode]) -> set[str]:
+    found: set[str] = set()
+    for node in walk(body):
+        if isinstance(node, cst.For):
+            found |= _names(node.iter)
+        function = facts.local_function(node) if isinstance(node, cst.Call) else None
+        if function is None or function in seen or len(seen) > _DEEPEST or not isinstance(node, cst.Call):
+            continue
+        inner = _iterated(facts, function.body, seen | {function})
+        given = [(name, value) for name, value in arguments(facts, function, node) if name in inner]
+        found |= inner - {name for name, _ in given}
+        for _, value in given:
+            found |= _names(value)
+    return found
+
+
+def _names(expression: cst.BaseExpression) -> set[str]:
+    return {node.value for node in walk(expression) if isinstance(node, cst.Name)}
 
 
 def _runs_over_epochs(loop: cst.For) -> bool:
@@ -179,6 +194,16 @@ def _loader_names(facts: ModuleFacts, call: cst.Call) -> set[str]:
                 makers.add(function)
         if len(loaders) + len(makers) == before:
             return loaders
+
+
+def _is_handed_on(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether somebody else is given the sampler, who may call ``set_epoch``."""
+    names = _assigned_names(facts.statement(call)) if not _in_loader(facts, call) else set()
+    for other in facts.nodes(cst.Call):
+        is_loader = _is_loader(other) or (tail(other.func) or "").endswith("BatchSampler")
+        if not is_loader and any(tail(arg.value) in names for arg in other.args if not isinstance(arg.value, cst.Call)):
+            return True
+    return False
 
 
 def _is_loader(node: cst.CSTNode) -> bool:

@@ -39,7 +39,7 @@ class MetricInPlainContainer(Rule):
     """
 
     code, name, group = "DL210", "metric-in-plain-container", "wrong value"
-    tokens = ((b"torchmetrics", b"Metric"),)
+    tokens = ((b"torchmetrics", b"pytorch_lightning"),)
     bad = (
         Example(
             """\
@@ -125,9 +125,10 @@ def _is_metric(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
 def _additions(facts: ModuleFacts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
     """``self.x.append(v)`` and ``self.x[k] = v`` where ``self.x`` was made as a plain list or dict."""
     for call in facts.nodes(cst.Call):
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "append" and len(call.args) == 1:
-            if _is_plain(facts, call.func.value, cst.List):
-                yield call.func.value, call.args[0].value, "ModuleList"
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "append" or len(call.args) != 1:
+            continue
+        if _is_plain(facts, call.func.value, cst.List):
+            yield call.func.value, call.args[0].value, "ModuleList"
     for node in facts.nodes(cst.Assign):
         for target in node.targets:
             if isinstance(target.target, cst.Subscript) and _is_plain(facts, target.target.value, cst.Dict):

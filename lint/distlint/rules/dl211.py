@@ -30,8 +30,8 @@ class MetricUpdatedOnReplica(Rule):
     How to fix: return predictions and labels from the step and update the metric in ``validation_step_end`` (or
     ``training_step_end``), which runs on the module itself; or use ``ddp``.
 
-    The rule needs to see it in one file: the trainer with ``dp`` (or ``torch.nn.DataParallel`` around the model) and the
-    class that it runs.
+    The rule needs to see it in one file: the trainer with ``dp`` (or ``torch.nn.DataParallel`` around the model)
+    and the class that it runs.
 
     Silent: other strategies, models made elsewhere, updates in ``*_step_end``.
 
@@ -39,7 +39,7 @@ class MetricUpdatedOnReplica(Rule):
     """
 
     code, name, group = "DL211", "metric-updated-on-replica", "wrong value"
-    tokens = ((b'"dp"', b"'dp'", b"DataParallel"), (b"torchmetrics", b"Metric"))
+    tokens = ((b'"dp"', b"'dp'", b"DataParallel"), (b"torchmetrics", b"pytorch_lightning"))
     bad = (
         Example(
             """\
@@ -114,8 +114,8 @@ trainer.fit(model)
                 for call in walk(method.body) if method is not None else ():
                     if isinstance(call, cst.Call) and _updates(facts, call):
                         message = (
-                            "under dp this metric is updated on a replica that is thrown away after the batch: update it "
-                            "in the step_end hook, or use ddp"
+                            "under dp this metric is updated on a replica that is thrown away after the batch: update "
+                            "it in the step_end hook, or use ddp"
                         )
                         yield Hit(call, message)
 
