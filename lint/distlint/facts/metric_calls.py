@@ -49,6 +49,7 @@ TRANSPARENT = frozenset(
         "view",
     }
 )
+_SAMPLEWISE = ("torchmetrics.segmentation.", "torchmetrics.functional.segmentation.")
 _MICRO_IS_ACCURACY = frozenset({"f1", "fbeta", "precision", "recall"})
 
 
@@ -97,7 +98,7 @@ def library_metric(facts: ModuleFacts, node: cst.Call) -> Verdict | None:
         if len(values) != 1:
             return None
         options, name = values[0], facts.resolve(values[0].func) or ""
-    reason = averageable.reason_against(name) or _reason_by_options(name, options)
+    reason = averageable.reason_against(name, facts.project.settings) or _reason_by_options(name, options)
     if reason is None or _is_averaged(name, options) or _is_per_example(facts, node):
         return None
     return Verdict(name.rpartition(".")[2], reason, node)
@@ -113,7 +114,7 @@ def collection_metric(facts: ModuleFacts, node: cst.BaseExpression | None) -> Ve
     for part in walk(made):
         if isinstance(part, cst.Call) and part is not made:
             full = facts.resolve(part.func) or ""
-            reason = averageable.reason_against(full)
+            reason = averageable.reason_against(full, facts.project.settings)
             if reason is not None and not _is_averaged(full, part):
                 return Verdict(full.rpartition(".")[2], reason, part)
     return None
@@ -137,6 +138,8 @@ def _is_averaged(full: str, call: cst.Call) -> bool:
     stem, average = averageable.stem(last), keyword(call, "average")
     if text_of(keyword(call, "multidim_average")) == "samplewise" or text_of(average) == "samples":
         return True
+    if full.startswith(_SAMPLEWISE) and stem == "dice":
+        return text_of(keyword(call, "aggregation_level")) != "global"
     if stem not in _MICRO_IS_ACCURACY:
         return text_of(average) == "micro" and stem in ("jaccard", "jaccardindex")
     if average is None and full.startswith("torchmetrics") and not last.lower().startswith("multi"):

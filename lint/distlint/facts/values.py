@@ -118,7 +118,8 @@ class Values:
     def _library_entry(self, base: cst.BaseExpression, index: cst.BaseExpression, _depth: int) -> Verdict | None:
         """``acc_and_f1(…)["f1"]``: one of several metrics of a library's function."""
         key = text_of(index) or ""
-        reason = averageable.NOT_AVERAGEABLE.get(averageable.stem(key))
+        entry = averageable.named(key)
+        reason = entry.reason if entry is not None and entry.kind == "not averageable" else None
         found: list[cst.BaseExpression | None] = [base]
         if isinstance(base, cst.Name):
             found = [each.value for each in reaching(self._facts, base) if not each.steps]

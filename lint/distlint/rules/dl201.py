@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.averageable import named
 from distlint.facts.logs import is_single_process
 from distlint.facts.metric_calls import Verdict, collection_metric
 from distlint.facts.ranks import RankTests
@@ -200,9 +201,16 @@ def _hit(facts: ModuleFacts, call: cst.Call, verdict: Verdict) -> Hit:
     where = f" under {verdict.key}" if verdict.key is not None else ""
     message = (
         f"sync_dist=True logs{where} the mean over ranks of {verdict.what}, which is not that of all data: "
-        f"{verdict.reason}"
+        f"{verdict.reason}{_way_out(verdict)}"
     )
     return Hit(call, message, ((verdict.node, "value", facts.code(verdict.node)),))
+
+
+def _way_out(verdict: Verdict) -> str:
+    entry = named(verdict.what)
+    if entry is None or not entry.metric:
+        return ""
+    return f"; log a metric object, such as torchmetrics' {entry.metric}, which syncs its counts"
 
 
 def _has_own_reduction(call: cst.Call) -> bool:
