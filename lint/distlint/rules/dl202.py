@@ -260,4 +260,4 @@ def _repair(facts: ModuleFacts, call: cst.Call) -> Repair:
     if is_name(given, "False") and given is not None:
         return Repair(True, (Change(given, "True"),))
     last = call.args[-1]
-    return Repair(True, (Change(last.value, f"{facts.module.code_for_node(last.value)}, sync_dist=True"),))
+    return Repair(True, (Change(last.value, f"{facts.source(last.value)}, sync_dist=True"),))

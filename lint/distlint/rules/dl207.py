@@ -119,7 +119,7 @@ _MESSAGE = "{} holds integers, so its mean over ranks loses the fraction or rais
 
 
 def _as_float(facts: ModuleFacts, value: cst.BaseExpression) -> str:
-    code = facts.module.code_for_node(value)
+    code = facts.source(value)
     return f"{code}.float()" if isinstance(value, cst.Name | cst.Attribute | cst.Call) else f"({code}).float()"
 
 

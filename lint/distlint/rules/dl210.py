@@ -155,7 +155,7 @@ def _hit(facts: ModuleFacts, value: cst.BaseExpression, container: cst.BaseExpre
     prefix = _prefix(facts)
     repair = None
     if value is container and prefix is not None and _is_all_metrics(facts, container):
-        repair = Repair(True, (Change(value, f"{prefix}.{kind}({facts.module.code_for_node(value)})"),))
+        repair = Repair(True, (Change(value, f"{prefix}.{kind}({facts.source(value)})"),))
     return Hit(value, _message(name, kind), (), repair)
 
 
