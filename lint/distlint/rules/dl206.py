@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import libcst as cst
 
 from distlint.facts.flow import reaching
 from distlint.facts.metric_objects import receiver
-from distlint.facts.tree import keyword, number, positional, tail, text_of
+from distlint.facts.tree import keyword, number, positional, tail, text_of, walk_scope
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _LOSSES = frozenset(
         "smooth_l1_loss",
     }
 )
+_EVALUATES = re.compile("eval|valid|test|score")
 _HANDS_ON = frozenset({"detach", "clone", "float", "cpu", "double", "to", "tensor", "as_tensor"})
 
 
@@ -47,7 +49,7 @@ class ReduceBeforeGather(Rule):
     How to fix: gather what belongs to the examples (predictions and labels, or losses with ``reduction="none"``) and
     reduce afterwards.
 
-    Silent: reductions along an axis, values repeated to one an example, functions that are not known to
+    Silent: training loops (where nothing is dropped on purpose), reductions along an axis, values repeated to one an example, functions that are not known to
     return a scalar, plain ``gather``.
 
     When to ignore: the number of examples divides by batch size and number of ranks.
@@ -96,6 +98,12 @@ def evaluate(model, loader):
         scores.append(accelerator.gather(losses.mean()))
         scores.append(accelerator.gather_for_metrics(model.loss(x, y)))
     return scores
+
+def train(model, loader, accelerator):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        accelerator.backward(loss)
+        print(accelerator.gather_for_metrics(loss.detach()).mean())
 """,
     )
 
@@ -103,6 +111,8 @@ def evaluate(model, loader):
         """Judge what every ``gather_for_metrics`` is given."""
         for call in facts.nodes(cst.Call):
             given = positional(call) if tail(call.func) == "gather_for_metrics" else []
+            if given and not _is_evaluation(facts, call):
+                continue
             for value in given[:1]:
                 parts = [element.value for element in value.elements] if isinstance(value, cst.Tuple) else [value]
                 found = next((scalar for part in parts if (scalar := _scalar(facts, part)) is not None), None)
@@ -112,6 +122,27 @@ def evaluate(model, loader):
                         "drop the repeated ones: gather values of examples, then reduce"
                     )
                     yield Hit(call, message, ((found, "reduction", facts.code(found)),))
+
+
+def _is_evaluation(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether the surroundings evaluate: by the function's name, ``no_grad`` or ``model.eval()``; none trains."""
+    function = facts.function_of(call)
+    body = facts.module if function is None else function
+    if any(isinstance(node, cst.Call) and tail(node.func) == "backward" for node in walk_scope(body)):
+        below = [above for above in facts.ancestors(call) if isinstance(above, cst.With)]
+        return any(_is_no_grad(item.item) for node in below for item in node.items)
+    if function is not None and _EVALUATES.search(function.name.value.lower()):
+        return True
+    if function is not None and any(_is_no_grad(decorator.decorator) for decorator in function.decorators):
+        return True
+    is_eval = (isinstance(node, cst.Call) and tail(node.func) == "eval" for node in walk_scope(body))
+    return any(is_eval) or any(
+        _is_no_grad(item.item) for above in facts.ancestors(call) if isinstance(above, cst.With) for item in above.items
+    )
+
+
+def _is_no_grad(node: cst.BaseExpression) -> bool:
+    return tail(node) in ("no_grad", "inference_mode")
 
 
 def _scalar(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0) -> cst.Call | None:

@@ -61,8 +61,11 @@ class Model(LightningModule):
         gathered = self.all_gather(self.outputs)
         total = gathered.sum()
         return mean, total, torch.max(gathered)
+
+    def validation_epoch_end(self, outputs):
+        return torch.mean(self.all_gather(outputs))
 """,
-            {13: "list", 15: "list", 16: "list"},
+            {13: "list", 15: "list", 16: "list", 20: "list"},
         ),
         Example(
             """\
@@ -170,7 +173,20 @@ def _is_list(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
         return isinstance(value.left, cst.List) or isinstance(value.right, cst.List)
     if isinstance(value, cst.Name):
         found = reaching(facts, value)
-        return len(found) == 1 and not found[0].steps and found[0].value is not None and _is_list(facts, found[0].value)
+        if len(found) != 1 or found[0].steps:
+            return False
+        if isinstance(found[0].node, cst.Param):
+            return _is_outputs(facts, found[0].node)
+        return found[0].value is not None and _is_list(facts, found[0].value)
     name, owner = facts.self_attribute(value), facts.owner(value)
     values = owner.values(name) if name is not None and owner is not None else []
     return bool(values) and all(isinstance(each, cst.List | cst.ListComp) for each in values)
+
+
+def _is_outputs(facts: ModuleFacts, param: cst.Param) -> bool:
+    """The list of step outputs that the epoch ends of Lightning 1 are given."""
+    function = facts.function_of(param)
+    if function is None or not function.name.value.endswith("_epoch_end") or facts.class_of(function) is None:
+        return False
+    params = function.params.params
+    return len(params) == 2 and params[1] is param
