@@ -49,8 +49,8 @@ class ReduceBeforeGather(Rule):
     How to fix: gather what belongs to the examples (predictions and labels, or losses with ``reduction="none"``) and
     reduce afterwards.
 
-    Silent: training loops (where nothing is dropped on purpose), reductions along an axis, values repeated to one an example, functions that are not known to
-    return a scalar, plain ``gather``.
+    Silent: training loops (where nothing is dropped on purpose), reductions along an axis, values repeated to one
+    an example, functions that are not known to return a scalar, plain ``gather``.
 
     When to ignore: the number of examples divides by batch size and number of ranks.
     """
@@ -125,20 +125,20 @@ def train(model, loader, accelerator):
 
 
 def _is_evaluation(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether the surroundings evaluate: by the function's name, ``no_grad`` or ``model.eval()``; none trains."""
+    """Whether the surroundings evaluate: a function called so, or a loop under ``no_grad`` or after ``eval()``."""
     function = facts.function_of(call)
-    body = facts.module if function is None else function
-    if any(isinstance(node, cst.Call) and tail(node.func) == "backward" for node in walk_scope(body)):
-        below = [above for above in facts.ancestors(call) if isinstance(above, cst.With)]
-        return any(_is_no_grad(item.item) for node in below for item in node.items)
     if function is not None and _EVALUATES.search(function.name.value.lower()):
         return True
-    if function is not None and any(_is_no_grad(decorator.decorator) for decorator in function.decorators):
-        return True
-    is_eval = (isinstance(node, cst.Call) and tail(node.func) == "eval" for node in walk_scope(body))
-    return any(is_eval) or any(
-        _is_no_grad(item.item) for above in facts.ancestors(call) if isinstance(above, cst.With) for item in above.items
-    )
+    loop = next((above for above in facts.ancestors(call) if isinstance(above, cst.For | cst.FunctionDef)), None)
+    if not isinstance(loop, cst.For) or _calls(loop, "backward"):
+        return False
+    around = [item.item for above in facts.ancestors(call) if isinstance(above, cst.With) for item in above.items]
+    inside = [item.item for node in walk_scope(loop) if isinstance(node, cst.With) for item in node.items]
+    return any(map(_is_no_grad, around + inside)) or _calls(facts.module if function is None else function, "eval")
+
+
+def _calls(body: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(node, cst.Call) and tail(node.func) == name for node in walk_scope(body))
 
 
 def _is_no_grad(node: cst.BaseExpression) -> bool:

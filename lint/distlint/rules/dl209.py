@@ -65,7 +65,7 @@ class Model(LightningModule):
     def validation_epoch_end(self, outputs):
         return torch.mean(self.all_gather(outputs))
 """,
-            {13: "list", 15: "list", 16: "list", 20: "list"},
+            {13: "list", 15: "list", 16: "list", 19: "list"},
         ),
         Example(
             """\
