@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _TELLING = ("gather", "all_reduce", "allreduce", "mesh_reduce", "sync_and_compute")
 _BEGINNINGS = ("reduce_", "sync_", "synchronize", "broadcast", "average_across", "mean_across", "avg_across")
+_LOGGED = frozenset({"callback_metrics", "logged_metrics"})  # of a trainer, which has reduced them
 _NAMESAKES = ("torch.gather", "torch.scatter", "einops.", "functools.", "numpy.")
 _DEEPEST = 5
 
@@ -23,7 +24,9 @@ def is_gathered(facts: ModuleFacts, node: cst.BaseExpression, depth: int = 0) ->
     if depth > _DEEPEST:
         return False
     for part in walk(node):
-        if isinstance(part, cst.Call) and is_gathering(facts, part):
+        if isinstance(part, cst.Call) and (is_gathering(facts, part) or _is_computed(part)):
+            return True
+        if isinstance(part, cst.Attribute) and part.attr.value in _LOGGED:
             return True
         if isinstance(part, cst.Name) and _is_read(facts, part):
             if is_filled(facts, part):
@@ -32,6 +35,11 @@ def is_gathered(facts: ModuleFacts, node: cst.BaseExpression, depth: int = 0) ->
                 if definition.value is not None and is_gathered(facts, definition.value, depth + 1):
                     return True
     return False
+
+
+def _is_computed(call: cst.Call) -> bool:
+    """``metric.compute()``: a metric object brings its counts together itself."""
+    return tail(call.func) == "compute" and isinstance(call.func, cst.Attribute) and not call.args
 
 
 def is_gathering(facts: ModuleFacts, call: cst.Call) -> bool:

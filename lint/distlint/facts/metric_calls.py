@@ -99,7 +99,7 @@ def library_metric(facts: ModuleFacts, node: cst.Call) -> Verdict | None:
             return None
         options, name = values[0], facts.resolve(values[0].func) or ""
     reason = averageable.reason_against(name, facts.project.settings) or _reason_by_options(name, options)
-    if reason is None or _is_averaged(name, options) or _is_per_example(facts, node):
+    if reason is None or _is_averaged(name, options) or is_per_example(facts, node):
         return None
     return Verdict(name.rpartition(".")[2], reason, node)
 
@@ -149,7 +149,7 @@ def _is_averaged(full: str, call: cst.Call) -> bool:
     return text_of(average) == "micro"
 
 
-def _is_per_example(facts: ModuleFacts, node: cst.Call) -> bool:
+def is_per_example(facts: ModuleFacts, node: cst.Call) -> bool:
     """Whether a comprehension calls the metric for one example after another: their mean averages."""
     for value in positional(node)[:2]:
         base, indexed = value, False
@@ -186,7 +186,9 @@ def is_loss(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
 
 def root(facts: ModuleFacts, node: cst.BaseExpression, value: cst.BaseExpression | None) -> Verdict | None:
     """The verdict on ``sqrt(value)``: RMSE, if the value is a mean of squares."""
-    if value is None or not (_is_mean(facts, value, _SQUARES) or _is_mean_of_squares(facts, value)):
+    if value is None:
+        return None
+    if not any(_is_mean(facts, value, kind) for kind in (_SQUARES, _LOSS)) and not _is_mean_of_squares(facts, value):
         return None
     return Verdict("root of a mean squared error", averageable.ROOT_REASON, node)
 
@@ -200,8 +202,11 @@ def _is_mean(facts: ModuleFacts, value: cst.BaseExpression, kind: _Mean, depth: 
             return not _keeps_examples(value)
         if (made := _constructor(facts, value)) is not None:
             return tail(made.func) in kind.classes and not _keeps_examples(made)
+        if tail(value.func) == "clamp" and facts.resolve(value.func) == "torch.clamp" and positional(value):
+            return _is_mean(facts, positional(value)[0], kind, depth + 1)
         below = receiver(value)
-        return tail(value.func) in TRANSPARENT and below is not None and _is_mean(facts, below, kind, depth + 1)
+        passes = tail(value.func) in TRANSPARENT or tail(value.func) in ("clamp", "clip")
+        return passes and below is not None and _is_mean(facts, below, kind, depth + 1)
     if isinstance(value, cst.Subscript):
         index = value.slice[0].slice
         return isinstance(index, cst.Index) and _last_word(text_of(index.value)) in kind.words

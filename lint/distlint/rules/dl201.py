@@ -37,8 +37,8 @@ class SyncDistNonAverageable(Rule):
 
     The rule goes by what the value *is*, never by the key it is logged under: functions of scikit-learn,
     torchmetrics, torcheval and SciPy, metric objects called on the batch, ``exp(loss)``, ``sqrt(mse)``,
-    followed through variables, dicts, step outputs and functions of the same file. Where that cannot be
-    known, it is silent.
+    functions of the project that are called like such a metric (``compute_auc``), followed through variables, dicts,
+    step outputs and functions of the same file. Where that cannot be known, it is silent.
 
     Silent: metric objects and their ``compute()`` (they sync themselves, the flag is only redundant), values made
     from gathered tensors, means over per-example scores, ``average="micro"`` (over classes, that is the
@@ -125,6 +125,24 @@ class Model(LightningModule):
 """,
             {20: "f1_score", 23: "roc_auc_score"},
         ),
+        Example(
+            """\
+import torch
+from lightning.pytorch import LightningModule
+from .metrics import compute_auc, voicing_metrics
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        auc = compute_auc(self(batch), batch["y"])
+        self.log("auc", auc, sync_dist=True)
+        pitch, f1_score = voicing_metrics(self(batch), batch["y"])
+        self.log_dict({"pitch": pitch, "f1": f1_score}, sync_dist=True)
+        loss = self.loss(batch)
+        self.log("perplexity", torch.exp(loss.clamp(max=100)), sync_dist=True)
+        self.log("rmse", torch.sqrt(loss), sync_dist=True)
+""",
+            {8: "compute_auc", 10: "f1_score", 12: "perplexity", 13: "root"},
+        ),
     )
     good = (
         """\
@@ -168,6 +186,24 @@ class Model(LightningModule):
         each = ((self(batch["x"]) - batch["y"]) ** 2).mean(dim=1)
         self.log("distance", each.sqrt().mean(), sync_dist=True)
         self.log("theirs", self.helper.f1(batch), sync_dist=True)
+""",
+        """\
+import torch
+from lightning.pytorch import LightningModule
+from .metrics import compute_f1, dice
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        each = [compute_f1(p, y) for p, y in zip(self(batch), batch["y"])]
+        self.log("f1", torch.tensor(each).mean(), sync_dist=True)
+        self.log("dice", dice(self(batch), batch["y"]), sync_dist=True)
+        self.log("all", compute_f1(self.all_gather(self(batch)), self.all_gather(batch["y"])), sync_dist=True)
+
+    def on_validation_epoch_end(self):
+        mse = self.val_mse.compute()
+        self.log("rmse", torch.sqrt(mse), sync_dist=True)
+        loss = self.trainer.callback_metrics["val_loss"]
+        self.log("perplexity", torch.exp(loss), sync_dist=True)
 """,
         """\
 from lightning.pytorch import LightningModule
