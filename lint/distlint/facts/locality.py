@@ -80,7 +80,7 @@ class Locality:
             parts = (node.left, *(each.comparator for each in node.comparisons))
             return self._any(iter(parts), depth)
         if isinstance(node, cst.Tuple | cst.List | cst.Set | cst.Dict):
-            return self._any((element.value for element in node.elements if element is not None), depth)  # type: ignore[union-attr]
+            return self._any((element.value for element in node.elements if element is not None), depth)
         if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
             return self.source(node.elt, depth)
         return self.source(node.value, depth) if isinstance(node, cst.DictComp) else None
@@ -132,7 +132,7 @@ class Locality:
         return None
 
     def _attribute(self, node: cst.Attribute, depth: int) -> cst.CSTNode | None:
-        if node.attr.value in _SHAPES:
+        if _is_size(node.attr.value):
             return None
         name, owner = self._facts.self_attribute(node), self._facts.owner(node)
         if name is None:
@@ -147,7 +147,7 @@ class Locality:
 
     def _call(self, node: cst.Call, depth: int) -> cst.CSTNode | None:
         name, given = tail(node.func) or "", [arg.value for arg in node.args]
-        if name in _COUNTS or name in _SHAPES or is_gathering(self._facts, node):
+        if name in _COUNTS or _is_size(name) or is_gathering(self._facts, node):
             return None
         if name == "compute" and not given:
             return None
@@ -186,6 +186,10 @@ class Locality:
                         here = self._fills.setdefault(self._facts.function_of(node), {})
                         here.setdefault(target.value, []).append(value)
         return self._fills.get(self._facts.function_of(name), {}).get(name.value, [])
+
+
+def _is_size(name: str) -> bool:
+    return name in _SHAPES or name.startswith(("num_", "n_"))
 
 
 def _is_item(node: cst.Assign) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.stages import Stages, tells_stage
+from distlint.facts.stages import Stages, arguments, tells_stage
 from distlint.facts.tree import argument, is_name, tail, walk
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ EVALUATION_LOADERS = frozenset({"val_dataloader", "test_dataloader", "get_eval_d
 _EVALUATION = re.compile(
     r"(?:^|[_.\W\d])(?:val|valid|validation|dev|eval|evaluation|test|testing|tst)(?:$|[_.\W\d])|^test"
 )
-_EVALUATING = re.compile(r"(?:^|_)(?:val|valid|validation|validate|eval|evaluation|evaluate)(?:$|_)|test_.*load")
+_EVALUATING = re.compile(
+    r"(?:^|_)(?:val|valid|validation|validate|eval|evaluation|evaluate)(?:$|_)|(?:^|_)test_(?:data)?_?loader$"
+)
 _TRAINING = re.compile(r"train")
 
 
@@ -58,7 +60,24 @@ class Purposes:
         words = self._words(call)
         if any(_TRAINING.search(word) for word in (*words, around)) or self._is_in_doubt(call):
             return False
-        return any(_EVALUATION.search(word) for word in words) or bool(_EVALUATING.search(around))
+        if any(_EVALUATION.search(word) for word in words) or _EVALUATING.search(around):
+            return True
+        return any(_EVALUATION.search(word) and not _TRAINING.search(word) for word in self._given(call, function))
+
+    def _given(self, call: cst.Call, function: cst.FunctionDef | None) -> list[str]:
+        """What the calls of a function give it as the data set of the sampler inside."""
+        dataset = argument(call, 0, "dataset")
+        if function is None or not isinstance(dataset, cst.Name) or self._stages.ways(function):
+            return []
+        if any(isinstance(node, cst.If | cst.IfExp) and tells_stage(node.test) for node in walk(function)):
+            return []  # not every call comes here
+        calls = (each for each in self._facts.nodes(cst.Call) if self._facts.local_function(each) is function)
+        return [
+            self._facts.code(value).lower()
+            for each in calls
+            for name, value in arguments(self._facts, function, each)
+            if name == dataset.value
+        ]
 
     def _words(self, call: cst.Call) -> list[str]:
         """What the data set, the target of the assignment and the loader around are called."""

@@ -73,8 +73,35 @@ class Data(LightningDataModule):
 """,
             {7: "shuffle=False"},
         ),
+        Example(
+            """\
+from torch.utils.data import DataLoader, DistributedSampler
+
+class Trainer:
+    def __init__(self, train_set, test_set):
+        self.train_loader = self._loader(train_set)
+        self.test_loader = self._loader(test_set)
+
+    def _loader(self, dataset):
+        return DataLoader(dataset, sampler=DistributedSampler(dataset))
+""",
+            {9: "shuffle=False"},
+        ),
     )
     good = (
+        """\
+import pytest
+from torch.utils.data import DistributedSampler
+
+def test_loader_sets_the_epoch(dataset):
+    return DistributedSampler(dataset)
+
+def loader(dataset, distributed):
+    return DistributedSampler(dataset, shuffle=False)
+
+def loaders(train_set, val_set):
+    return loader(train_set, True), loader(val_set, True)
+""",
         """\
 from torch.utils.data import DistributedSampler
 
