@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from distlint.facts.logs import Log, logs
 from distlint.facts.metric_calls import is_loss
+from distlint.facts.tree import walk
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from distlint.facts import ModuleFacts
 
 
@@ -30,7 +31,7 @@ class RankZeroOnlyNotSynced(Rule):
 
     Silent: gathered and reduced values, metric objects and ``compute()``, values that are no data of this rank
     (learning rate, epoch), logs of the training step (unless both flags are set), flags that are not
-    written out.
+    written out, values of the last stage of a pipeline.
 
     When to ignore: only rank 0 evaluates, or the other ranks hold nothing.
     """
@@ -95,6 +96,8 @@ class Model(LightningModule):
         if self.trainer.is_global_zero:
             self.log("accuracy", gathered.float().mean(), rank_zero_only=True)
             self.log("metric", metric, rank_zero_only=True)
+        if is_pipeline_last_stage():
+            self.log("stage", torch.cat(self.hits).float().mean(), rank_zero_only=True)
 """,
     )
 
@@ -110,7 +113,7 @@ class Model(LightningModule):
                         log.call,
                         "rank_zero_only=True switches sync_dist=True off: nothing is reduced, the number is rank 0's",
                     )
-            elif log.call in evaluated:
+            elif log.call in evaluated and not _is_in_pipeline(facts, log):
                 source = _source(facts, log)
                 if source is not None:
                     message = (
@@ -118,6 +121,12 @@ class Model(LightningModule):
                         "rank 0's: gather it, or let a metric object compute it, on every rank first"
                     )
                     yield Hit(log.call, message, ((source, "data", facts.code(source)),))
+
+
+def _is_in_pipeline(facts: ModuleFacts, log: Log) -> bool:
+    """``if is_pipeline_last_stage()``: only there the value exists, and who has it has reduced it."""
+    tests = (above.test for above in facts.ancestors(log.call) if isinstance(above, cst.If))
+    return any("pipeline" in node.value for test in tests for node in walk(test) if isinstance(node, cst.Name))
 
 
 def _source(facts: ModuleFacts, log: Log) -> cst.CSTNode | None:
