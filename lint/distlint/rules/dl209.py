@@ -179,8 +179,19 @@ def _is_list(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
             return _is_outputs(facts, found[0].node)
         return found[0].value is not None and _is_list(facts, found[0].value)
     name, owner = facts.self_attribute(value), facts.owner(value)
-    values = owner.values(name) if name is not None and owner is not None else []
+    if name is None:
+        return False
+    values = owner.values(name) if owner is not None else _snippet_values(facts, name)
     return bool(values) and all(isinstance(each, cst.List | cst.ListComp) for each in values)
+
+
+def _snippet_values(facts: ModuleFacts, name: str) -> list[cst.BaseExpression]:
+    """Everything assigned to ``self.<name>`` in a snippet that shows methods without their class."""
+    return [
+        node.value
+        for node in facts.nodes(cst.Assign)
+        if any(facts.self_attribute(target.target) == name for target in node.targets)
+    ]
 
 
 def _is_outputs(facts: ModuleFacts, param: cst.Param) -> bool:
