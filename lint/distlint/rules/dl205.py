@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts.samplers import Purposes, samplers, shuffles
+from distlint.facts.tree import argument
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class EvaluationSamplerRepeats(Rule):
     Accelerate), or give each rank its own slice without padding (``range(rank, len(dataset), world_size)``).
 
     Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
-    samplers for training, a purpose that neither names nor hooks tell.
+    ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither names nor hooks tell.
 
     When to ignore: the number of examples divides by that of ranks, and their order does not matter.
     """
@@ -49,7 +50,7 @@ def loaders(train_set, val_set, rank, world_size):
     return DataLoader(train_set, sampler=train_sampler), DataLoader(val_set, sampler=val_sampler)
 
 def evaluate(dataset, model):
-    test_loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=True))
+    test_loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
     return [model(batch) for batch in test_loader]
 """,
             {6: "shuffle=False", 10: "shuffle=False"},
@@ -108,6 +109,7 @@ from torch.utils.data import DistributedSampler
 def loaders(train_set, val_set, test_set, contest_set, args):
     train_sampler = DistributedSampler(train_set)
     val_sampler = DistributedSampler(val_set, shuffle=False)
+    dev_sampler = DistributedSampler(val_set, shuffle=True)  # no bias of one rank
     test_sampler = DistributedSampler(test_set, shuffle=args.shuffle)
     other_sampler = DistributedSampler(contest_set)
     return train_sampler, val_sampler, test_sampler, other_sampler
@@ -141,8 +143,8 @@ def sampler(dataset, is_train, test_mode):
     )
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Judge every sampler that shuffles."""
-        found = [call for call in samplers(facts) if shuffles(call)]
+        """Judge every sampler that shuffles since nobody said otherwise."""
+        found = [call for call in samplers(facts) if shuffles(call) and argument(call, 3, "shuffle") is None]
         purposes = Purposes(facts) if found else None
         for call in found:
             if purposes is not None and purposes.is_for_evaluation(call):
