@@ -2,20 +2,15 @@
 
 A metric is averageable when it is a mean over examples: with equal counts on every rank, the mean of the
 parts is the whole. What is not listed is unknown, and rules are silent about it. Users list their own
-(``averageable`` and ``non-averageable`` of ``[tool.distlint]``), and those come first.
+(``averageable`` and ``non-averageable`` of ``[tool.distlint]``, see ``facts.declared``), and those come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from distlint import averageable_table as table
-from distlint.facts.scopes import LOCAL
-
-if TYPE_CHECKING:
-    from distlint.facts.project import Settings
 
 EXP_REASON, ROOT_REASON, CLASSES_REASON = table.EXP, table.ROOT, table.CLASSES
 LIBRARIES = (
@@ -31,7 +26,6 @@ _LOSSES = ("torch.nn.functional.", "torch.nn.")
 DICT_FUNCTIONS = frozenset({"transformers.data.metrics.acc_and_f1", "sklearn.metrics.classification_report"})
 _DROPPED = ("windowed", "binned", "binary", "multiclass", "multilabel")
 _ENDINGS = ("score", "loss", "curve")
-_DECLARED = "declared so in [tool.distlint]"
 
 
 @dataclass(frozen=True)
@@ -81,25 +75,7 @@ def named(key: str) -> Entry | None:
     return ENTRIES.get(stem(key))
 
 
-def reason_against(full: str, settings: Settings | None = None) -> str | None:
-    """Why the mean over ranks of a metric is wrong; None for averageable and unknown ones.
-
-    Args:
-        full: the resolved name.
-        settings: what the user has declared; it goes before the table.
-    """
-    if settings is not None:
-        if _declared(full, settings.averageable) is not None:
-            return None
-        declared = _declared(full, settings.non_averageable)
-        if declared is not None:
-            return settings.non_averageable[declared] or _DECLARED
+def reason_against(full: str) -> str | None:
+    """Why the mean over ranks of a library's metric is wrong; None for averageable and unknown ones."""
     entry = find(full)
     return entry.reason if entry is not None and entry.kind == "not averageable" else None
-
-
-def _declared(full: str, names: Iterable[str]) -> str | None:
-    """The declared name that a resolved one means; names of this file and relative imports match by their end."""
-    is_partial = full.startswith((LOCAL, "."))
-    end = "." + full.removeprefix(LOCAL).lstrip(".")
-    return next((name for name in names if name == full or (is_partial and ("." + name).endswith(end))), None)

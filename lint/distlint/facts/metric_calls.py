@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint import averageable
+from distlint.facts.declared import reason_against
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
 from distlint.facts.metric_objects import origin, receiver
@@ -98,7 +99,7 @@ def library_metric(facts: ModuleFacts, node: cst.Call) -> Verdict | None:
         if len(values) != 1:
             return None
         options, name = values[0], facts.resolve(values[0].func) or ""
-    reason = averageable.reason_against(name, facts.project.settings) or _reason_by_options(name, options)
+    reason = reason_against(facts, name) or _reason_by_options(name, options)
     if reason is None or _is_averaged(name, options) or is_per_example(facts, node):
         return None
     return Verdict(name.rpartition(".")[2], reason, node)
@@ -114,7 +115,7 @@ def collection_metric(facts: ModuleFacts, node: cst.BaseExpression | None) -> Ve
     for part in walk(made):
         if isinstance(part, cst.Call) and part is not made:
             full = facts.resolve(part.func) or ""
-            reason = averageable.reason_against(full, facts.project.settings)
+            reason = reason_against(facts, full)
             if reason is not None and not _is_averaged(full, part):
                 return Verdict(full.rpartition(".")[2], reason, part)
     return None

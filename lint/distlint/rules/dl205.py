@@ -31,7 +31,8 @@ class EvaluationSamplerRepeats(Rule):
     Accelerate), or give each rank its own slice without padding (``range(rank, len(dataset), world_size)``).
 
     Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
-    ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither names nor hooks tell.
+    ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither
+    names nor hooks tell.
 
     When to ignore: the number of examples divides by that of ranks, and their order does not matter.
     """
