@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.classes import LIGHTNING_ROOTS
 from distlint.facts.ranks import RankTests
 from distlint.facts.stages import EVALUATION_HOOKS, Stages
 from distlint.facts.tree import argument, is_name, keyword, tail
 from distlint.facts.values import Values
 
 if TYPE_CHECKING:
+    from distlint.facts.classes import ClassFacts
     from distlint.facts.module import ModuleFacts
 
 _MODULES = frozenset({"pl_module", "lightning_module"})
@@ -104,7 +106,18 @@ def _is_lightning(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
         return False
     if owner.method(name) is not None or owner.values(name) or _is_inherited(facts, owner.name, name):
         return False
-    return bool(owner.kinds & {"lightning", "callback"})
+    return bool(owner.kinds & {"lightning", "callback"}) and not _syncs_itself(facts, owner)
+
+
+def _syncs_itself(facts: ModuleFacts, owner: ClassFacts) -> bool:
+    """Whether a module is one of distmetrics, whose epoch values are those of all ranks."""
+    bases = [facts.resolve(arg.value) or "" for arg in owner.node.bases]
+    further = [name for base in bases for each in facts.project.ancestors(base) for name in each.bases]
+    if any(base.startswith("distmetrics.") for base in bases + further):
+        return True
+    if not owner.known and facts.imports("distmetrics") and not any(facts.imports(root) for root in LIGHTNING_ROOTS):
+        return True
+    return any(_syncs_itself(facts, base) for base in owner.bases if base is not owner)
 
 
 def _is_inherited(facts: ModuleFacts, owner: str, name: str) -> bool:

@@ -40,8 +40,9 @@ class EvalLogNotSynced(Rule):
 
     Silent: metric objects and what their ``compute()`` returns, gathered and reduced values, values that are no
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not
-    written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, logs under a test of the rank
-    (DL102) and with ``rank_zero_only=True`` (DL203).
+    written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
+    epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
+    (DL203).
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -122,6 +123,24 @@ class Watch(Callback):
         ),
     )
     good = (
+        """\
+from distmetrics.train import Module
+
+class Base(Module):
+    pass
+
+class Model(Base):
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.loss(batch))
+""",
+        """\
+from distmetrics.train import Trainer
+from .models import Base
+
+class Model(Base):
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.loss(batch))
+""",
         """\
 import torch
 import torchmetrics

@@ -122,15 +122,13 @@ def train(model, dataset, epochs):
         if any(tail(call.func) == "set_epoch" for call in facts.nodes(cst.Call)):
             return
         found = [call for call in samplers(facts) if shuffles(call)]
-        if not found or any(tail(call.func) in _PREPARES for call in facts.nodes(cst.Call)):
-            return
-        loops, purposes = _epoch_names(facts), Purposes(facts)
-        for call in found:
-            if (
-                not purposes.is_for_evaluation(call)
-                and not _is_handed_on(facts, call)
-                and _loader_names(facts, call) & loops
-            ):
+        loops = _epoch_names(facts) if found else set()
+        purposes = Purposes(facts) if loops else None
+        for call in found if purposes is not None else ():
+            loaders = _loader_names(facts, call)
+            if purposes is None or purposes.is_for_evaluation(call) or not loaders & loops:
+                continue
+            if not _is_handed_on(facts, call) and not _is_prepared(facts, loaders):
                 message = (
                     "no set_epoch is called for this shuffling DistributedSampler: every epoch has the same order; "
                     "call sampler.set_epoch(epoch) at the start of each epoch"
@@ -204,6 +202,17 @@ def _is_handed_on(facts: ModuleFacts, call: cst.Call) -> bool:
         if not is_loader and any(tail(arg.value) in names for arg in other.args if not isinstance(arg.value, cst.Call)):
             return True
     return False
+
+
+def _is_prepared(facts: ModuleFacts, loaders: set[str]) -> bool:
+    """Whether a framework is given the loader: it sets the epoch itself."""
+    return any(
+        tail(arg.value) in loaders
+        for call in facts.nodes(cst.Call)
+        if tail(call.func) in _PREPARES
+        for arg in call.args
+        if not isinstance(arg.value, cst.Call)
+    )
 
 
 def _is_loader(node: cst.CSTNode) -> bool:

@@ -46,7 +46,7 @@ class MetricUpdatedOnReplica(Rule):
 from lightning.pytorch import LightningModule, Trainer
 from torchmetrics import Accuracy
 
-class Model(LightningModule):
+class Parallel(LightningModule):
     def __init__(self):
         self.accuracy = Accuracy(task="binary")
 
@@ -54,9 +54,9 @@ class Model(LightningModule):
         self.accuracy.update(self(batch), batch.y)
         return self.accuracy(self(batch), batch.y)
 
-model = Model()
-trainer = Trainer(gpus=2, accelerator="dp")
-trainer.fit(model)
+parallel = Parallel()
+dp_trainer = Trainer(gpus=2, accelerator="dp")
+dp_trainer.fit(parallel)
 """,
             {9: "replica", 10: "replica"},
         ),
