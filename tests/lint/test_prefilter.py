@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlint.engine import check_source
 from distlint.facts import known, rank_names
+from distlint.facts.stages import EVALUATION_HOOKS
 from distlint.model import Rule
 from distlint.prefilter import can_matter, has_local_definition
 from distlint.rules import RULES
@@ -22,6 +23,7 @@ def test_every_bad_example_passes(rule: Rule, source: str) -> None:
     assert can_matter(rule, source.encode())
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(SOURCES), min_size=1, max_size=3))
 def test_findings_are_the_same_without(sources: list[str]) -> None:
     source = "\n".join(sources).encode()
@@ -77,3 +79,13 @@ def test_every_telling_method_has_a_token(name: str) -> None:
 )
 def test_local_definitions_by_indentation(source: bytes, expected: bool) -> None:
     assert has_local_definition(source) is expected
+
+
+@pytest.mark.parametrize("hook", sorted(EVALUATION_HOOKS))
+@pytest.mark.parametrize("name", ["log", "log_dict"])
+def test_every_evaluation_hook_has_a_token(hook: str, name: str) -> None:
+    source = (
+        f"import torchmetrics\nclass A(LightningModule):\n    def {hook}(self, batch):\n        self.{name}(batch)\n"
+    )
+    assert can_matter(RULES["DL202"], source.encode())
+    assert can_matter(RULES["DL204"], source.encode())

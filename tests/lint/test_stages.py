@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlint.averageable import stem
@@ -29,6 +29,7 @@ TESTS = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(TESTS, st.booleans())
 def test_an_outcome_is_the_one_of_python(test: str, other: bool) -> None:
     stages = Stages(ModuleFacts(cst.parse_module("")))
@@ -36,6 +37,7 @@ def test_an_outcome_is_the_one_of_python(test: str, other: bool) -> None:
     assert outcome is None or outcome is bool(eval(test, {}, {**KNOWN, "other": other}))
 
 
+@settings(deadline=None)
 @given(TESTS)
 def test_without_what_cannot_be_known_there_is_an_outcome(test: str) -> None:
     stages = Stages(ModuleFacts(cst.parse_module("")))
@@ -53,6 +55,7 @@ def test_tests_of_something_else(test: str) -> None:
     assert not tells_stage(cst.parse_expression(test))
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(("binary", "multiclass", "f1", "score", "loss", "roc", "curve", "auc")), max_size=4))
 def test_the_stem_of_a_name_does_not_depend_on_its_style(words: list[str]) -> None:
     snake, camel = "_".join(words), "".join(word.title() for word in words)

@@ -49,7 +49,7 @@ class EvalLogNotSynced(Rule):
 
     code, name, group = "DL202", "eval-log-not-synced", "wrong value"
     tokens = (
-        (b".log(", b".log_dict(", b".log (", b".log_dict ("),
+        (b".log",),
         (b"validation_", b"test_step", b"test_epoch", b"test_batch", b"test_end"),
     )
     bad = (

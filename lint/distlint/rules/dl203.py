@@ -37,7 +37,7 @@ class RankZeroOnlyNotSynced(Rule):
     """
 
     code, name, group = "DL203", "rank-zero-only-not-synced", "wrong value"
-    tokens = ((b"rank_zero_only",), (b".log(", b".log_dict(", b".log (", b".log_dict ("))
+    tokens = ((b"rank_zero_only",), (b".log",))
     bad = (
         Example(
             """\
