@@ -65,6 +65,8 @@ def test_a_rank_s_own_value(before: str, value: str) -> None:
         ("loss = self.loss(batch); dist.all_reduce(loss)", "loss"),
         ("parts = [None, None]; dist.all_gather_object(parts, batch)", "sum(parts)"),
         ("loss = reduce_tensor(self.loss(batch))", "loss"),
+        ("parts = {'a': self(batch)}; dist.all_reduce(parts['a'])", "parts['a']"),
+        ("self.total = self(batch); dist.all_reduce(self.total)", "self.total / 2"),
         ("loss, reduced = self.proxy(batch)", "reduced['avg']"),
         ("for i, _ in enumerate(batch): pass", "i"),
     ],
@@ -245,3 +247,29 @@ class Model(nn.Module):
     fixed = _apply(source, check(source, "DL210"))
     assert "self.several = nn.ModuleList([\n            Accuracy(),  # first\n        ])" in fixed
     assert [each.fix for each in check(fixed, "DL210")] == [None]  # "train" is a method of ModuleDict
+
+
+def test_a_loop_that_reduces_every_item() -> None:
+    source = """\
+    class Model(LightningModule):
+        def validation_step(self, batch, batch_idx):
+            losses = self.losses(batch)
+            for name, value in losses.items():
+                dist.all_reduce(value)
+            self.log_dict(losses)
+    """
+    assert check(source, "DL202") == []
+    assert lines(source.replace("dist.all_reduce(value)", "print(value)"), "DL202") == [6]
+
+
+def test_steps_that_return_gathered_values() -> None:
+    source = """\
+    class Model(LightningModule):
+        def validation_step(self, batch, batch_idx):
+            return {"loss": self.all_gather(self.loss(batch))}
+
+        def validation_epoch_end(self, outputs):
+            self.log("loss", torch.stack([output["loss"] for output in outputs]).mean())
+    """
+    assert check(source, "DL202") == []
+    assert lines(source.replace("self.all_gather(self.loss(batch))", "self.loss(batch)"), "DL202") == [6]

@@ -45,7 +45,7 @@ def _is_computed(call: cst.Call) -> bool:
 def is_gathering(facts: ModuleFacts, call: cst.Call) -> bool:
     """Whether a call brings the ranks' values together, told by its name; ``x.gather(1, index)`` does not."""
     name = tail(call.func) or ""
-    lower = name.lower()
+    lower = name.lower().lstrip("_")
     if lower in ("gather", "reduce"):
         return _is_distributed(facts, call, lower)
     return any(word in lower for word in _TELLING) or lower.startswith(_BEGINNINGS)
@@ -75,9 +75,25 @@ def is_filled(facts: ModuleFacts, name: cst.Name) -> bool:
     if not calls:
         return False
     function, place = facts.function_of(name), facts.order[name]
-    for call in calls:
-        if facts.order[call] < place and facts.function_of(call) is function:
-            given = positional(call)
-            if given and is_name(given[0], name.value):
-                return True
-    return False
+    return any(
+        facts.order[call] < place and facts.function_of(call) is function and _fills(facts, call, name.value)
+        for call in calls
+    )
+
+
+def _fills(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
+    """Whether a collective writes into a name, one of its items, or all of them in a loop."""
+    given = positional(call)
+    target = given[0] if given else None
+    while isinstance(target, cst.Subscript):
+        target = target.value
+    if not isinstance(target, cst.Name):
+        return False
+    if target.value == name:
+        return True
+    loops = (above for above in facts.ancestors(call) if isinstance(above, cst.For))
+    return any(_mentions(loop.target, target.value) and _mentions(loop.iter, name) for loop in loops)
+
+
+def _mentions(node: cst.CSTNode, name: str) -> bool:
+    return any(is_name(part, name) for part in walk(node))

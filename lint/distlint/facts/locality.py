@@ -124,12 +124,21 @@ class Locality:
         if function is None or param.name.value in _SAME:
             return None
         if function.name.value in HOOKS:
-            return param
+            return None if self._is_gathered_before(function) else param
         for way in self._stages.ways(function):
             for bound, value in arguments(self._facts, function, way.call) if way.call is not None else ():
                 if bound == name and (found := self.source(value, depth)) is not None:
                     return found
         return None
+
+    def _is_gathered_before(self, hook: cst.FunctionDef) -> bool:
+        """Whether the step returns gathered values to this end of an epoch."""
+        owner, name = self._facts.class_of(hook), hook.name.value.removeprefix("on_")
+        if owner is None or not name.endswith("_epoch_end"):
+            return False
+        steps = (owner.method(name.removesuffix("_epoch_end") + end) for end in ("_step", "_step_end"))
+        values = [value for step in steps if step is not None for value in self._facts.returns(step)]
+        return any(is_gathered(self._facts, value) for value in values)
 
     def _attribute(self, node: cst.Attribute, depth: int) -> cst.CSTNode | None:
         if _is_size(node.attr.value):
@@ -137,13 +146,18 @@ class Locality:
         name, owner = self._facts.self_attribute(node), self._facts.owner(node)
         if name is None:
             return self.source(node.value, depth)
-        if owner is None:
+        if owner is None or self._is_reduced(name):
             return None
         found = self._any(iter(self._stores(owner.node).get(name, ())), depth)
         below = owner.bases if found is None else []
         return found or next(
             (place for base in below if (place := self._any(iter(self._stores(base.node).get(name, ())), depth))), None
         )
+
+    def _is_reduced(self, attribute: str) -> bool:
+        """``all_reduce(self.total)``: the collective writes into the attribute."""
+        first = (positional(call)[:1] for call in self._facts.gathering)
+        return any(self._facts.self_attribute(value) == attribute for given in first for value in given)
 
     def _call(self, node: cst.Call, depth: int) -> cst.CSTNode | None:
         name, given = tail(node.func) or "", [arg.value for arg in node.args]

@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 # Calls and methods that hand one value on.
 _HANDS_ON = frozenset({"item", "detach", "cpu", "float", "clone", "items", "mean", "to", "double"})
 
+_DEEPEST = 3
 METRICS = ("torchmetrics.", "pytorch_lightning.metrics.")  # the second until Lightning 1.5
 
 
-def metric_object(facts: ModuleFacts, node: cst.BaseExpression | None) -> cst.Call | None:
+def metric_object(facts: ModuleFacts, node: cst.BaseExpression | None, depth: int = 0) -> cst.Call | None:
     """How the metric object that an expression stands for was made; None when it is no such object."""
-    attribute, owner = facts.self_attribute(node), None if node is None else facts.owner(node)
+    if node is None or depth > _DEEPEST:
+        return None
     if isinstance(node, cst.Subscript):
-        return _container_metric(facts, node)
+        return _kept_in(facts, node.value)
+    if isinstance(node, cst.Name):
+        return _named(facts, node, depth)
+    attribute, owner = facts.self_attribute(node), facts.owner(node)
     values = owner.values(attribute) if attribute is not None and owner is not None else []
     calls = [value for value in values if isinstance(value, cst.Call)]
     if not calls or len(calls) != len(values):
@@ -30,19 +35,29 @@ def metric_object(facts: ModuleFacts, node: cst.BaseExpression | None) -> cst.Ca
     return calls[0] if all(is_metric_class(facts, call) for call in calls) else None
 
 
-def _container_metric(facts: ModuleFacts, node: cst.Subscript) -> cst.Call | None:
-    """``self.metrics[key]`` of a ``ModuleDict`` or ``ModuleList`` of metrics."""
-    attribute, owner = facts.self_attribute(node.value), facts.owner(node)
+def _named(facts: ModuleFacts, name: cst.Name, depth: int) -> cst.Call | None:
+    """``metric = self.metrics[key]`` and ``for name, metric in self.metrics.items()``."""
+    definitions = reaching(facts, name)
+    if len(definitions) != 1 or definitions[0].value is None:
+        return None
+    value, steps = definitions[0].value, definitions[0].steps
+    if not steps:
+        return metric_object(facts, value, depth + 1) if isinstance(value, cst.Attribute | cst.Subscript) else None
+    if isinstance(value, cst.Call) and (tail(value.func), steps) in (("items", ("iter", 1)), ("values", ("iter",))):
+        return _kept_in(facts, receiver(value))
+    return _kept_in(facts, value) if steps == ("iter",) else None
+
+
+def _kept_in(facts: ModuleFacts, node: cst.BaseExpression | None) -> cst.Call | None:
+    """A metric in ``self.metrics``, a ``ModuleDict``, ``ModuleList`` or plain container of metrics."""
+    attribute, owner = facts.self_attribute(node), None if node is None else facts.owner(node)
     values = owner.values(attribute) if attribute is not None and owner is not None else []
-    for value in values:
-        for part in walk(value):
-            if isinstance(part, cst.Call) and is_metric_class(facts, part):
-                return part
-    return None
+    parts = (part for value in values for part in walk(value))
+    return next((part for part in parts if isinstance(part, cst.Call) and is_metric_class(facts, part)), None)
 
 
-def is_metric_class(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether a call makes a metric object, or a copy of one that is made in the same place."""
+def is_metric_class(facts: ModuleFacts, call: cst.Call, depth: int = 0) -> bool:
+    """Whether a call makes a metric object, a copy of one, or calls a function of this file that does."""
     if tail(call.func) == "clone":
         made = receiver(call)
         first = origin(facts, made) or (metric_object(facts, made) if isinstance(made, cst.Attribute) else None)
@@ -53,7 +68,12 @@ def is_metric_class(facts: ModuleFacts, call: cst.Call) -> bool:
     for binding in facts.scope(call).lookup(call.func.value) if isinstance(call.func, cst.Name) else ():
         if isinstance(binding.node, cst.ClassDef):
             return "metric" in facts.classes[binding.node].kinds
-    return False
+    function = facts.local_function(call) if depth < _DEEPEST else None
+    made_there = facts.returns(function) if function is not None else []
+    calls = [value for value in made_there if isinstance(value, cst.Call)]
+    return (
+        bool(calls) and len(calls) == len(made_there) and all(is_metric_class(facts, each, depth + 1) for each in calls)
+    )
 
 
 def forwarded(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0) -> cst.Call | None:

@@ -98,9 +98,11 @@ class Model(LightningModule):
 
     def test_step(self, batch, batch_idx):
         self.shared(batch, "test")
+        for name, metric in self.scores.items():
+            self.log(name, metric(self(batch), batch.y))
         self.log_dict({"auc": self.scores["auc"](self(batch), batch.y)})
 """,
-            {14: "self.hits", 18: "self.scores"},
+            {14: "self.hits", 19: "metric", 20: "self.scores"},
         ),
     )
     good = (
@@ -126,6 +128,8 @@ class Model(LightningModule):
         self.log("stepwise", self.stepwise(self(batch), batch.y))
         self.metrics.update(self(batch), batch.y)
         self.log_dict(self.metrics)
+        for name, metric in self.metrics.items():
+            self.log(name, metric)
         self.log("loss", self.loss(self(batch), batch.y), sync_dist=True)
         self.log("mean", self.accuracy(self(batch), batch.y), sync_dist=True)
 
