@@ -26,11 +26,10 @@ _SAME = frozenset(
 )
 # What a value says of itself that is no part of the data: sizes are (nearly) the same, and seldom what is meant.
 _SHAPES = frozenset({"shape", "device", "dtype", "ndim", "size", "numel", "batch_size", "num_graphs", "keys", "type"})
-_COUNTS = frozenset({"len", "range", "isinstance", "type", "id", "str", "repr", "hasattr", "enumerate_keys"})
+_COUNTS = frozenset({"len", "range", "isinstance", "type", "id", "str", "repr", "hasattr"})
 # Names by which code says that a value is that of all ranks.
 _BROUGHT_TOGETHER = frozenset({"reduced", "gathered", "synced", "synchronized", "allgathered", "allreduced"})
 _GROWS = frozenset({"append", "extend", "add", "appendleft", "insert"})
-_CONTAINERS = frozenset({"list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter"})
 
 
 class Locality:
@@ -89,12 +88,12 @@ class Locality:
         if _BROUGHT_TOGETHER & set(node.value.lower().split("_")) or is_filled(self._facts, node):
             return None
         for definition in reaching(self._facts, node):
-            found = self._definition(definition, node, depth)
+            found = self._definition(definition, depth)
             if found is not None:
                 return found
         return self._any(iter(self._filled_into(node)), depth)
 
-    def _definition(self, definition: Definition, name: cst.Name, depth: int) -> cst.CSTNode | None:
+    def _definition(self, definition: Definition, depth: int) -> cst.CSTNode | None:
         if isinstance(definition.node, cst.Param):
             return self._parameter(definition.node, depth)
         if isinstance(definition.node, cst.AugAssign):
@@ -102,9 +101,7 @@ class Locality:
         value = definition.value
         if definition.steps[:1] == ("iter",) and isinstance(value, cst.Call):
             value = self._iterated(value, definition.steps[1:])
-        if value is None or (isinstance(value, cst.Name) and value.value == name.value and value is name):
-            return None
-        return self.source(value, depth)
+        return None if value is None else self.source(value, depth)
 
     def _iterated(self, call: cst.Call, steps: tuple[int | str, ...]) -> cst.BaseExpression | None:
         """What a name of a loop over ``enumerate``, ``zip`` or ``items`` runs over; nothing for counters and keys."""
@@ -193,10 +190,9 @@ class Locality:
         if self._fills is None:
             self._fills = {}
             for node in (*self._facts.nodes(cst.Assign), *self._facts.nodes(cst.Call)):
-                for target, value in _puts(node):
-                    if (isinstance(target, cst.Name) and not isinstance(node, cst.Assign | cst.AugAssign)) or (
-                        isinstance(target, cst.Name) and isinstance(node, cst.Assign) and _is_item(node)
-                    ):
+                is_put = isinstance(node, cst.Call) or _is_item(node)
+                for target, value in _puts(node) if is_put else ():
+                    if isinstance(target, cst.Name):
                         here = self._fills.setdefault(self._facts.function_of(node), {})
                         here.setdefault(target.value, []).append(value)
         return self._fills.get(self._facts.function_of(name), {}).get(name.value, [])
