@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from distlint.engine import check_source
+from distlint.facts.project import ClassSummary, Project
 from distlint.model import Finding
+from distlint.rules import RULES
 from tests.lint.helpers import check, lines
 
 STEP = """\
@@ -273,3 +276,21 @@ def test_steps_that_return_gathered_values() -> None:
     """
     assert check(source, "DL202") == []
     assert lines(source.replace("self.all_gather(self.loss(batch))", "self.loss(batch)"), "DL202") == [6]
+
+
+def test_a_metric_class_of_another_file() -> None:
+    source = """\
+from package.scores import Hits
+
+class Model(LightningModule):
+    def __init__(self):
+        self.hits = Hits()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("hits", self.hits(self(batch), batch.y))
+"""
+    assert [found.code for found in check(source, "DL202", "DL204")] == ["DL202"]
+    hits = ClassSummary("package.scores.Hits", "scores.py", 1, kinds=frozenset({"metric", "module"}))
+    project = Project(classes={hits.name: hits})
+    found = check_source(source.encode(), "model.py", [RULES["DL202"], RULES["DL204"]], project=project)
+    assert [each.code for each in found] == ["DL204"]

@@ -45,8 +45,8 @@ class MetricForwardLogged(Rule):
     over all batches and all ranks, and resets it. ``--fix`` does so where the metric belongs to this step alone.
 
     Silent: metric objects that are logged, ``compute()``, losses and other callables, the training step (where
-    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that), classes of
-    metrics that are not seen in this file.
+    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that). Where the
+    class of the metric cannot be seen, DL202 reports the value.
 
     When to ignore: one device, and a metric for which the mean over batches is right.
     """
@@ -54,7 +54,6 @@ class MetricForwardLogged(Rule):
     code, name, group = "DL204", "metric-forward-logged", "wrong value"
     tokens = (
         (b".log",),
-        (b"torchmetrics", b"pytorch_lightning"),
         (b"validation_", b"test_step", b"test_epoch", b"test_batch", b"test_end"),
     )
     bad = (
