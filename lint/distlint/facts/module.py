@@ -10,11 +10,11 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.evaluation import Log, evaluation_logs
 from distlint.facts.invariance import is_gathering
-from distlint.facts.locality import Locality
-from distlint.facts.logs import Log, evaluation_logs
 from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.scopes import BINDING_KINDS, Scope, bind_params, bind_statement, resolve
+from distlint.facts.shares import Shares
 from distlint.facts.tree import children, is_name, walk, walk_scope
 
 _NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
@@ -100,9 +100,9 @@ class ModuleFacts:
         return evaluation_logs(self)
 
     @cached_property
-    def locality(self) -> Locality:
+    def shares(self) -> Shares:
         """Which values are made from one rank's share of the data."""
-        return Locality(self)
+        return Shares(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""

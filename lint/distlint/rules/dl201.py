@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.averageable import named
-from distlint.facts.logs import is_single_process
+from distlint.facts.evaluation import is_single_process
 from distlint.facts.metric_calls import Verdict, collection_metric
 from distlint.facts.ranks import RankTests
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of

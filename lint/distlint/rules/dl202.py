@@ -15,7 +15,7 @@ from distlint.model import Change, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
-    from distlint.facts.logs import Log
+    from distlint.facts.evaluation import Log
 
 
 class EvalLogNotSynced(Rule):
@@ -240,7 +240,7 @@ class Model(LightningModule):
             if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
                 continue
             for value in log.values(facts):
-                source = facts.locality.source(value)
+                source = facts.shares.source(value)
                 if source is not None and forwarded(facts, value) is None:
                     yield _hit(facts, log, value, source)
                     break

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.logs import Log, logs
+from distlint.facts.evaluation import Log, logs
 from distlint.facts.metric_calls import is_loss
 from distlint.facts.tree import walk
 from distlint.model import Example, Hit, Rule
@@ -130,5 +130,5 @@ def _is_in_pipeline(facts: ModuleFacts, log: Log) -> bool:
 
 
 def _source(facts: ModuleFacts, log: Log) -> cst.CSTNode | None:
-    found = (facts.locality.source(value) for value in log.values(facts))
+    found = (facts.shares.source(value) for value in log.values(facts))
     return next((source for source in found if source is not None), None)

@@ -13,7 +13,7 @@ from distlint.model import Change, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
-    from distlint.facts.logs import Log
+    from distlint.facts.evaluation import Log
 
 # Metrics whose compute() is no single number: such an object cannot be logged itself.
 _MANY = (
@@ -144,7 +144,7 @@ class Model(LightningModule):
                 continue
             for value in log.values(facts):
                 call = forwarded(facts, value)
-                if call is not None and facts.locality.source(value) is not None:
+                if call is not None and facts.shares.source(value) is not None:
                     yield _hit(facts, log, value, call)
                     break
 

@@ -32,7 +32,7 @@ _BROUGHT_TOGETHER = frozenset({"reduced", "gathered", "synced", "synchronized", 
 _GROWS = frozenset({"append", "extend", "add", "appendleft", "insert"})
 
 
-class Locality:
+class Shares:
     """Answers for the expressions of one module.
 
     Args:
