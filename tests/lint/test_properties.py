@@ -257,7 +257,8 @@ def test_a_very_long_file() -> None:
     source = "import torch.distributed as dist\n" + "".join(line.format(number) for number in range(16_700))
     source += "def g(rank):\n    if rank == 0:\n        dist.barrier()\n"
     assert source.count("\n") > 50_000
-    assert [each.line for each in check_source(source.encode(), "x.py", [RULES["DL101"]])] == [50_104]
+    found = check_source(source.encode(), "x.py", [RULES["DL101"]])
+    assert [(each.code, each.line) for each in found] == [("DL101", 50_104)], found[0].message
 
 
 def test_odd_files_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
