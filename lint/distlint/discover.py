@@ -51,12 +51,6 @@ def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool 
                 yield file
 
 
-def is_excluded(path: Path, config: Config) -> bool:
-    """Whether a path would be passed over for what it is, or for what the user has said."""
-    excluded = _Excluded(config)
-    return path.name in excluded.names or excluded.hides(path)
-
-
 def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
     """YAML and JSON files below folders that are small enough to be written by hand: trainers may be set up there."""
     excluded = _Excluded(config)
@@ -64,6 +58,12 @@ def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Ite
         for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
             if file.exists() and file.stat().st_size <= _LARGEST_SETTINGS:
                 yield file
+
+
+def is_excluded(path: Path, config: Config) -> bool:
+    """Whether a path would be passed over for what it is, or for what the user has said."""
+    excluded = _Excluded(config)
+    return path.name in excluded.names or excluded.hides(path)
 
 
 class _Excluded:

@@ -125,7 +125,7 @@ def test_a_table_that_is_none(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--config", "none.toml"], "no such configuration file: none.toml"),
-        (["--select", "DL10l"], "no rule has the code DL10L; did you mean 'DL10"),
+        (["--select", "DL10l"], "no rule has the code DL10L; did you mean 'DL"),
         (["--extend-select", "X"], "no rule has the code X"),
     ],
 )

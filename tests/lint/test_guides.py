@@ -96,3 +96,70 @@ def test_lambda_on_a_module() -> None:
             self.act = lambda x: x.relu()
     """
     assert [(found.code, found.line) for found in check(source)] == [("DL005", 3)]
+
+
+def test_mean_of_a_gathered_list() -> None:
+    source = """\
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.outputs = []
+
+        def test_step(self, batch, batch_idx):
+            self.outputs.append(self(batch))
+
+        def on_test_epoch_end(self):
+            mean = torch.mean(self.all_gather(self.outputs))
+            self.outputs.clear()
+            if self.trainer.is_global_zero:
+                self.log("reduced", mean, rank_zero_only=True)
+    """
+    assert [(found.code, found.line) for found in check(source)] == [("DL209", 10)]
+    methods = "\n".join(line[4:] for line in source.splitlines()[1:])  # as it is printed, without its class
+    assert [(found.code, found.line) for found in check(methods)] == [("DL209", 9)]
+
+
+def test_unsynced_validation_and_both_remedies() -> None:
+    source = """\
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.accuracy = torchmetrics.Accuracy(task="binary")
+
+        def validation_step(self, batch, batch_idx):
+            x, y = batch
+            loss = F.cross_entropy(self(x), y)
+            self.log("loss", loss)
+            self.log("accuracy", self.accuracy(self(x), y), prog_bar=True)
+
+        def test_step(self, batch, batch_idx):
+            x, y = batch
+            loss = F.cross_entropy(self(x), y)
+            self.log("loss", loss, sync_dist=True)
+            self.accuracy.update(self(x), y)
+            self.log("accuracy", self.accuracy, prog_bar=True)
+    """
+    assert [(found.code, found.line) for found in check(source)] == [("DL202", 9), ("DL204", 10)]
+
+
+def test_data_parallel_updates_metrics_on_the_root_device() -> None:
+    source = """\
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.accuracy = torchmetrics.Accuracy(task="binary")
+
+        def validation_step(self, batch, batch_idx):
+            x, y = batch
+            return self(x), y
+
+        def validation_step_end(self, outputs):
+            self.log("accuracy", self.accuracy(*outputs), prog_bar=True)
+
+    model = Model()
+    trainer = Trainer(gpus=2, accelerator="dp")
+    trainer.fit(model)
+    """
+    assert check(source) == []
+    replica = source.replace("return self(x), y", "self.accuracy.update(self(x), y)")
+    assert [(found.code, found.line) for found in check(replica)] == [("DL211", 8)]

@@ -64,6 +64,8 @@ SAME = (
     "self.trainer.sanity_checking",
     "time.time() > 5",
     "torch.cuda.is_available()",
+    "any(self.loss(x))",
+    "all([loss])",
 )
 
 
@@ -86,10 +88,52 @@ def test_a_value_that_was_brought_together_is_not(before: str) -> None:
 
 @pytest.mark.parametrize(
     ("test", "expected"),
-    [("flag", [15]), ("not flag", [15]), ("flag and self.training", [15]), ("flag is None", []), ("other", [])],
+    [
+        ("mean_reduced > 3", []),
+        ("flag", [15]),
+        ("not flag", [15]),
+        ("flag and self.training", [15]),
+        ("flag is None", []),
+        ("other", []),
+    ],
 )
 def test_it_is_followed_through_variables(test: str, expected: list[int]) -> None:
-    assert lines(STEP.format(test=test, before="flag = mask.any(); other = self.on"), "DL103") == expected
+    assert (
+        lines(STEP.format(test=test, before="mean_reduced = loss; flag = mask.any(); other = self.on"), "DL103")
+        == expected
+    )
+
+
+BATCHES = """\
+import torch.distributed as dist
+
+def train(model, train_loader, args, settings):
+    batches = iter(train_loader)
+    {head}
+        loss = model(batch)
+        if loss > 3:
+            dist.all_reduce(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("for batch in train_loader:", [8]),
+        ("for n, batch in enumerate(tqdm(train_loader)):", [8]),
+        ("for batch, n in enumerate(train_loader):", []),
+        ("for batch in metric_logger.log_every(args.data_loader, 10):", [8]),
+        ("for one, batch in zip(train_loader, args.loader):", [8]),
+        ("while batch := next(batches):", []),
+        ("for batch in settings:", []),
+        ("if batch := settings:", []),
+        ("for n in range(3):\n        batch = next(batches)", [9]),
+        ("for n in range(3):\n        batch = next(iter(args.val_dl))", [9]),
+        ("for n in range(3):\n        batch = next(settings)", []),
+    ],
+)
+def test_where_batches_come_from(head: str, expected: list[int]) -> None:
+    assert lines(BATCHES.format(head=head), "DL103") == expected
 
 
 def test_what_ends_the_job_is_no_way_to_compare() -> None:

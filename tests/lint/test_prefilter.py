@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from distlint.engine import check_source
 from distlint.facts import known, rank_names
+from distlint.facts.stages import EVALUATION_HOOKS
 from distlint.model import Rule
 from distlint.prefilter import can_matter, has_local_definition
 from distlint.rules import RULES
@@ -78,3 +79,13 @@ def test_every_telling_method_has_a_token(name: str) -> None:
 )
 def test_local_definitions_by_indentation(source: bytes, expected: bool) -> None:
     assert has_local_definition(source) is expected
+
+
+@pytest.mark.parametrize("hook", sorted(EVALUATION_HOOKS))
+@pytest.mark.parametrize("name", ["log", "log_dict"])
+def test_every_evaluation_hook_has_a_token(hook: str, name: str) -> None:
+    source = (
+        f"import torchmetrics\nclass A(LightningModule):\n    def {hook}(self, batch):\n        self.{name}(batch)\n"
+    )
+    assert can_matter(RULES["DL202"], source.encode())
+    assert can_matter(RULES["DL204"], source.encode())

@@ -205,3 +205,53 @@ def test_what_writes_files_is_hoisted_only_when_asked_for() -> None:
     assert repaired(source, "DL101") == source
     done = "def f(trainer, rank):\n    trainer.save_checkpoint('x.ckpt')\n    if rank == 0:\n        pass\n"
     assert repaired(source, "DL101", unsafe=True) == done
+
+
+@pytest.mark.parametrize(
+    ("over", "safe"),
+    [
+        ('{"a", "b"}', True),
+        ('{f"head_{n}" for n in range(3)}', True),
+        ("os.listdir(path)", True),
+        ("pathlib.Path(path).iterdir()", True),
+        ("set(losses)", False),
+        ("losses.keys() & other.keys()", False),
+        ("os.scandir(path)", False),
+    ],
+)
+def test_sorting_is_safe_where_it_cannot_fail(over: str, safe: bool) -> None:
+    source = f"import os, pathlib\n\ndef f(losses, other, path):\n    for x in {over}:\n        dist.all_reduce(x)\n"
+    (found,) = find(source, "DL105")
+    assert found.fix is not None
+    assert found.fix.safe is safe
+    assert find(apply(source, found.fix.edits), "DL105") == []
+
+
+HANDLER = """\
+def f(x, load, parts):
+    try:
+        {tried}
+    except {kind}:
+        {handled}
+    load(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tried", "kind", "handled", "expected"),
+    [
+        ("load(x)", "RuntimeError", "dist.barrier()", [5]),
+        ("load(x)", "(OSError, ValueError)", "dist.barrier()", [5]),
+        ("load(x)", "Exception as error", "dist.barrier(); raise", [5]),
+        ("load(x)", "(ImportError, AttributeError)", "dist.barrier()", []),
+        ("load(x)", "KeyboardInterrupt", "dist.barrier()", []),
+        ("load(x)", "(ImportError, OSError)", "dist.barrier()", [5]),
+        ("dist.all_gather(parts, x)", "RuntimeError", "dist.all_gather(parts, x.cpu())", []),
+        ("dist.all_gather(parts, x)", "RuntimeError", "dist.barrier(); dist.all_gather(parts, x)", [5]),
+        ("load(x)", "RuntimeError", "f(x, load, parts)", []),
+        ("load(x)", "RuntimeError", "later = lambda: dist.barrier()", []),
+    ],
+)
+def test_handlers(tried: str, kind: str, handled: str, expected: list[int]) -> None:
+    source = HANDLER.format(tried=tried, kind=kind, handled=handled)
+    assert [found.line for found in find(source, "DL106")] == expected

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
+from distlint.facts.classes import LIGHTNING_ROOTS
+from distlint.facts.flow import reaching
 from distlint.facts.project import declares
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import is_name, keyword, positional, tail
+from distlint.facts.tree import is_name, keyword, number, positional, tail
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -43,6 +45,16 @@ def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
     if kind is None or name not in known.METHODS[kind]:
         return _sharded_state(facts, call) if name == "state_dict" else None
     return None if _is_own_method(facts, call) else name
+
+
+def backward(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """``backward`` where it reduces the gradients of a wrapped model, or None."""
+    name = tail(call.func)
+    if name not in known.BACKWARD.values() or not isinstance(call.func, cst.Attribute):
+        return None
+    kind = receiver_kind(facts, call.func.value)
+    is_wrapped = facts.wraps_model if kind is None and name == "backward" else known.BACKWARD.get(kind or "") == name
+    return name if is_wrapped and not _is_own_method(facts, call) and not _is_without_sync(facts, call) else None
 
 
 def _is_declared(facts: ModuleFacts, call: cst.Call) -> bool:
@@ -92,7 +104,10 @@ def receiver_kind(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
             return kind
     if values and all(_is_other_object(facts, value) for value in values):
         return None
-    return known.RECEIVERS.get(tail(node) or "") if isinstance(node, cst.Name | cst.Attribute) else None
+    kind = known.RECEIVERS.get(tail(node) or "") if isinstance(node, cst.Name | cst.Attribute) else None
+    if kind == "trainer" and any(facts.imports(root) for root in LIGHTNING_ROOTS):
+        return "lightning_trainer"
+    return kind
 
 
 def _is_receiver(facts: ModuleFacts, node: cst.Name) -> bool:
@@ -104,6 +119,9 @@ def _is_receiver(facts: ModuleFacts, node: cst.Name) -> bool:
 def _assigned(facts: ModuleFacts, node: cst.BaseExpression) -> list[cst.BaseExpression]:
     if not isinstance(node, cst.Name):
         return []
+    nearest = [each.value for each in reaching(facts, node) if each.value is not None]
+    if nearest:
+        return nearest
     bindings = facts.scope(node).lookup(node.value)
     return [binding.value for binding in bindings if binding.kind == "value" and binding.value is not None]
 
@@ -113,19 +131,45 @@ def _constructed(facts: ModuleFacts, value: cst.BaseExpression) -> str | None:
         return None
     full = facts.resolve(value.func) or ""
     if full in known.CONSTRUCTORS:
+        if known.CONSTRUCTORS[full] == "lightning_trainer" and _has_one_device(value):
+            return None
         return known.CONSTRUCTORS[full]
+    if _is_hf_trainer(facts, value.func, full):
+        return "hf_trainer"
     is_metric = full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper()
     if is_metric and not is_name(keyword(value, "sync_on_compute"), "False"):
         return "metric"
     return None
 
 
+def _is_hf_trainer(facts: ModuleFacts, func: cst.BaseExpression, full: str) -> bool:
+    """A trainer of transformers or trl, or a class of this file that is derived from one."""
+    if full.startswith(LOCAL) and isinstance(func, cst.Name):
+        classes = [each.node for each in facts.scope(func).lookup(func.value) if isinstance(each.node, cst.ClassDef)]
+        bases = [facts.resolve(arg.value) or "" for node in classes for arg in node.bases]
+        return any(base.startswith(known.HF_ROOTS) and base.endswith("Trainer") for base in bases)
+    return full.startswith(known.HF_ROOTS) and full.endswith("Trainer")
+
+
+def _has_one_device(call: cst.Call) -> bool:
+    """A trainer for one process: ``Trainer(devices=1)``."""
+    given = [keyword(call, name) for name in ("devices", "gpus")]
+    return any(number(value) in (0, 1) for value in given)
+
+
 def _is_other_object(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
     """A known constructor, literal or class of this file: certainly none of the receivers we know."""
     if isinstance(value, cst.Call):
         full = facts.resolve(value.func) or ""
-        return full.startswith((LOCAL, "numpy.", "builtins.", "transformers."))
+        is_single = known.CONSTRUCTORS.get(full) == "lightning_trainer" and _has_one_device(value)
+        return is_single or full.startswith((LOCAL, "numpy.", "builtins.", "transformers."))
     return isinstance(value, cst.BaseString | cst.BaseNumber | cst.BaseList | cst.BaseDict)
+
+
+def _is_without_sync(facts: ModuleFacts, call: cst.Call) -> bool:
+    """``with model.no_sync():`` keeps the gradients where they are."""
+    items = (item.item for above in facts.ancestors(call) if isinstance(above, cst.With) for item in above.items)
+    return any(isinstance(item, cst.Call) and tail(item.func) == "no_sync" for item in items)
 
 
 def _sharded_state(facts: ModuleFacts, call: cst.Call) -> str | None:

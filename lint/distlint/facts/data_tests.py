@@ -22,7 +22,7 @@ class DataTests(RankTests):
         facts: the module.
     """
 
-    forgives_exit = True
+    of_ranks = False
 
     def __init__(self, facts: ModuleFacts) -> None:
         super().__init__(facts)

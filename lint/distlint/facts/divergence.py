@@ -50,6 +50,7 @@ _MESSAGES = frozenset(
     }
 )
 _SEEN_ROOTS = frozenset(sys.stdlib_module_names) | {"builtins", "torch", "numpy", "wandb", "tqdm"}
+_DOING = (cst.Expr, cst.Assign, cst.Return)  # what is called for what it does, rather than asked
 _EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 
 
@@ -154,7 +155,8 @@ def may_be_answered(facts: ModuleFacts, projector: Projector, found: Divergence)
     other: cst.CSTNode | None = branch.body
     if found.is_around and found.call in walk_scope(branch.body):
         other = branch.orelse
-    calls = [node for node in walk_scope(other) if isinstance(node, cst.Call)] if other is not None else []
+    below = walk_scope(other) if other is not None else ()
+    calls = (node for node in below if isinstance(node, cst.Call) and isinstance(facts.parents[node], _DOING))
     return any(_is_unseen(facts, projector, call) for call in calls)
 
 

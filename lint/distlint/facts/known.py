@@ -41,7 +41,26 @@ _FSDP = (
     "optim_state_dict",
     "scatter_full_optim_state_dict",
     "sharded_optim_state_dict",
+    "summon_full_params",
 )
+_DETECTRON = ("all_gather", "gather", "reduce_dict", "shared_random_seed", "synchronize")
+_MMENGINE = (
+    "all_gather",
+    "all_gather_object",
+    "all_reduce",
+    "all_reduce_dict",
+    "all_reduce_params",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "collect_results",
+    "collect_results_cpu",
+    "collect_results_gpu",
+    "gather",
+    "gather_object",
+    "sync_random_seed",
+)
+_IGNITE = ("all_gather", "all_reduce", "barrier", "broadcast")
 _DISTMETRICS = (
     "all_gather",
     "all_gather_cat",
@@ -72,6 +91,10 @@ FUNCTIONS = frozenset(
     | {f"torch_xla.core.xla_model.{name}" for name in _XLA}
     | {f"distmetrics.{name}" for name in _DISTMETRICS}
     | {f"accelerate.utils.{name}" for name in ("gather", "gather_object", "broadcast", "reduce", "wait_for_everyone")}
+    | {f"detectron2.utils.comm.{name}" for name in _DETECTRON}
+    | {f"mmengine.dist.{name}" for name in _MMENGINE}
+    | {f"ignite.distributed.{name}" for name in _IGNITE}
+    | {"deepspeed.zero.GatheredParameters", "torchmetrics.utilities.distributed.gather_all_tensors"}
     | {"torcheval.metrics.toolkit.sync_and_compute", "torcheval.metrics.toolkit.sync_and_compute_collection"}
 )
 
@@ -79,9 +102,11 @@ FUNCTIONS = frozenset(
 METHODS = {
     "accelerator": frozenset(
         {
+            "check_trigger",
             "gather",
             "gather_for_metrics",
             "get_state_dict",
+            "load_state",
             "main_process_first",
             "pad_across_processes",
             "reduce",
@@ -102,6 +127,8 @@ METHODS = {
         }
     ),
     "trainer": frozenset({"save_checkpoint"}),
+    "lightning_trainer": frozenset({"fit", "predict", "save_checkpoint", "test", "validate"}),
+    "hf_trainer": frozenset({"evaluate", "predict", "save_model", "train"}),
     "strategy": frozenset(
         {
             "all_gather",
@@ -117,8 +144,16 @@ METHODS = {
     "deepspeed": frozenset({"load_checkpoint", "save_checkpoint", "save_16bit_model"}),
     "metric": frozenset({"compute"}),
 }
+# Reduces the gradients of a wrapped model, over the ranks that the model was wrapped for.
+BACKWARD = {"accelerator": "backward", "fabric": "backward", "lightning": "manual_backward"}
+DDP_CLASSES = frozenset(
+    {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
+)
+HF_ROOTS = ("transformers.", "trl.")
 # Methods whose name alone says that they are collective, whatever they are called on.
-TELLING_METHODS = frozenset({"gather_for_metrics", "wait_for_everyone", "full_tensor"})
+TELLING_METHODS = frozenset(
+    {"consolidate_state_dict", "full_tensor", "gather_for_metrics", "save_16bit_model", "wait_for_everyone"}
+)
 
 # What is believed of a receiver whose class cannot be seen.
 RECEIVERS = {
@@ -139,9 +174,9 @@ CONSTRUCTORS = {
     "lightning.Fabric": "fabric",
     "lightning.fabric.Fabric": "fabric",
     "lightning_fabric.Fabric": "fabric",
-    "lightning.Trainer": "trainer",
-    "lightning.pytorch.Trainer": "trainer",
-    "pytorch_lightning.Trainer": "trainer",
+    "lightning.Trainer": "lightning_trainer",
+    "lightning.pytorch.Trainer": "lightning_trainer",
+    "pytorch_lightning.Trainer": "lightning_trainer",
     "deepspeed.initialize": "deepspeed",
 }
 # Every last name that can be collective: a quick answer for most calls.
@@ -163,7 +198,12 @@ TOKENS: tuple[bytes, ...] = (
     b"LightningLite",
     b"strategy",
     b"training_type_plugin",
+    b"DistributedDataParallel",
+    b"Trainer",
     b"all_gather",
+    b"detectron2",
+    b"manual_backward",
+    b"mmengine",
     b"state_dict_type",
     *sorted(name.encode() for kind in ("deepspeed", "trainer") for name in METHODS[kind]),
     *sorted(name.encode() for name in TELLING_METHODS),

@@ -95,7 +95,8 @@ class Locality:
         return any(self.is_value(side) or self.is_elapsed(side) for side in sides)
 
     def _calls_truth(self, test: cst.Call) -> bool:
-        if tail(test.func) not in _TRUTHS or is_gathered(self._facts, test):
+        is_builtin = (self._facts.resolve(test.func) or "").startswith("builtins.")  # any(list): a matter of structure
+        if tail(test.func) not in _TRUTHS or is_builtin or is_gathered(self._facts, test):
             return False
         return self._is_fed(test)
 
@@ -123,6 +124,8 @@ class Locality:
             return self._is_local_name(node, depth)
         if isinstance(node, cst.Call):
             name = tail(node.func) or ""
+            if name == "next" and positional(node):
+                return self._is_iterator(positional(node)[0])
             if name in _LENGTHS and self._is_length_of_selection(node, depth):
                 return True
             return self._is_fed(node, depth)
@@ -158,7 +161,7 @@ class Locality:
         return any(self.is_value(arg.value, depth) for arg in call.args)
 
     def _is_local_name(self, name: cst.Name, depth: int) -> bool:
-        if is_gathered(self._facts, name):
+        if _MAY_SYNC.search(name.value) or is_gathered(self._facts, name):
             return False
         definitions = reaching(self._facts, name)
         if any(self._is_local_definition(definition, depth) for definition in definitions):
@@ -170,6 +173,8 @@ class Locality:
             return self._is_batch(definition.node)
         if isinstance(definition.node, cst.AugAssign):
             return self.is_value(definition.node.value, depth)
+        if "unknown" in definition.steps:
+            return False  # first, *rest = …: a list
         if definition.steps[:1] == ("iter",) and definition.value is not None:
             return self._iterates(definition, depth)
         return self.is_value(definition.value, depth)
@@ -184,6 +189,13 @@ class Locality:
                 steps = steps[1:]
             base = positional(base)[0]
         return base is not None and (self._is_loader(base) or self.is_value(base, depth))
+
+    def _is_iterator(self, node: cst.BaseExpression) -> bool:
+        """``iter(loader)``, or a name for it."""
+        if isinstance(node, cst.Name):
+            return any(each.value is not None and self._is_iterator(each.value) for each in reaching(self._facts, node))
+        is_made = isinstance(node, cst.Call) and tail(node.func) in _WRAPPERS and bool(positional(node))
+        return self._is_loader(positional(node)[0] if is_made and isinstance(node, cst.Call) else node)
 
     def _is_loader(self, node: cst.BaseExpression) -> bool:
         name = tail(node)

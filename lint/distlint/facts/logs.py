@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.collectives import collective, receiver_kind
+from distlint.facts import known
+from distlint.facts.collectives import backward, collective, receiver_kind
 from distlint.facts.operations import Operation, find_operations
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SYNCED_LOG = "log with sync_dist=True"
 UNKNOWN_KEYS = "a dict"
 _LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
-_OTHER_TRAINERS = ("transformers.", "trl.", "sentence_transformers.", "composer.", "fastai.")
+_OTHER_TRAINERS = (*known.HF_ROOTS, "sentence_transformers.", "composer.", "fastai.")
 
 
 def may_log(source: bytes) -> bool:
@@ -93,12 +94,12 @@ def find_logs(facts: ModuleFacts) -> dict[cst.Call, Operation]:
 
 
 def find_synced(facts: ModuleFacts) -> dict[cst.Call, Operation]:
-    """The module's collectives, with the logs that make one."""
+    """The module's collectives, with the logs and backward passes that make one."""
 
     def name_of(call: cst.Call) -> Operation | None:
-        found = collective(facts, call) or facts.project_function(call)
-        if found is None and (log := log_call(facts, call)) is not None and log.is_synced:
-            return SYNCED_LOG
+        found = collective(facts, call) or backward(facts, call) or facts.project_function(call)
+        if found is None and (log := log_call(facts, call)) is not None:
+            return SYNCED_LOG if log.is_synced and not log.is_first_rank_only else None
         return found
 
     return find_operations(facts, name_of)

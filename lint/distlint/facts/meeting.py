@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import tensor_names as names
+from distlint.facts.factories import Place
 from distlint.facts.flow import reaching
 from distlint.facts.placement import (
-    Place,
     is_called_attribute,
     is_receiver,
+    is_scalar_name,
     moves,
     only_adds_dimensions,
     operands,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 _DEEPEST = 8
+_LONGEST = 60
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Meeting:
 
     node: cst.CSTNode
     partner: cst.BaseExpression
+
+    def text(self, facts: ModuleFacts) -> str:
+        """The operation's source, cut where it is long."""
+        code = facts.code(self.node)
+        return code if len(code) <= _LONGEST else f"{code[: _LONGEST - 3]}..."
 
 
 def meeting(facts: ModuleFacts, node: cst.BaseExpression, depth: int = 0) -> Meeting | None:
@@ -105,12 +112,19 @@ def _in_call(facts: ModuleFacts, node: cst.BaseExpression, arg: cst.Arg, depth: 
         return None
     if _is_layer(facts, call.func):
         return Meeting(call, call.func)
-    if is_called_attribute(facts, call.func):
+    if is_called_attribute(facts, call.func) and not _is_host_argument(facts, node, call.func):
         others = (value for value in operands(call) if value is not node)
         return next((Meeting(call, each) for each in others if place(facts, each) is Place.DEVICE), None)
     if last in names.MEETS and not is_receiver(facts, call.func.value):
         return _with(facts, call, [call.func.value], depth) if not full.startswith("torch.") else None
     return None
+
+
+def _is_host_argument(facts: ModuleFacts, node: cst.BaseExpression, func: cst.Attribute) -> bool:
+    """Lengths and indexes, and the targets of ``CTCLoss``: what modules do take from the CPU."""
+    owner, name = facts.owner(func), func.attr.value
+    is_ctc = owner is not None and any(tail(value) == "CTCLoss" for value in owner.values(name))
+    return is_ctc or is_scalar_name(tail(node) or "")
 
 
 def _in_list(facts: ModuleFacts, node: cst.BaseExpression, element: cst.Element, depth: int) -> Meeting | None:

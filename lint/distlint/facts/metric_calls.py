@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint import averageable
+from distlint.facts.declared import reason_against
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
-from distlint.facts.project import declares
+from distlint.facts.metric_objects import origin, receiver
 from distlint.facts.tree import is_name, keyword, number, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ TRANSPARENT = frozenset(
         "view",
     }
 )
+_SAMPLEWISE = ("torchmetrics.segmentation.", "torchmetrics.functional.segmentation.")
 _MICRO_IS_ACCURACY = frozenset({"f1", "fbeta", "precision", "recall"})
 
 
@@ -97,15 +99,8 @@ def library_metric(facts: ModuleFacts, node: cst.Call) -> Verdict | None:
         if len(values) != 1:
             return None
         options, name = values[0], facts.resolve(values[0].func) or ""
-    settings, full = facts.project.settings, facts.absolute_name(options.func) or name
-    if declares(settings.averageable, full):
-        return None
-    declared = declares(settings.non_averageable, full)
-    if declared is not None:
-        said = settings.non_averageable[declared] or "the project's configuration says so"
-        return Verdict(name.rpartition(".")[2], said, node)
-    reason = averageable.reason_against(name) or _reason_by_options(name, options)
-    if reason is None or _is_averaged(name, options) or _is_per_example(facts, node):
+    reason = reason_against(facts, name) or _reason_by_options(name, options)
+    if reason is None or _is_averaged(name, options) or is_per_example(facts, node):
         return None
     return Verdict(name.rpartition(".")[2], reason, node)
 
@@ -114,21 +109,16 @@ def collection_metric(facts: ModuleFacts, node: cst.BaseExpression | None) -> Ve
     """The verdict on calling a ``MetricCollection`` kept on ``self``: on the first of its metrics that has one."""
     made = _constructor(facts, node) if isinstance(node, cst.Call) else None
     if made is not None and tail(made.func) == "clone":  # self.val = metrics.clone(prefix="val_")
-        made = _origin(facts, receiver(made))
+        made = origin(facts, receiver(made))
     if made is None or not (facts.resolve(made.func) or "").startswith("torchmetrics.MetricCollection"):
         return None
     for part in walk(made):
         if isinstance(part, cst.Call) and part is not made:
             full = facts.resolve(part.func) or ""
-            reason = averageable.reason_against(full)
+            reason = reason_against(facts, full)
             if reason is not None and not _is_averaged(full, part):
                 return Verdict(full.rpartition(".")[2], reason, part)
     return None
-
-
-def _origin(facts: ModuleFacts, node: cst.BaseExpression | None) -> cst.Call | None:
-    found = [each.value for each in reaching(facts, node)] if isinstance(node, cst.Name) else []
-    return found[0] if len(found) == 1 and isinstance(found[0], cst.Call) else None
 
 
 def _reason_by_options(full: str, call: cst.Call) -> str | None:
@@ -149,6 +139,8 @@ def _is_averaged(full: str, call: cst.Call) -> bool:
     stem, average = averageable.stem(last), keyword(call, "average")
     if text_of(keyword(call, "multidim_average")) == "samplewise" or text_of(average) == "samples":
         return True
+    if full.startswith(_SAMPLEWISE) and stem == "dice":
+        return text_of(keyword(call, "aggregation_level")) != "global"
     if stem not in _MICRO_IS_ACCURACY:
         return text_of(average) == "micro" and stem in ("jaccard", "jaccardindex")
     if average is None and full.startswith("torchmetrics") and not last.lower().startswith("multi"):
@@ -158,7 +150,7 @@ def _is_averaged(full: str, call: cst.Call) -> bool:
     return text_of(average) == "micro"
 
 
-def _is_per_example(facts: ModuleFacts, node: cst.Call) -> bool:
+def is_per_example(facts: ModuleFacts, node: cst.Call) -> bool:
     """Whether a comprehension calls the metric for one example after another: their mean averages."""
     for value in positional(node)[:2]:
         base, indexed = value, False
@@ -188,16 +180,18 @@ def exponential(facts: ModuleFacts, node: cst.Call, value: cst.BaseExpression | 
     return Verdict("exp of a loss (perplexity)", averageable.EXP_REASON, node)
 
 
+def is_loss(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    """Whether a value is a loss, a mean over examples: made by such a function, or called so."""
+    return _is_mean(facts, value, _LOSS)
+
+
 def root(facts: ModuleFacts, node: cst.BaseExpression, value: cst.BaseExpression | None) -> Verdict | None:
     """The verdict on ``sqrt(value)``: RMSE, if the value is a mean of squares."""
-    if value is None or not (_is_mean(facts, value, _SQUARES) or _is_mean_of_squares(facts, value)):
+    if value is None:
+        return None
+    if not any(_is_mean(facts, value, kind) for kind in (_SQUARES, _LOSS)) and not _is_mean_of_squares(facts, value):
         return None
     return Verdict("root of a mean squared error", averageable.ROOT_REASON, node)
-
-
-def receiver(node: cst.Call) -> cst.BaseExpression | None:
-    """What a method is called on."""
-    return node.func.value if isinstance(node.func, cst.Attribute) else None
 
 
 def _is_mean(facts: ModuleFacts, value: cst.BaseExpression, kind: _Mean, depth: int = 0) -> bool:
@@ -209,8 +203,11 @@ def _is_mean(facts: ModuleFacts, value: cst.BaseExpression, kind: _Mean, depth: 
             return not _keeps_examples(value)
         if (made := _constructor(facts, value)) is not None:
             return tail(made.func) in kind.classes and not _keeps_examples(made)
+        if tail(value.func) == "clamp" and facts.resolve(value.func) == "torch.clamp" and positional(value):
+            return _is_mean(facts, positional(value)[0], kind, depth + 1)
         below = receiver(value)
-        return tail(value.func) in TRANSPARENT and below is not None and _is_mean(facts, below, kind, depth + 1)
+        passes = tail(value.func) in TRANSPARENT or tail(value.func) in ("clamp", "clip")
+        return passes and below is not None and _is_mean(facts, below, kind, depth + 1)
     if isinstance(value, cst.Subscript):
         index = value.slice[0].slice
         return isinstance(index, cst.Index) and _last_word(text_of(index.value)) in kind.words

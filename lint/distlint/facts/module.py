@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeVar
@@ -9,11 +10,16 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
+from distlint.facts.evaluation import Log, evaluation_logs
 from distlint.facts.factories import Place
+from distlint.facts.invariance import is_gathering
+from distlint.facts.known import DDP_CLASSES
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
+from distlint.facts.projection import Projector
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
+from distlint.facts.shares import Shares
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
 
@@ -101,14 +107,39 @@ class ModuleFacts:
         return f"{self.key}.{self.own_scope(node).qualname()}"
 
     @cached_property
+    def wraps_model(self) -> bool:
+        """Whether the module makes a ``DistributedDataParallel``, whose backward pass reduces the gradients."""
+        return any(self.resolve(call.func) in DDP_CLASSES for call in self.nodes(cst.Call))
+
+    @cached_property
     def operations(self) -> Operations:
         """The collectives that every call makes, itself or inside of the function that it reaches."""
         return find_collectives(self)
 
     @cached_property
     def synced_operations(self) -> Operations:
-        """The same, with the calls of ``log`` that reduce over the ranks."""
+        """The same, with the calls of ``log`` and ``backward`` that reduce over the ranks."""
         return find_synced(self)
+
+    @cached_property
+    def synced_projector(self) -> Projector:
+        """The collectives and logs of the module, made once for the rules that ask where they stand."""
+        return Projector(self, self.synced_operations)
+
+    @cached_property
+    def gathering(self) -> list[cst.Call]:
+        """Every call that brings the ranks' values together."""
+        return [call for call in self.nodes(cst.Call) if is_gathering(self, call)]
+
+    @cached_property
+    def evaluation_logs(self) -> list[Log]:
+        """What validation and test log."""
+        return evaluation_logs(self)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Which values are made from one rank's share of the data."""
+        return Shares(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""
@@ -194,6 +225,12 @@ class ModuleFacts:
     def code(self, node: cst.CSTNode) -> str:
         """The source of an expression, on one line."""
         return " ".join(self.module.code_for_node(node).split())
+
+    def source(self, node: cst.CSTNode) -> str:
+        """The source of an expression as it stands, further lines with the indentation of their block."""
+        blocks = [above for above in self.ancestors(node) if isinstance(above, cst.IndentedBlock)]
+        indent = "".join(block.indent or self.module.default_indent for block in reversed(blocks))
+        return re.sub(r"\n(?=[^\n])", "\n" + indent, self.module.code_for_node(node))
 
     def local_function(self, call: cst.Call) -> cst.FunctionDef | None:
         """The function or method of this module that a call reaches, when only one can be meant."""

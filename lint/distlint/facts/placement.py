@@ -99,12 +99,12 @@ def _of_parameter(facts: ModuleFacts, param: cst.Param) -> Place:
         return _of_default(facts, param)
     if param.annotation is not None:
         is_tensor = "Tensor" in facts.code(param.annotation.annotation)
-        return Place.DEVICE if is_tensor and not _is_scalar_name(param.name.value) else Place.UNKNOWN
+        return Place.DEVICE if is_tensor and not is_scalar_name(param.name.value) else Place.UNKNOWN
     hook = function.name.value
     order = [each.name.value for each in function.params.params]
     if (hook in STEP_HOOKS or hook == "forward") and order[1:2] == [param.name.value] and param.default is None:
         return Place.DEVICE
-    is_used = param.default is None and not _is_scalar_name(param.name.value) and _is_used_as_tensor(function, param)
+    is_used = param.default is None and not is_scalar_name(param.name.value) and _is_used_as_tensor(function, param)
     return Place.DEVICE if is_used else Place.UNKNOWN
 
 
@@ -114,14 +114,16 @@ def _of_default(facts: ModuleFacts, param: cst.Param) -> Place:
     return Place.UNKNOWN if any(word in said for word in ("Tensor", "Module", "ndarray")) else Place.PLAIN
 
 
-def _is_scalar_name(name: str) -> bool:
+def is_scalar_name(name: str) -> bool:
+    """Whether a name is one of a number, a length or an index, rather than of a tensor of the model."""
     return any(word in name.lower() for word in _SCALAR_WORDS)
 
 
 def _is_used_as_tensor(function: cst.FunctionDef, param: cst.Param) -> bool:
     for node in walk(function.body):
-        is_evidence = isinstance(node, cst.Attribute) and node.attr.value in _TENSOR_EVIDENCE
-        if is_evidence and is_name(node.value, param.name.value):
+        if not isinstance(node, cst.Attribute) or node.attr.value not in _TENSOR_EVIDENCE:
+            continue
+        if is_name(node.value, param.name.value):
             return True
     return False
 
@@ -294,18 +296,3 @@ def _is_tensor_in_init(facts: ModuleFacts, func: cst.Attribute) -> bool:
     if function is None or function.name.value != "__init__" or not isinstance(new, cst.Call):
         return False
     return facts.resolve(new.func) == "torch.tensor" and keyword(new, "device") is None
-
-
-def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
-    """Transforms and collators, which the loader calls on the CPU though they are modules; told by their names."""
-    file = facts.path.replace("\\", "/").rpartition("/")[2]
-    return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None
-
-
-def sets_device(facts: ModuleFacts, node: cst.CSTNode) -> bool:
-    """``with torch.device(...)`` around, or a default device for the whole file."""
-    for above in facts.ancestors(node):
-        if isinstance(above, cst.With) and any("device" in facts.code(item.item) for item in above.items):
-            return True
-    wanted = ("set_default_device", "set_default_tensor_type")
-    return any(tail(call.func) in wanted for call in facts.nodes(cst.Call))

@@ -75,7 +75,9 @@ class Projector:
 
     def decorator_key(self, region: cst.FunctionDef | cst.Module) -> tuple[cst.Decorator, str] | None:
         """The decorator that lets the first rank alone run a function."""
-        for decorator in region.decorators if isinstance(region, cst.FunctionDef) else ():
+        if not isinstance(region, cst.FunctionDef) or not self.tests.of_ranks:
+            return None
+        for decorator in region.decorators:
             expression = decorator.decorator
             names = [tail(expression)]
             if isinstance(expression, cst.Call):
@@ -200,7 +202,7 @@ class _Projection:
             chosen = self._make.either(outcome.text, then, orelse, stable=stable)
         else:
             chosen, other = (then, orelse) if outcome else (orelse, then)
-            if self._all.tests.forgives_exit and chosen.number == self._make.abort.number:
+            if not self._all.tests.of_ranks and chosen.number == self._make.abort.number:
                 chosen = other
         return self._expression(test, chosen)
 

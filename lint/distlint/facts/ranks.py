@@ -49,10 +49,11 @@ class RankTests:
         facts: the module.
 
     Attributes:
-        forgives_exit: whether an arm that ends the job is no way to compare.
+        of_ranks: whether it is tests of the rank that are decided; then a decorator is one too, and the end of
+            the job is a way to compare.
     """
 
-    forgives_exit = False
+    of_ranks = True
 
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts

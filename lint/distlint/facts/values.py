@@ -19,9 +19,10 @@ from distlint.facts.metric_calls import (
     collection_metric,
     exponential,
     library_metric,
-    receiver,
     root,
 )
+from distlint.facts.metric_objects import receiver
+from distlint.facts.own_metrics import own_metric, unpacked_metric
 from distlint.facts.tree import is_name, positional, tail, text_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class Values:
             return None
         depth += 1
         if isinstance(node, cst.Name):
-            return self._first(self._definition(each, steps, depth) for each in reaching(self._facts, node))
+            found = self._first(self._definition(each, steps, depth) for each in reaching(self._facts, node))
+            return found if found is not None or steps else unpacked_metric(self._facts, node)
         if isinstance(node, cst.Call):
             return self._call(node, steps, depth)
         if isinstance(node, cst.Subscript):
@@ -118,7 +120,8 @@ class Values:
     def _library_entry(self, base: cst.BaseExpression, index: cst.BaseExpression, _depth: int) -> Verdict | None:
         """``acc_and_f1(…)["f1"]``: one of several metrics of a library's function."""
         key = text_of(index) or ""
-        reason = averageable.NOT_AVERAGEABLE.get(averageable.stem(key))
+        entry = averageable.named(key)
+        reason = entry.reason if entry is not None and entry.kind == "not averageable" else None
         found: list[cst.BaseExpression | None] = [base]
         if isinstance(base, cst.Name):
             found = [each.value for each in reaching(self._facts, base) if not each.steps]
@@ -210,13 +213,21 @@ class Values:
         if name == "zip" and steps[:1] == ("iter",) and len(steps) > 1 and isinstance(steps[1], int):
             place = steps[1]
             return self.judge(given[place], ("iter", *steps[2:]), depth) if place < len(given) else None
+        if name == "mean" and self._is_exp(receiver(node)):
+            return None  # of many: one value an example
         if name in TRANSPARENT or full == "builtins.sum":
             is_method = isinstance(node.func, cst.Attribute) and (not full or full.startswith("builtins."))
             return self.judge(receiver(node) if is_method else next(iter(given), None), steps, depth)
         function = self._facts.local_function(node)
         if function is not None:
-            return self._first(self.judge(value, steps, depth + 2) for value in self._facts.returns(function))
-        return None
+            returned = (self.judge(value, steps, depth + 2) for value in self._facts.returns(function))
+            found = self._first(returned)
+            if found is not None:
+                return found
+        return own_metric(self._facts, node) if not steps else None
+
+    def _is_exp(self, node: cst.BaseExpression | None) -> bool:
+        return isinstance(node, cst.Call) and tail(node.func) == "exp"
 
     def _iterated(self, base: cst.BaseExpression, name: str, steps: Steps, depth: int) -> Verdict | None:
         if name == "items":

@@ -14,6 +14,16 @@ from distlint.rules.dl105 import CollectiveInUnorderedLoop
 from distlint.rules.dl106 import CollectiveInExcept
 from distlint.rules.dl107 import LogKeysDiffer
 from distlint.rules.dl201 import SyncDistNonAverageable
+from distlint.rules.dl202 import EvalLogNotSynced
+from distlint.rules.dl203 import RankZeroOnlyNotSynced
+from distlint.rules.dl204 import MetricForwardLogged
+from distlint.rules.dl205 import EvaluationSamplerRepeats
+from distlint.rules.dl206 import ReduceBeforeGather
+from distlint.rules.dl207 import IntegerMean
+from distlint.rules.dl208 import SamplerWithoutSetEpoch
+from distlint.rules.dl209 import MeanOfGatheredList
+from distlint.rules.dl210 import MetricInPlainContainer
+from distlint.rules.dl211 import MetricUpdatedOnReplica
 from distlint.rules.dl301 import StepOutputsNeverCleared
 from distlint.rules.dl302 import SyncDistEveryStep
 from distlint.rules.dl303 import GatherWholeDataset
@@ -33,6 +43,16 @@ _RULES: tuple[type[Rule], ...] = (
     CollectiveInExcept,
     LogKeysDiffer,
     SyncDistNonAverageable,
+    EvalLogNotSynced,
+    RankZeroOnlyNotSynced,
+    MetricForwardLogged,
+    EvaluationSamplerRepeats,
+    ReduceBeforeGather,
+    IntegerMean,
+    SamplerWithoutSetEpoch,
+    MeanOfGatheredList,
+    MetricInPlainContainer,
+    MetricUpdatedOnReplica,
     StepOutputsNeverCleared,
     SyncDistEveryStep,
     GatherWholeDataset,

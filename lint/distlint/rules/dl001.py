@@ -9,8 +9,9 @@ import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
 from distlint.facts.flow import reaching
+from distlint.facts.rewrite import source_at
 from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
-from distlint.model import Example, Hit, Rule, Severity
+from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
@@ -140,7 +141,8 @@ class Net(nn.Module):
             found = _hard_coded(facts, call)
             if found is None or not _is_placed(facts, call) or _on_cuda_already(facts, call):
                 continue
-            yield Hit(call, f"{found} in code that a trainer places: follow a tensor or self.device instead")
+            message = f"{found} in code that a trainer places: follow a tensor or self.device instead"
+            yield Hit(call, message, repair=_repair(facts, call))
         for call in facts.nodes(cst.Call):
             if _own_device_in_init(facts, call):
                 yield Hit(call, _LEFT_BEHIND)
@@ -242,3 +244,38 @@ def _is_kept(facts: ModuleFacts, call: cst.Call) -> bool:
     if not isinstance(assign, cst.Assign) or not _makes_tensor(facts, call):
         return False
     return any(facts.self_attribute(target.target) is not None for target in assign.targets)
+
+
+def _repair(facts: ModuleFacts, call: cst.Call) -> Repair | None:
+    """The device of the module instead of the one that is written down, where the module has one."""
+    device = _own_device(facts, call)
+    if device is None:
+        return None
+    given = keyword(call, "device") or next(iter(positional(call)), None)
+    if tail(call.func) not in ("cuda", "to"):
+        given = keyword(call, "device")
+        return None if given is None else Repair(False, (Change(given, device),))
+    if not isinstance(call.func, cst.Attribute):
+        return None
+    if given is not None and tail(call.func) == "to":
+        return Repair(False, (Change(given, device),))
+    rest = (_argument(facts, arg) for arg in call.args if arg.value is not given)
+    code = source_at(facts, call.func.value)
+    return Repair(False, (Change(call, f"{code}.to({', '.join([device, *rest])})"),))
+
+
+def _argument(facts: ModuleFacts, arg: cst.Arg) -> str:
+    name = f"{arg.keyword.value}=" if arg.keyword is not None else arg.star
+    return name + source_at(facts, arg.value)
+
+
+def _own_device(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """``self.device`` in a LightningModule once it is placed; ``pl_module.device`` where a callback is given one."""
+    method, owner = facts.method_of(call), facts.owner(call)
+    if method is None or owner is None or method.name.value in ("__init__", "setup", "configure_model"):
+        return None
+    names = [param.name.value for param in method.params.params]
+    if "callback" in owner.kinds:
+        return "pl_module.device" if "pl_module" in names else None
+    is_own = bool(owner.values("device")) or owner.method("device") is not None
+    return f"{names[0]}.device" if "lightning" in owner.kinds and names and not is_own else None

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
+from distlint.facts.factories import Place
+from distlint.facts.hosts import sets_device, works_on_host
 from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import Place, makes_fresh, place, sets_device, works_on_host
+from distlint.facts.placement import makes_fresh, place
+from distlint.facts.rewrite import source_at
 from distlint.facts.tensor_names import FACTORIES
 from distlint.facts.tree import tail
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -146,19 +149,17 @@ class Net(nn.Module):
                 continue
             met = meeting(facts, call)
             if met is not None and not sets_device(facts, call):
-                text = facts.code(met.partner)
-                where = "the parameters of" if met.partner is getattr(met.node, "func", None) else "a tensor of"
-                yield Hit(
-                    call,
-                    f"made on the CPU, meets {where} the module's device in {_short(facts.code(met.node))}:"
-                    f" give it the device of {text if where != 'the parameters of' else 'its partner'}",
-                    trace=((met.node, "meets", facts.code(met.node)),),
-                    repair=_repair(facts, call, met),
-                )
+                trace = ((met.node, "meets", facts.code(met.node)),)
+                yield Hit(call, _message(facts, met), trace=trace, repair=_repair(facts, call, met))
 
 
-def _short(code: str) -> str:
-    return code if len(code) <= 60 else f"{code[:57]}..."
+def _message(facts: ModuleFacts, met: Meeting) -> str:
+    if isinstance(met.node, cst.Call) and met.partner is met.node.func:
+        return f"made on the CPU, meets the module's parameters in {met.text(facts)}: make it on the module's device"
+    partner = facts.code(met.partner)
+    return (
+        f"made on the CPU, meets a tensor of the module's device in {met.text(facts)}: give it the device of {partner}"
+    )
 
 
 def _is_forward(facts: ModuleFacts, call: cst.Call) -> bool:
@@ -183,5 +184,5 @@ def _repair(facts: ModuleFacts, call: cst.Call, met: Meeting) -> Repair | None:
     if any(place(facts, value) is not Place.DEVICE for value in others):
         return None
     last = call.args[-1]
-    text = facts.module.code_for_node(last.with_changes(comma=cst.MaybeSentinel.DEFAULT)).rstrip()
+    text = source_at(facts, last.with_changes(comma=cst.MaybeSentinel.DEFAULT), last).rstrip()
     return Repair(True, (Change(last, f"{text}, device={partner.value}.device"),))

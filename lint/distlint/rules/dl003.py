@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts
+from distlint.facts.factories import Place
+from distlint.facts.hosts import works_on_host
 from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import Place, place, registered_buffers, works_on_host
+from distlint.facts.placement import place, registered_buffers
+from distlint.facts.rewrite import source_at
 from distlint.facts.tensor_names import FACTORIES
 from distlint.facts.tree import tail, walk, walk_scope
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -167,15 +170,12 @@ def _first_meeting(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> Mee
 
 
 def _hit(facts: ModuleFacts, assign: cst.Assign, attribute: str, met: Meeting) -> Hit:
-    code = facts.code(met.node)
-    shown = code if len(code) <= 60 else f"{code[:57]}..."
-    return Hit(
-        assign,
-        f"self.{attribute} is no buffer and stays on the CPU when the module moves; it meets the device in {shown}:"
-        f" use register_buffer",
-        trace=((met.node, "meets", code),),
-        repair=_repair(facts, assign, attribute),
+    message = (
+        f"self.{attribute} is no buffer and stays on the CPU when the module moves;"
+        f" it meets the device in {met.text(facts)}: use register_buffer"
     )
+    trace = ((met.node, "meets", facts.code(met.node)),)
+    return Hit(assign, message, trace=trace, repair=_repair(facts, assign, attribute))
 
 
 def _repair(facts: ModuleFacts, assign: cst.Assign, attribute: str) -> Repair | None:
@@ -185,5 +185,5 @@ def _repair(facts: ModuleFacts, assign: cst.Assign, attribute: str) -> Repair | 
     ready = [call for call in calls if tail(call.func) == "__init__" and facts.order[call] < facts.order[assign]]
     if not ready:
         return None
-    value = facts.module.code_for_node(assign.value)
+    value = source_at(facts, assign.value)
     return Repair(True, (Change(assign, f'self.register_buffer("{attribute}", {value}, persistent=False)'),))

@@ -45,7 +45,7 @@ class Unpicklable(Rule):
     ``operator.itemgetter``.
 
     Silent: lambdas used at once (sort keys, ``map``, defaults), ``LambdaLR``, plain objects, a loader without
-    workers outside of modules and data modules.
+    workers.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
@@ -134,10 +134,19 @@ def loaders(data):
     return plain, DataLoader(data, collate_fn=pairs, num_workers=4)
 """,
         """\
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
 def show(image):
     return transforms.Lambda(lambda x: x * 2)(image)
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        def collate(batch):
+            return batch
+
+        return DataLoader(self.data, collate_fn=collate)
 """,
     )
 
@@ -171,7 +180,7 @@ def _pickled_as(info: ClassFacts) -> str | None:
 
 def _given_to_loaders(facts: ModuleFacts) -> Iterator[Hit]:
     for call in facts.nodes(cst.Call):
-        if tail(call.func) not in _LOADERS or not _has_workers(facts, call):
+        if tail(call.func) not in _LOADERS or not _has_workers(call):
             continue
         for name in ("collate_fn", "worker_init_fn", "batch_sampler", "sampler"):
             value = keyword(call, name)
@@ -179,13 +188,10 @@ def _given_to_loaders(facts: ModuleFacts) -> Iterator[Hit]:
                 yield Hit(node, f"{what} given to a loader as {name} cannot be pickled by spawned workers")
 
 
-def _has_workers(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether the loader may start workers, or is built in a class that a trainer takes along; by default neither."""
+def _has_workers(call: cst.Call) -> bool:
+    """Whether the loader may start workers: by default it starts none."""
     given = argument(call, 5, "num_workers")
-    if given is not None:
-        return number(given) != 0
-    owner = facts.owner(call)
-    return any(arg.star == "**" for arg in call.args) or (owner is not None and _pickled_as(owner) is not None)
+    return number(given) != 0 if given is not None else any(arg.star == "**" for arg in call.args)
 
 
 def _in_transforms(facts: ModuleFacts) -> Iterator[Hit]:

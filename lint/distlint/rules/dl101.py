@@ -31,9 +31,9 @@ class CollectiveUnderRankGuard(Rule):
     The rule follows both ways through every branch on the rank (``is_global_zero``, ``rank == 0``, variables
     derived from them, early ``return``, ``and``, conditional expressions, ``@rank_zero_only``) and reports
     the call at which the two sequences of collectives part. Calls that are collective inside count too:
-    ``trainer.save_checkpoint``, ``accelerator.save_state``, ``accelerator.get_state_dict``, ``compute()`` of
-    a metric that syncs, and functions, of this file or of others, that make a
-    collective at any depth.
+    ``trainer.save_checkpoint`` and ``trainer.test``, ``accelerator.save_state``, ``accelerator.get_state_dict``,
+    ``save_model`` of a transformers ``Trainer`` (it gathers what ZeRO and FSDP shard), ``compute()`` of a metric
+    that syncs, and functions, of this file or of others, that make a collective at any depth.
 
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
@@ -136,6 +136,34 @@ def step(rank, batches):
         ),
         Example(
             """\
+from lightning.pytorch import Trainer
+
+def main(model, data):
+    trainer = Trainer(devices=4, strategy="ddp")
+    trainer.fit(model, data)
+    if trainer.is_global_zero:
+        trainer.test(model, data)
+""",
+            {7: "only rank 0 reaches this test"},
+        ),
+        Example(
+            """\
+from transformers import Trainer
+
+class Own(Trainer):
+    pass
+
+def main(model, arguments, data):
+    trainer = Own(model, arguments, train_dataset=data)
+    trainer.train()
+    if trainer.is_world_process_zero():
+        trainer.save_model("final")
+        trainer.save_metrics("all", {})
+""",
+            {10: "only rank 0 reaches this save_model"},
+        ),
+        Example(
+            """\
 def melk(trainer, path):
     if trainer.global_rank == 0:
         trainer.save_checkpoint(path)
@@ -205,6 +233,38 @@ def results(self, parts, rank, everywhere):
     if everywhere:
         self.accelerator.wait_for_everyone()
     return merged
+""",
+        """\
+from lightning.pytorch import Trainer
+
+def main(model, data):
+    first = Trainer(devices=4, strategy="ddp")
+    first.fit(model, data)
+    if first.is_global_zero:
+        second = Trainer(devices=1)
+        second.test(model, data)
+
+def rerun(model, data):
+    trainer = Trainer(devices=4, strategy="ddp")
+    trainer.fit(model, data)
+    if trainer.is_global_zero:
+        trainer = Trainer(devices=1)
+        trainer.test(model, data)
+""",
+        """\
+def main(fabric, model, batches, group):
+    if fabric.global_rank == 0:
+        play(fabric, batches, group)
+    else:
+        train(fabric, model, batches)
+
+def play(fabric, batches, group):
+    for batch in batches:
+        print(batch)
+
+def train(fabric, model, batches):
+    for batch in batches:
+        fabric.backward(model(batch))
 """,
         """\
 import torch.distributed as dist

@@ -31,8 +31,9 @@ class LogUnderRankGuard(Rule):
     How to fix: say so, ``self.log(..., rank_zero_only=True)``; Lightning then asks no other rank. (Callbacks
     cannot monitor such a value.) Or compute the value on every rank and log it outside of the branch.
 
-    Silent: a log in both arms of the branch, loggers and trackers (``self.logger.log``, ``wandb.log``), ``log``
-    methods of classes that are no LightningModule, calls with ``rank_zero_only`` or ``**options``.
+    Silent: a log in both arms of the branch, plain values in a hook that is ``@rank_zero_only`` as a whole, loggers
+    and trackers (``self.logger.log``, ``wandb.log``), ``log`` methods of classes that are no LightningModule, calls
+    with ``rank_zero_only`` or ``**options``.
 
     When to ignore: an older Lightning without ``rank_zero_only``, a plain number, and no callback that reads it.
     """
@@ -79,7 +80,7 @@ from lightning.pytorch.utilities import rank_zero_only
 class Report(Callback):
     @rank_zero_only
     def on_train_epoch_end(self, trainer, pl_module):
-        pl_module.log("epoch", trainer.current_epoch)
+        pl_module.log("epoch", trainer.current_epoch, sync_dist=True)
 
 class Model(LightningModule):
     def report(self):
@@ -93,7 +94,7 @@ class Model(LightningModule):
         if self.local_rank > 0:
             self.log("rest", self.rest)
 """,
-            {7: "only rank 0 logs this", 15: "inside report", 19: "local rank 0 never logs this"},
+            {7: "sync_dist=True waits", 15: "inside report", 19: "local rank 0 never logs this"},
         ),
     )
     good = (
@@ -122,6 +123,16 @@ class Model(LightningModule):
             self.log("scale", self.scale)
         else:
             self.log("scale", self.scale)
+""",
+        """\
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_only
+
+class Model(LightningModule):
+    @rank_zero_only
+    def validation_step(self, batch, batch_idx):
+        self.metric.update(self(batch))
+        self.log("metric", self.metric.compute())
 """,
         """\
 from transformers import Trainer
@@ -155,8 +166,14 @@ class Theirs(Trainer):
             return
         projector = Projector(facts, operations)
         for found in divergences(facts, projector):
-            if found.instead is None:  # a log on either side is a matter of its keys
+            if found.instead is None and not _is_on_purpose(facts, found):  # two logs are a matter of their keys
                 yield _hit(facts, projector, found)
+
+
+def _is_on_purpose(facts: ModuleFacts, found: Divergence) -> bool:
+    """A hook for one rank as a whole, whose plain values nobody else is asked for."""
+    log = log_call(facts, found.call)
+    return isinstance(found.guard, cst.Decorator) and not (log is not None and log.is_synced)
 
 
 def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:

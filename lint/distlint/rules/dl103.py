@@ -24,7 +24,7 @@ class CollectiveUnderDataGuard(Rule):
         rank 1   loss nan    not finite? yes   continue: the next batch
 
     It happens with the first batch for which the ranks disagree, often after hours. ``self.log`` with
-    ``sync_dist=True`` is a collective as well.
+    ``sync_dist=True`` is a collective as well, and so is the backward pass of a wrapped model: it reduces gradients.
 
     How to fix: decide together. Reduce the condition first, then every rank takes the same way:
 
@@ -105,6 +105,21 @@ def train(accelerator: Accelerator, model, train_dataloader, val_dataloader):
 """,
             {9: "this save_state", 17: "this save_state"},
         ),
+        Example(
+            """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(module, train_loader, scaler):
+    model = DDP(module)
+    for batch in train_loader:
+        loss = model(batch)
+        if torch.isnan(loss):
+            continue
+        scaler.scale(loss).backward()
+""",
+            {10: "this backward"},
+        ),
     )
     good = (
         """\
@@ -147,6 +162,26 @@ class Model(LightningModule):
             self.log("large", loss, sync_dist=True)
 """,
         """\
+import torch
+
+def train(model, train_loader):
+    for batch in train_loader:
+        loss = model(batch)
+        if not torch.isnan(loss):
+            loss.backward()
+""",
+        """\
+import torch
+
+def train(module, train_loader):
+    model = torch.nn.parallel.DistributedDataParallel(module)
+    for batch in train_loader:
+        with model.no_sync():
+            loss = model(batch)
+            if not torch.isnan(loss):
+                loss.backward()
+""",
+        """\
 from accelerate import Accelerator
 
 def evaluate(accelerator: Accelerator, model, loader, best):
@@ -156,6 +191,12 @@ def evaluate(accelerator: Accelerator, model, loader, best):
     mean = sum(losses) / len(losses)
     if mean < best:
         accelerator.save_state("best")
+
+@accelerator.on_main_process
+def save(model, loader):
+    for batch in loader:
+        print(model(batch))
+    accelerator.save_state("last")
 """,
     )
 

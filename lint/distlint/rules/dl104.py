@@ -10,11 +10,11 @@ import libcst as cst
 from distlint.facts import known
 from distlint.facts.divergence import describe
 from distlint.facts.lengths import Lengths, loops_around
-from distlint.facts.projection import Projector
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.projection import Projector
 
 
 class CollectiveInLocalLoop(Rule):
@@ -142,7 +142,7 @@ def train(model, loader, accelerator, prompts):
         """Ask of every loop around a collective what decides its length; one finding for each loop."""
         if not facts.synced_operations:
             return
-        projector, lengths = Projector(facts, facts.synced_operations), Lengths(facts)
+        projector, lengths = facts.synced_projector, Lengths(facts)
         reported: set[cst.CSTNode] = set()
         for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
             for loop, length in loops_around(facts, call):

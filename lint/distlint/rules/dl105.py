@@ -11,13 +11,13 @@ from distlint.facts import known
 from distlint.facts.divergence import describe
 from distlint.facts.lengths import loops_around
 from distlint.facts.orders import Disorder, Orders
-from distlint.facts.projection import Projector
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import positional, tail
 from distlint.model import Change, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.projection import Projector
 
 # These carry nothing, so that it does not matter which turn of another rank they meet.
 _WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
@@ -147,7 +147,7 @@ class Model(LightningModule):
         operations = facts.synced_operations
         if not operations:
             return
-        projector, orders = Projector(facts, operations), Orders(facts)
+        projector, orders = facts.synced_projector, Orders(facts)
         reported: set[cst.CSTNode] = set()
         for call in sorted(operations, key=lambda call: facts.order[call]):
             if projector.label(call) in _WITHOUT_DATA:

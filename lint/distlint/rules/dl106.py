@@ -9,12 +9,12 @@ import libcst as cst
 
 from distlint.facts import known
 from distlint.facts.divergence import describe
-from distlint.facts.projection import Projector
 from distlint.facts.tree import tail, walk_scope
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.projection import Projector
 
 # What a program raises on every rank or on none: it is a matter of what is installed, or of the person at the keys.
 _SAME_EVERYWHERE = frozenset(
@@ -121,6 +121,8 @@ def gather(x, parts, rank, world_size):
             dist.barrier()
     try:
         load(x)
+    except RuntimeError:
+        return gather(x, parts, rank, 1)
     except OSError:
         print("failed")
     else:
@@ -160,12 +162,12 @@ def train(trainer, model):
         """Look above every collective for a handler; one finding for each."""
         if not facts.synced_operations:
             return
-        projector = Projector(facts, facts.synced_operations)
+        projector = facts.synced_projector
         reported: set[cst.CSTNode] = set()
         for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
             arm = _arm(facts, call)
-            if arm is None or arm in reported:
-                continue
+            if arm is None or arm in reported or projector.operations[call] is facts.function_of(call):
+                continue  # a function that calls itself tries again
             reported.add(arm)
             if not _is_harmless(facts, projector, arm):
                 yield _hit(facts, projector, call, arm)

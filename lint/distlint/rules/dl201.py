@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.averageable import named
+from distlint.facts.evaluation import is_single_process
 from distlint.facts.metric_calls import Verdict, collection_metric
 from distlint.facts.ranks import RankTests
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
@@ -35,8 +37,8 @@ class SyncDistNonAverageable(Rule):
 
     The rule goes by what the value *is*, never by the key it is logged under: functions of scikit-learn,
     torchmetrics, torcheval and SciPy, metric objects called on the batch, ``exp(loss)``, ``sqrt(mse)``,
-    followed through variables, dicts, step outputs and functions of the same file. Where that cannot be
-    known, it is silent.
+    functions of the project that are called like such a metric (``compute_auc``), followed through variables, dicts,
+    step outputs and functions of the same file. Where that cannot be known, it is silent.
 
     Silent: metric objects and their ``compute()`` (they sync themselves, the flag is only redundant), values made
     from gathered tensors, means over per-example scores, ``average="micro"`` (over classes, that is the
@@ -123,6 +125,24 @@ class Model(LightningModule):
 """,
             {20: "f1_score", 23: "roc_auc_score"},
         ),
+        Example(
+            """\
+import torch
+from lightning.pytorch import LightningModule
+from .metrics import compute_auc, voicing_metrics
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        auc = compute_auc(self(batch), batch["y"])
+        self.log("auc", auc, sync_dist=True)
+        pitch, f1_score = voicing_metrics(self(batch), batch["y"])
+        self.log_dict({"pitch": pitch, "f1": f1_score}, sync_dist=True)
+        loss = self.loss(batch)
+        self.log("perplexity", torch.exp(loss.clamp(max=100)), sync_dist=True)
+        self.log("rmse", torch.sqrt(loss), sync_dist=True)
+""",
+            {8: "compute_auc", 10: "f1_score", 12: "perplexity", 13: "root"},
+        ),
     )
     good = (
         """\
@@ -168,6 +188,24 @@ class Model(LightningModule):
         self.log("theirs", self.helper.f1(batch), sync_dist=True)
 """,
         """\
+import torch
+from lightning.pytorch import LightningModule
+from .metrics import compute_f1, dice
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        each = [compute_f1(p, y) for p, y in zip(self(batch), batch["y"])]
+        self.log("f1", torch.tensor(each).mean(), sync_dist=True)
+        self.log("dice", dice(self(batch), batch["y"]), sync_dist=True)
+        self.log("all", compute_f1(self.all_gather(self(batch)), self.all_gather(batch["y"])), sync_dist=True)
+
+    def on_validation_epoch_end(self):
+        mse = self.val_mse.compute()
+        self.log("rmse", torch.sqrt(mse), sync_dist=True)
+        loss = self.trainer.callback_metrics["val_loss"]
+        self.log("perplexity", torch.exp(loss), sync_dist=True)
+""",
+        """\
 from lightning.pytorch import LightningModule
 from sklearn.metrics import f1_score
 
@@ -188,7 +226,7 @@ class Model(LightningModule):
             name = tail(call.func)
             if name not in ("log", "log_dict") or not is_name(keyword(call, "sync_dist"), "True"):
                 continue
-            if _has_own_reduction(call) or _is_single_process(facts, tests, call):
+            if _has_own_reduction(call) or is_single_process(facts, tests, call):
                 continue
             verdict = _judge_one(values, call) if name == "log" else _judge_many(facts, values, call)
             if verdict is not None:
@@ -199,9 +237,16 @@ def _hit(facts: ModuleFacts, call: cst.Call, verdict: Verdict) -> Hit:
     where = f" under {verdict.key}" if verdict.key is not None else ""
     message = (
         f"sync_dist=True logs{where} the mean over ranks of {verdict.what}, which is not that of all data: "
-        f"{verdict.reason}"
+        f"{verdict.reason}{_way_out(verdict)}"
     )
     return Hit(call, message, ((verdict.node, "value", facts.code(verdict.node)),))
+
+
+def _way_out(verdict: Verdict) -> str:
+    entry = named(verdict.what)
+    if entry is None or not entry.metric:
+        return ""
+    return f"; log a metric object, such as torchmetrics' {entry.metric}, which syncs its counts"
 
 
 def _has_own_reduction(call: cst.Call) -> bool:
@@ -225,15 +270,3 @@ def _judge_many(facts: ModuleFacts, values: Values, call: cst.Call) -> Verdict |
             shown = None if key is None else facts.code(key)
             return Verdict(verdict.what, verdict.reason, verdict.node, shown)
     return None
-
-
-def _is_single_process(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
-    """Whether the call is reached only where the job is not distributed: the flag does nothing there."""
-    below: cst.CSTNode = call
-    for above in facts.ancestors(call):
-        if isinstance(above, cst.If):
-            outcome = tests.decide(above.test, {})
-            if not tests.keys(above.test) and outcome is (below is not above.body):
-                return True
-        below = above
-    return False

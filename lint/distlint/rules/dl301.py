@@ -7,27 +7,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS, ClassFacts
+from distlint.facts.classes import ClassFacts
 from distlint.facts.emptied import ANY, emptied
+from distlint.facts.growth import grown
+from distlint.facts.project import ClassSummary
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import is_name, positional, statements, tail, walk, walk_scope
+from distlint.facts.tree import statements, walk, walk_scope
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
 
-_STAGES = ("training", "validation", "test", "predict")
-_BATCH_HOOKS = {
-    f"on_{stage}_batch_{when}": name
-    for stage, name in (("train", "training"), ("validation", "validation"), ("test", "test"), ("predict", "predict"))
-    for when in ("start", "end")
-}
-_STEPS = (
-    {hook: hook.removesuffix("_step") for hook in STEP_HOOKS}
-    | {f"{stage}_step_end": stage for stage in _STAGES}
-    | _BATCH_HOOKS
-)
-_GROWS = frozenset({"append", "extend", "insert"})
 # Bases that keep nothing of their subclasses' lists, by the package they come from.
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "torch.nn.", "abc.", "builtins.", "typing.", "torchmetrics.")
 
@@ -196,86 +186,14 @@ class Plain:
         for owner in facts.classes.values():
             if not owner.kinds & {"lightning", "callback"}:
                 continue
-            grown = list(_grown(facts, owner))
-            if not grown or not _knows_bases(facts, owner):
+            found = list(grown(facts, owner))
+            if not found or not _knows_bases(facts, owner):
                 continue
             here = emptied(facts) if here is None else here
             away = here | _emptied_elsewhere(facts, owner)
-            for node, attribute, stage in grown if ANY not in away else ():
+            for node, attribute, stage in found if ANY not in away else ():
                 if attribute not in away and _counts(facts, owner, node, attribute):
                     yield _hit(facts, owner, node, attribute, stage)
-
-
-def _grown(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.CSTNode, str, str]]:
-    """Places where a list of ``self`` gets longer in a step, or in a method that a step calls."""
-    for method, stage in _step_methods(facts, owner):
-        for node in walk_scope(method):
-            attribute = _growth(facts, node)
-            if attribute is not None and _is_list(facts, owner, attribute):
-                yield node, attribute, stage
-
-
-def _step_methods(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.FunctionDef, str]]:
-    seen = set()
-    left = [(method, _STEPS[name]) for name, method in owner.methods.items() if name in _STEPS]
-    while left:
-        method, stage = left.pop(0)
-        if method in seen:
-            continue
-        seen.add(method)
-        yield method, stage
-        for call in walk_scope(method):
-            name = facts.self_attribute(call.func) if isinstance(call, cst.Call) else None
-            if name is not None and name in owner.methods:
-                left.append((owner.methods[name], stage))
-
-
-def _growth(facts: ModuleFacts, node: cst.CSTNode) -> str | None:
-    """``x`` of ``self.x.append(…)``, ``self.x["key"].append(…)`` and ``self.x += [...]``."""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWS:
-        given = positional(node)
-        return None if not given or _is_number(given[-1]) else _base(facts, node.func.value)
-    if isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.AddAssign):
-        return _base(facts, node.target) if isinstance(node.value, cst.List | cst.ListComp) else None
-    return None
-
-
-def _base(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    return facts.self_attribute(node)
-
-
-def _is_number(value: cst.BaseExpression) -> bool:
-    """A number or text, small enough to be kept as a history."""
-    if isinstance(value, cst.Call):
-        return tail(value.func) in ("item", "float", "int", "str", "len", "round", "time", "perf_counter")
-    if isinstance(value, cst.BinaryOperation):
-        return _is_number(value.left) or _is_number(value.right)
-    if isinstance(value, cst.Attribute):
-        return value.attr.value in ("global_step", "current_epoch")
-    return isinstance(value, cst.BaseNumber | cst.BaseString) or is_name(value, "batch_idx")
-
-
-def _is_list(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> bool:
-    """Whether the class makes the attribute as a list, or as a dict of lists."""
-    values = owner.values(attribute)
-    return bool(values) and all(_makes_list(facts, value) for value in values)
-
-
-def _makes_list(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
-    if isinstance(value, cst.List | cst.ListComp):
-        return True
-    if isinstance(value, cst.Dict):
-        inner = [element.value for element in value.elements]
-        return bool(inner) and all(isinstance(each, cst.List) for each in inner)
-    if isinstance(value, cst.DictComp):
-        return isinstance(value.value, cst.List)
-    if not isinstance(value, cst.Call):
-        return False
-    full = facts.resolve(value.func)
-    given = positional(value)
-    return full == "builtins.list" or (full == "collections.defaultdict" and bool(given) and is_name(given[0], "list"))
 
 
 def _knows_bases(facts: ModuleFacts, owner: ClassFacts) -> bool:
@@ -292,10 +210,16 @@ def _knows_bases(facts: ModuleFacts, owner: ClassFacts) -> bool:
 def _knows_base(facts: ModuleFacts, full: str) -> bool:
     if full.startswith(_FRAMEWORKS):
         return True
-    found = list(facts.project.ancestors(full))
+    found = list(_project_bases(facts, full))
     names = {each.name for each in found}
     above = [base for each in found for base in each.bases]
     return bool(found) and all(base in names or base.startswith(_FRAMEWORKS) for base in above)
+
+
+def _project_bases(facts: ModuleFacts, full: str) -> Iterator[ClassSummary]:
+    """A class of another file, and its bases."""
+    found = facts.project.find_class(full)
+    return facts.project.ancestors(found.name) if found is not None else iter(())
 
 
 def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
@@ -303,7 +227,7 @@ def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for info in (owner, *owner.bases):
         for arg in info.node.bases:
-            for ancestor in facts.project.ancestors(facts.resolve(arg.value) or ""):
+            for ancestor in _project_bases(facts, facts.resolve(arg.value) or ""):
                 found |= ancestor.emptied
     return found
 

@@ -31,8 +31,9 @@ class SyncDistEveryStep(Rule):
     out of ``training_step``, where the value of rank 0 shows the trend as well. Update metrics in the step, and
     log the metric object: it is computed once.
 
-    Silent: values logged per epoch; metric objects, which ``sync_dist`` does not touch; what runs now and then
-    (``if batch_idx % 100 == 0``); helpers with a condition around; flags that are not written out.
+    Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
+    ``sync_dist`` does not touch; what runs now and then (``if batch_idx % 100 == 0``); helpers with a condition
+    around; flags that are not written out.
 
     When to ignore: the step is long compared with a reduction, and the mean over ranks is wanted per step.
     """
@@ -65,9 +66,8 @@ class Model(LightningModule):
     def validation_step(self, batch, batch_idx):
         self.accuracy.update(self(batch), batch[1])
         self.log("accuracy", self.accuracy.compute())
-        self.log("loss", self(batch).mean(), on_step=True, sync_dist=True)
 """,
-            {11: "training step", 12: "training step", 17: "training step", 22: "compute", 23: "validation step"},
+            {11: "training step", 12: "training step", 17: "training step", 22: "compute"},
         ),
     )
     good = (
@@ -99,7 +99,7 @@ class Model(LightningModule):
             self.log(f"{stage}_shared", self(batch).mean(), sync_dist=True)
 
     def validation_step(self, batch, batch_idx):
-        self.log("loss", self(batch).mean(), sync_dist=True)
+        self.log("loss", self(batch).mean(), on_step=True, on_epoch=True, sync_dist=True)
         self.log("local", self.local.compute())
         self.log("helper", self.helper.compute())
 
@@ -148,17 +148,17 @@ def _calls(facts: ModuleFacts, owner: ClassFacts, hook: cst.FunctionDef) -> Iter
 def _per_step(facts: ModuleFacts, call: cst.Call, hook: str) -> str | None:
     """Why a call synchronises whenever it runs; None when it does not, or not certainly."""
     name = tail(call.func)
-    step = hook.replace("_", " ")
     if name == "compute" and isinstance(call.func, cst.Attribute):
         is_metric = receiver_kind(facts, call.func.value) == "metric"
+        step = hook.replace("_", " ")
         return f"compute() gathers the metric's state in every {step}: log the metric object" if is_metric else None
-    if name not in ("log", "log_dict") or facts.self_attribute(call.func) is None:
+    if hook != "training_step" or name not in ("log", "log_dict") or facts.self_attribute(call.func) is None:
         return None
     if not is_name(keyword(call, "sync_dist"), "True") or _is_metric(facts, argument(call, 1, "value"), name):
         return None
     on_step = keyword(call, "on_step")
-    if is_name(on_step, "True") or (on_step is None and hook == "training_step"):
-        return f"sync_dist=True reduces over the ranks in every {step}: on_step=False reduces once per epoch"
+    if on_step is None or is_name(on_step, "True"):
+        return "sync_dist=True reduces over the ranks in every training step: on_step=False reduces once per epoch"
     return None
 
 

@@ -217,7 +217,7 @@ def _gathers_behind(facts: ModuleFacts, value: cst.CSTNode, depth: int = 0) -> I
     if depth > 4:
         return
     for node in walk(value):
-        if isinstance(node, cst.Call) and collective(facts, node) in _GATHERS:
+        if isinstance(node, cst.Call) and _is_gather(facts, node):
             yield node
         elif isinstance(node, cst.Name) and _is_read(facts, node):
             filled = _filling(facts, node)
@@ -227,6 +227,13 @@ def _gathers_behind(facts: ModuleFacts, value: cst.CSTNode, depth: int = 0) -> I
             for definition in reaching(facts, node):
                 if definition.value is not None:
                     yield from _gathers_behind(facts, definition.value, depth + 1)
+
+
+def _is_gather(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Of all ranks or of a group: each costs as much per member."""
+    if tail(call.func) not in _GATHERS:
+        return False
+    return (facts.resolve(call.func) or "").startswith("torch.distributed.") or collective(facts, call) is not None
 
 
 def _is_read(facts: ModuleFacts, name: cst.Name) -> bool:
@@ -243,7 +250,7 @@ def _filling(facts: ModuleFacts, name: cst.Name) -> cst.Call | None:
         given = positional(call)
         if tail(call.func) in _INTO and len(given) > 1 and is_name(given[0], name.value):
             is_before = facts.order[call] < facts.order[name] and facts.function_of(call) is function
-            if is_before and collective(facts, call) is not None:
+            if is_before and _is_gather(facts, call):
                 return call
     return None
 
@@ -264,8 +271,9 @@ def _is_collected(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0)
     if isinstance(value, cst.Call):
         if tail(value.func) in _JOINS:
             return any(_is_collected(facts, each, depth + 1) for each in positional(value)[:1])
-        is_method = isinstance(value.func, cst.Attribute) and tail(value.func) not in ("mean", "sum", "item")
-        return is_method and _is_collected(facts, value.func.value, depth + 1)  # type: ignore[union-attr]
+        func = value.func
+        is_reduced = tail(func) in ("mean", "sum", "item")
+        return isinstance(func, cst.Attribute) and not is_reduced and _is_collected(facts, func.value, depth + 1)
     attribute = facts.self_attribute(value)
     if attribute is not None:
         return _is_appended(facts, value, attribute)

@@ -125,6 +125,18 @@ def reported(program: tuple[Node, ...]) -> bool:
     return bool(lines(source, "DL101"))
 
 
+def reported_of_data(program: tuple[Node, ...]) -> list[int]:
+    """The lines that DL103 reports where the same program asks its batch instead of its rank."""
+    head = [
+        "import torch.distributed as dist",
+        "class Model(LightningModule):",
+        "    def training_step(self, batch, batch_idx):",
+    ]
+    body = [*write(program, "        ")]
+    source = "\n".join([*head, *body])
+    return lines(source.replace("rank == 0", "batch.any()").replace("rank != 0", "not batch.any()"), "DL103")
+
+
 BARRIER = Do("barrier")
 
 
@@ -147,3 +159,10 @@ def test_nothing_else_is_reported(program: tuple[Node, ...]) -> None:
     assume(not any(flag in "".join(write(loop.body)) for loop in loops(program) for flag in FLAGS))
     if reported(program):
         assert hangs(program, alike=False)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(PROGRAMS)
+def test_a_guard_of_data_is_followed_like_one_of_the_rank(program: tuple[Node, ...]) -> None:
+    source = "\n".join(["import torch.distributed as dist", "", "def f(rank, f0, f1):", *write(program)])
+    assert reported_of_data(program) == lines(source, "DL101")

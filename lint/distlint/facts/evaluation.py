@@ -1,0 +1,127 @@
+"""Calls of a Lightning module's ``log`` and ``log_dict``, and those of them that an evaluation reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.classes import LIGHTNING_ROOTS
+from distlint.facts.ranks import RankTests
+from distlint.facts.stages import EVALUATION_HOOKS, Stages
+from distlint.facts.tree import argument, is_name, keyword, tail
+from distlint.facts.values import Values
+
+if TYPE_CHECKING:
+    from distlint.facts.classes import ClassFacts
+    from distlint.facts.module import ModuleFacts
+
+_MODULES = frozenset({"pl_module", "lightning_module"})
+
+
+@dataclass(frozen=True)
+class Log:
+    """One call that logs.
+
+    Attributes:
+        call: the call.
+        value: what is logged; for ``log_dict`` the dict.
+        many: whether it is ``log_dict``.
+    """
+
+    call: cst.Call
+    value: cst.BaseExpression
+    many: bool
+
+    def flag(self, name: str) -> bool | None:
+        """A switch of the call: True or False as written, False when absent, None when it cannot be known."""
+        if any(arg.star == "**" for arg in self.call.args):
+            return None
+        given = keyword(self.call, name)
+        if given is None or is_name(given, "False"):
+            return False
+        return True if is_name(given, "True") else None
+
+    def values(self, facts: ModuleFacts) -> list[cst.BaseExpression]:
+        """The logged value, or those of a dict as far as they can be seen."""
+        if not self.many:
+            return [self.value]
+        return [value for _, value in Values(facts).entries(self.value)] or [self.value]
+
+
+def logs(facts: ModuleFacts) -> Iterator[Log]:
+    """Every call of Lightning's ``log`` and ``log_dict``, in source order."""
+    for call in facts.nodes(cst.Call):
+        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if name not in ("log", "log_dict") or not _is_lightning(facts, call, name):
+            continue
+        value = argument(call, 1, "value") if name == "log" else argument(call, 0, "dictionary")
+        if value is not None:
+            yield Log(call, value, name == "log_dict")
+
+
+def evaluation_logs(facts: ModuleFacts) -> list[Log]:
+    """The logs that validation or test reaches in a distributed job, on every rank."""
+    stages, tests = Stages(facts), RankTests(facts)
+    return [
+        log
+        for log in logs(facts)
+        if stages.is_evaluated(log.call)
+        and not is_single_process(facts, tests, log.call)
+        and not _is_guarded(facts, tests, log.call)
+    ]
+
+
+def is_single_process(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
+    """Whether a call is reached only where the job is not distributed."""
+    below: cst.CSTNode = call
+    for above in facts.ancestors(call):
+        if isinstance(above, cst.If):
+            outcome = tests.decide(above.test, {})
+            if not tests.keys(above.test) and outcome is (below is not above.body):
+                return True
+        below = above
+    return False
+
+
+def _is_guarded(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
+    """Whether some ranks alone log: another rule's matter unless they say so."""
+    is_said = is_name(keyword(call, "rank_zero_only"), "True")
+    return not is_said and any(isinstance(above, cst.If) and tests.keys(above.test) for above in facts.ancestors(call))
+
+
+def _is_lightning(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
+    assert isinstance(call.func, cst.Attribute)
+    receiver = call.func.value
+    if tail(receiver) in _MODULES and not isinstance(receiver, cst.Call):
+        return True
+    method = facts.method_of(call)
+    if method is None:
+        function = facts.function_of(call)
+        return is_name(receiver, "self") and function is not None and function.name.value in EVALUATION_HOOKS
+    params, owner = method.params.params, facts.class_of(method)
+    if not params or not is_name(receiver, params[0].name.value) or owner is None:
+        return False
+    if owner.method(name) is not None or owner.values(name) or _is_inherited(facts, owner.name, name):
+        return False
+    return bool(owner.kinds & {"lightning", "callback"}) and not _syncs_itself(facts, owner)
+
+
+def _syncs_itself(facts: ModuleFacts, owner: ClassFacts) -> bool:
+    """Whether a module is one of distmetrics, whose epoch values are those of all ranks."""
+    bases = [facts.resolve(arg.value) or "" for arg in owner.node.bases]
+    further = [name for base in bases for each in facts.project.ancestors(base) for name in each.bases]
+    if any(base.startswith("distmetrics.") for base in bases + further):
+        return True
+    if not owner.known and facts.imports("distmetrics") and not any(facts.imports(root) for root in LIGHTNING_ROOTS):
+        return True
+    return any(_syncs_itself(facts, base) for base in owner.bases if base is not owner)
+
+
+def _is_inherited(facts: ModuleFacts, owner: str, name: str) -> bool:
+    """Whether a base in another file defines a method of that name itself."""
+    found = (each for each in facts.project.classes.values() if each.path == facts.path)
+    here = next((each for each in found if each.name.rpartition(".")[2] == owner), None)
+    return here is not None and any(name in each.methods for each in facts.project.ancestors(here.name))

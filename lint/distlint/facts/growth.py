@@ -1,0 +1,99 @@
+"""Where the lists of a module grow while a trainer runs its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.classes import STEP_HOOKS, ClassFacts
+from distlint.facts.tree import is_name, positional, tail, walk_scope
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+_STAGES = ("training", "validation", "test", "predict")
+_BATCH_HOOKS = {
+    f"on_{stage}_batch_{when}": name
+    for stage, name in (("train", "training"), ("validation", "validation"), ("test", "test"), ("predict", "predict"))
+    for when in ("start", "end")
+}
+_STEPS = (
+    {hook: hook.removesuffix("_step") for hook in STEP_HOOKS}
+    | {f"{stage}_step_end": stage for stage in _STAGES}
+    | _BATCH_HOOKS
+)
+_GROWS = frozenset({"append", "extend", "insert"})
+
+
+def grown(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.CSTNode, str, str]]:
+    """Places where a list of ``self`` gets longer in a step, or in a method that a step calls."""
+    for method, stage in _step_methods(facts, owner):
+        for node in walk_scope(method):
+            attribute = _growth(facts, node)
+            if attribute is not None and _is_list(facts, owner, attribute):
+                yield node, attribute, stage
+
+
+def _step_methods(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.FunctionDef, str]]:
+    seen = set()
+    left = [(method, _STEPS[name]) for name, method in owner.methods.items() if name in _STEPS]
+    while left:
+        method, stage = left.pop(0)
+        if method in seen:
+            continue
+        seen.add(method)
+        yield method, stage
+        for call in walk_scope(method):
+            name = facts.self_attribute(call.func) if isinstance(call, cst.Call) else None
+            if name is not None and name in owner.methods:
+                left.append((owner.methods[name], stage))
+
+
+def _growth(facts: ModuleFacts, node: cst.CSTNode) -> str | None:
+    """``x`` of ``self.x.append(…)``, ``self.x["key"].append(…)`` and ``self.x += [...]``."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWS:
+        given = positional(node)
+        return None if not given or _is_number(given[-1]) else _base(facts, node.func.value)
+    if isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.AddAssign):
+        return _base(facts, node.target) if isinstance(node.value, cst.List | cst.ListComp) else None
+    return None
+
+
+def _base(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return facts.self_attribute(node)
+
+
+def _is_number(value: cst.BaseExpression) -> bool:
+    """A number or text, small enough to be kept as a history."""
+    if isinstance(value, cst.Call):
+        return tail(value.func) in ("item", "float", "int", "str", "len", "round", "time", "perf_counter")
+    if isinstance(value, cst.BinaryOperation):
+        return _is_number(value.left) or _is_number(value.right)
+    if isinstance(value, cst.Attribute):
+        return value.attr.value in ("global_step", "current_epoch")
+    return isinstance(value, cst.BaseNumber | cst.BaseString) or is_name(value, "batch_idx")
+
+
+def _is_list(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> bool:
+    """Whether the class makes the attribute as a list, or as a dict of lists."""
+    values = owner.values(attribute)
+    return bool(values) and all(_makes_list(facts, value) for value in values)
+
+
+def _makes_list(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.List | cst.ListComp):
+        return True
+    if isinstance(value, cst.Dict):
+        inner = [element.value for element in value.elements]
+        return bool(inner) and all(isinstance(each, cst.List) for each in inner)
+    if isinstance(value, cst.DictComp):
+        return isinstance(value.value, cst.List)
+    if not isinstance(value, cst.Call):
+        return False
+    full = facts.resolve(value.func)
+    given = positional(value)
+    return full == "builtins.list" or (full == "collections.defaultdict" and bool(given) and is_name(given[0], "list"))

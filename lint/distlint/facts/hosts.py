@@ -1,0 +1,28 @@
+"""Code that stays on the CPU, or says for itself where its tensors are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts import tensor_names as names
+from distlint.facts.tree import tail
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+
+def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
+    """Transforms and collators, which the loader calls on the CPU though they are modules; told by their names."""
+    file = facts.path.replace("\\", "/").rpartition("/")[2]
+    return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None
+
+
+def sets_device(facts: ModuleFacts, node: cst.CSTNode) -> bool:
+    """``with torch.device(...)`` around, or a default device for the whole file."""
+    for above in facts.ancestors(node):
+        if isinstance(above, cst.With) and any("device" in facts.code(item.item) for item in above.items):
+            return True
+    wanted = ("set_default_device", "set_default_tensor_type")
+    return any(tail(call.func) in wanted for call in facts.nodes(cst.Call))

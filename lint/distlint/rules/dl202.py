@@ -1,0 +1,282 @@
+"""DL202."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.metric_calls import is_loss
+from distlint.facts.metric_objects import forwarded
+from distlint.facts.tree import is_name, keyword, walk_scope
+from distlint.facts.values import Values
+from distlint.model import Change, Example, Hit, Repair, Rule
+
+if TYPE_CHECKING:
+    from distlint.facts import ModuleFacts
+    from distlint.facts.evaluation import Log
+
+
+class EvalLogNotSynced(Rule):
+    """A value of one rank's shard is logged in validation or test: the number is rank 0's, silently.
+
+    Every rank evaluates its own share of the data. Without synchronisation, what the logger writes, and what
+    checkpoints and early stopping follow, is the value of rank 0:
+
+        rank 0   half of the validation set    loss 0.31   <- logged
+        rank 1   the other half                loss 0.87
+        all data                               loss 0.59
+
+    Ranks that monitor such a value may also disagree about when to stop.
+
+    How to fix: ``sync_dist=True`` for a loss, an accuracy or another mean over examples; a metric object
+    (``torchmetrics``) that is logged itself for F1, AUC, precision and all that is no mean over examples; or
+    ``self.all_gather`` and one computation. ``--fix`` adds ``sync_dist=True`` to losses that every batch logs.
+
+    The rule follows the data: from the parameters of ``validation_step``, ``test_step`` and their epoch ends,
+    through variables, containers on ``self`` and methods of the class (with the stage that they are given), to
+    the logged value.
+
+    Silent: metric objects and what their ``compute()`` returns, gathered and reduced values, values that are no
+    data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not
+    written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
+    epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
+    (DL203).
+
+    When to ignore: the evaluation runs on one device, or every rank evaluates all data.
+    """
+
+    code, name, group = "DL202", "eval-log-not-synced", "wrong value"
+    tokens = (
+        (b".log",),
+        (b"validation_", b"test_step", b"test_epoch", b"test_batch", b"test_end"),
+    )
+    bad = (
+        Example(
+            """\
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("val_loss", loss, on_epoch=True, prog_bar=True)
+        accuracy = (self(x).argmax(-1) == y).float().mean()
+        self.log_dict({"accuracy": accuracy, "lr": self.lr}, sync_dist=False)
+
+    def test_step(self, batch, batch_idx):
+        losses = self.losses(batch)
+        for name, value in losses.items():
+            self.log(f"test_{name}", value)
+""",
+            {8: "rank 0's", 10: "rank 0's", 15: "rank 0's"},
+        ),
+        Example(
+            """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.errors = []
+
+    def validation_step(self, batch, batch_idx):
+        self.errors.append((self(batch) - batch.y).abs().mean())
+
+    def on_validation_epoch_end(self):
+        self.log("error", torch.stack(self.errors).mean())
+        self.errors.clear()
+
+    def test_epoch_end(self, outputs):
+        total = 0
+        for output in outputs:
+            total += output["reward"]
+        self.log("reward", total / len(outputs))
+""",
+            {12: "rank 0's", 19: "rank 0's"},
+        ),
+        Example(
+            """\
+from lightning.pytorch import Callback, LightningModule
+
+class Model(LightningModule):
+    def _step(self, batch, stage):
+        loss = self.loss(batch)
+        if stage == "train":
+            self.log("loss", loss)
+            return loss
+        self.log(f"{stage}_loss", loss)
+
+    def training_step(self, batch, batch_idx):
+        return self._step(batch, "train")
+
+    def validation_step(self, batch, batch_idx):
+        self._step(batch, stage="val")
+
+class Watch(Callback):
+    def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
+        pl_module.log("first", outputs["loss"])
+""",
+            {9: "rank 0's", 19: "rank 0's"},
+        ),
+    )
+    good = (
+        """\
+from distmetrics.train import Module
+
+class Base(Module):
+    pass
+
+class Model(Base):
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.loss(batch))
+""",
+        """\
+from distmetrics.train import Trainer
+from .models import Base
+
+class Model(Base):
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.loss(batch))
+""",
+        """\
+import torch
+import torchmetrics
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.accuracy = torchmetrics.Accuracy(task="binary")
+        self.metrics = torchmetrics.MetricCollection([self.accuracy])
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def training_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.log("val_loss", loss, sync_dist=True)
+        self.log("val_loss_too", loss, sync_dist=self.trainer.world_size > 1)
+        self.accuracy.update(self(batch), batch.y)
+        self.log("accuracy", self.accuracy)
+        metric = getattr(self, "accuracy")
+        self.log("accuracy_again", metric)
+        self.metrics.update(self(batch), batch.y)
+        self.log_dict(self.metrics, on_epoch=True)
+        self.log("scale", self.scale.exp())
+        self.log("epoch", self.current_epoch)
+        self.log("size", batch.y.shape[0])
+
+    def on_validation_epoch_end(self):
+        self.log("at_end", self.accuracy.compute())
+        for name, value in self.metrics.compute().items():
+            self.log(name, value)
+""",
+        """\
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        self.parts = []
+
+    def validation_step(self, batch, batch_idx):
+        self.parts.append(self.all_gather(self(batch)))
+        value = self.loss(batch)
+        dist.all_reduce(value)
+        self.log("reduced", value / dist.get_world_size())
+        self.log("helper", self._mean(batch))
+        if self.trainer.is_global_zero:
+            self.log("first", self.loss(batch), rank_zero_only=True)
+
+    def _mean(self, batch):
+        return self.all_gather(self.loss(batch)).mean()
+
+    def on_validation_epoch_end(self):
+        self.log("all", torch.cat(self.parts).mean())
+        self.parts.clear()
+        if not dist.is_initialized():
+            self.log("alone", torch.cat(self.local).mean())
+""",
+        """\
+class Trainer:
+    def log(self, name, value):
+        print(name, value)
+
+    def validation_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        self.reporter.log("loss", loss)
+""",
+        """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def _step(self, batch, stage):
+        loss = self.loss(batch)
+        if stage == "train":
+            self.log("loss", loss)
+        else:
+            self.log(f"{stage}_loss", loss, sync_dist=True)
+        self.log("both", loss, sync_dist=stage != "train")
+        return loss
+
+    def training_step(self, batch, batch_idx):
+        return self._step(batch, "train")
+
+    def validation_step(self, batch, batch_idx):
+        return self._step(batch, "val")
+""",
+    )
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Judge what validation and test log without synchronisation."""
+        for log in facts.evaluation_logs:
+            if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
+                continue
+            for value in log.values(facts):
+                source = facts.shares.source(value)
+                if source is not None and forwarded(facts, value) is None:
+                    yield _hit(facts, log, value, source)
+                    break
+
+
+def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CSTNode) -> Hit:
+    shown = facts.code(value)
+    shown = shown if len(shown) <= 40 else shown[:37] + "..."
+    verdict = Values(facts).judge(value)
+    if verdict is not None:
+        help_ = f"log a metric object, since {verdict.what} cannot be averaged ({verdict.reason})"
+    else:
+        help_ = "pass sync_dist=True if it is a mean over examples, else log a metric object or gather first"
+    message = f"the logged {shown} is made from this rank's share of the data, so the number is rank 0's: {help_}"
+    loss = verdict is None and not log.many and is_loss(facts, value)
+    repair = _repair(facts, log.call) if loss and _is_unconditional(facts, log.call) else None
+    return Hit(log.call, message, ((source, "data", facts.code(source)),), repair)
+
+
+def _is_unconditional(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether every batch of every rank comes here: else a collective could wait for ever."""
+    function = facts.function_of(call)
+    if function is None or function.name.value not in ("validation_step", "test_step") or function.decorators:
+        return False
+    for above in facts.ancestors(call):
+        if above is function:
+            break
+        if isinstance(above, cst.If | cst.For | cst.While | cst.Try | cst.IfExp | cst.BooleanOperation | cst.Match):
+            return False
+    place = facts.order[call]
+    return not any(isinstance(node, cst.Return) and facts.order[node] < place for node in walk_scope(function))
+
+
+def _repair(facts: ModuleFacts, call: cst.Call) -> Repair:
+    given = keyword(call, "sync_dist")
+    if is_name(given, "False") and given is not None:
+        return Repair(True, (Change(given, "True"),))
+    last = call.args[-1]
+    return Repair(True, (Change(last.value, f"{facts.source(last.value)}, sync_dist=True"),))
