@@ -172,7 +172,7 @@ class Model(LightningModule):
 
 def _lines(settings: Settings) -> list[int]:
     project = Project(settings=settings)
-    return [found.line for found in check_source(SOURCE, "model.py", [RULES["DL201"]], project=project)]
+    return [found.line for found in check_source(SOURCE, "package/model.py", [RULES["DL201"]], project=project)]
 
 
 def test_what_the_user_declares_goes_before_the_table() -> None:
@@ -184,7 +184,7 @@ def test_what_the_user_declares_goes_before_the_table() -> None:
 
 def test_the_reason_that_the_user_gave_is_shown() -> None:
     project = Project(settings=Settings(non_averageable={"package.scores.gini": "it ranks all examples"}))
-    found = check_source(SOURCE, "model.py", [RULES["DL201"]], project=project)
+    found = check_source(SOURCE, "package/model.py", [RULES["DL201"]], project=project)
     assert "it ranks all examples" in found[1].message
 
 

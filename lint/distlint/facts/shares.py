@@ -190,7 +190,7 @@ class Shares:
         if self._fills is None:
             self._fills = {}
             for node in (*self._facts.nodes(cst.Assign), *self._facts.nodes(cst.Call)):
-                is_put = isinstance(node, cst.Call) or _is_item(node)
+                is_put = not isinstance(node, cst.Assign) or _is_item(node)
                 for target, value in _puts(node) if is_put else ():
                     if isinstance(target, cst.Name):
                         here = self._fills.setdefault(self._facts.function_of(node), {})
