@@ -33,7 +33,7 @@ class Noisy(Logistic):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        x = x + 0.1 * random.random() + 0.1 * float(np.random.rand()) + 0.1 * torch.randn(1)
+        x = x + 0.1 * random.random() + 0.1 * float(np.random.rand()) + 0.1 * torch.randn(1, device=x.device)
         loss = super().training_step([x, y], batch_idx)
         self.train_auroc.update(self(x).sigmoid(), y.int())
         self.log("train_auroc", self.train_auroc)

@@ -206,7 +206,8 @@ def test_gradients_are_clipped():
 def test_a_seed_makes_runs_repeatable():
     class Noisy(Logistic):
         def training_step(self, batch, batch_idx):
-            return super().training_step([batch[0] + torch.randn(1), batch[1]], batch_idx)
+            x, y = batch
+            return super().training_step([x + torch.randn(1, device=x.device), y], batch_idx)
 
     def weights(seed):
         module = Noisy()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.classes import ClassFacts
 from distlint.facts.flow import reaching
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of, walk
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -45,7 +46,8 @@ class ManualDistributedSampler(Rule):
 
     Silent: projects in which a trainer is told not to (``use_distributed_sampler=False``,
     ``replace_sampler_ddp=False``); samplers behind a switch of the class (``if self.distributed``), for a part
-    of the ranks, or of one's own making; scripts and classes that no trainer drives.
+    of the ranks, or of one's own making; loaders for a loop of one's own; scripts and classes that no trainer
+    drives.
 
     When to ignore: the loaders are used in a loop of one's own.
     """
@@ -76,11 +78,14 @@ class Data(LightningDataModule):
 
 class Model(LightningModule):
     def test_dataloader(self):
+        return self.loader()
+
+    def loader(self):
         world, rank = self.trainer.world_size, self.trainer.global_rank
         sampler = DistributedSampler(self.test, world, rank=rank, shuffle=False)
         return DataLoader(self.test, sampler=sampler)
 """,
-            {8: "trainer", 12: "trainer", 22: "trainer"},
+            {8: "trainer", 12: "trainer", 25: "trainer"},
         ),
     )
     good = (
@@ -103,6 +108,16 @@ class Data(LightningDataModule):
         return DataLoader(self.train, sampler=DistributedSampler(self.train))
 
 trainer = Trainer(devices=2, use_distributed_sampler=False)
+""",
+        """\
+from lightning.pytorch import LightningModule
+from torch.utils.data import DataLoader, DistributedSampler
+
+class Model(LightningModule):
+    def on_validation_epoch_end(self):
+        sampler = DistributedSampler(self.extra, shuffle=False)
+        for batch in DataLoader(self.extra, sampler=sampler):
+            self.show(batch)
 """,
         """\
 from lightning.pytorch import LightningDataModule
@@ -161,8 +176,24 @@ def _opts_out(facts: ModuleFacts) -> bool:
 
 
 def _is_driven(facts: ModuleFacts, call: cst.Call) -> bool:
-    owner = facts.owner(call)
-    return owner is not None and bool(owner.kinds & {"lightning", "datamodule", "lite"})
+    """Whether a trainer gets the loader: from a data module, or from a module's hook or what that calls."""
+    owner, method = facts.owner(call), facts.method_of(call)
+    if owner is None or method is None:
+        return False
+    if owner.kinds & {"datamodule", "lite"}:
+        return True
+    name = method.name.value
+    return "lightning" in owner.kinds and (_gives_loaders(name) or _is_called_for_loaders(facts, owner, name))
+
+
+def _gives_loaders(name: str) -> bool:
+    return name == "setup" or name.endswith(("_dataloader", "_dataloaders"))
+
+
+def _is_called_for_loaders(facts: ModuleFacts, owner: ClassFacts, name: str) -> bool:
+    hooks = (method for hook, method in owner.methods.items() if _gives_loaders(hook))
+    calls = (node for method in hooks for node in walk(method) if isinstance(node, cst.Call))
+    return any(facts.self_attribute(call.func) == name for call in calls)
 
 
 def _by_own_switch(facts: ModuleFacts, call: cst.Call) -> bool:
