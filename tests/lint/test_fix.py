@@ -17,6 +17,7 @@ from distlint.engine import check_source
 from distlint.facts import ModuleFacts
 from distlint.fix import Fixed, fix_source, write_atomically
 from distlint.model import Change, Hit, Repair, Rule
+from distlint.rules import RULES
 
 Repairer = Callable[[ModuleFacts, cst.Call], Repair]
 
@@ -259,3 +260,24 @@ def test_a_write_that_fails_leaves_the_file_alone(tmp_path: Path, monkeypatch: p
         write_atomically(target, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
     assert target.read_bytes() == b"old"
+
+
+EXAMPLES = [
+    pytest.param(rule.code, example.source, id=f"{rule.code}-{number}")
+    for rule in RULES.values()
+    for number, example in enumerate(rule.bad)
+]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(("code", "source"), EXAMPLES)
+def test_fixes_of_every_rule_hold_together(code: str, source: str, newline: str) -> None:
+    check = partial(check_source, path="m.py", rules=list(RULES.values()))
+    before = source.replace("\n", newline).encode()
+    done = fix_source(before, check, unsafe=True)
+    compile(done.source, "m.py", "exec")
+    assert done.undone == []
+    assert done.source.count(b"\n") == done.source.count(newline.encode())
+    again = fix_source(done.source, check, unsafe=True)
+    assert (again.source, again.applied) == (done.source, [])
+    assert (done.source != before) == bool(done.applied)
