@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.locality import Locality
 from distlint.facts.ranks import RankTests
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class DataTests(RankTests):
 
     def __init__(self, facts: ModuleFacts) -> None:
         super().__init__(facts)
-        self.locality = Locality(facts)
+        self.locality = facts.locality
 
     def _find_atom(self, test: cst.BaseExpression) -> tuple[str, bool] | None:
         return (DATA + self._facts.code(test), True) if self.locality.decides(test) else None

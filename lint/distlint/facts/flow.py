@@ -32,6 +32,12 @@ class Definition:
 
 def reaching(facts: ModuleFacts, use: cst.Name) -> list[Definition]:
     """The definitions that may reach ``use``, nearest first; loops are not followed backwards."""
+    if use not in facts.reached:
+        facts.reached[use] = _reaching(facts, use)
+    return facts.reached[use]
+
+
+def _reaching(facts: ModuleFacts, use: cst.Name) -> list[Definition]:
     found: list[Definition] = []
     below: cst.CSTNode = use
     for above in facts.ancestors(use):

@@ -10,7 +10,6 @@ import libcst as cst
 from distlint.facts.data_tests import DataTests
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
-from distlint.facts.locality import Locality
 from distlint.facts.ranks import RankTests
 from distlint.facts.tree import is_name, keyword, positional, tail, walk_scope
 
@@ -50,7 +49,7 @@ class Lengths:
         self._facts = facts
         self._ranks = RankTests(facts)
         self._tests = DataTests(facts)
-        self._locality: Locality = self._tests.locality
+        self._locality = facts.locality
 
     def is_local(self, loop: Loop) -> bool:
         """Whether ranks may make different numbers of turns."""

@@ -71,6 +71,7 @@ class Locality:
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts
         self._open: set[cst.CSTNode] = set()
+        self._known: dict[cst.CSTNode, bool] = {}
 
     def decides(self, test: cst.BaseExpression) -> bool:
         """Whether the outcome of a test without ``and``, ``or`` and ``not`` is a matter of this rank's data."""
@@ -113,11 +114,11 @@ class Locality:
         """Whether an expression is a number or tensor that is computed from this rank's batches."""
         if node is None or depth > _DEEPEST or node in self._open:
             return False
-        self._open.add(node)
-        try:
-            return self._is_value(node, depth + 1)
-        finally:
+        if node not in self._known:
+            self._open.add(node)
+            self._known[node] = self._is_value(node, depth + 1)
             self._open.discard(node)
+        return self._known[node]
 
     def _is_value(self, node: cst.BaseExpression, depth: int) -> bool:
         if isinstance(node, cst.Name):

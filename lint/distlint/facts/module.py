@@ -12,8 +12,10 @@ import libcst as cst
 from distlint.facts.classes import ClassFacts, collect_classes
 from distlint.facts.evaluation import Log, evaluation_logs
 from distlint.facts.factories import Place
+from distlint.facts.flow import Definition
 from distlint.facts.invariance import is_gathering
 from distlint.facts.known import DDP_CLASSES
+from distlint.facts.locality import Locality
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
@@ -51,6 +53,7 @@ class ModuleFacts:
         self.project = project
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.places: dict[cst.CSTNode, Place] = {}
+        self.reached: dict[cst.Name, list[Definition]] = {}  # by ``flow.reaching``
         self._scopes: dict[cst.CSTNode, Scope] = {}
         self._index: dict[type[cst.CSTNode], list[cst.CSTNode]] = {kind: [] for kind in _INDEXED}
         self._walk()
@@ -105,6 +108,11 @@ class ModuleFacts:
         """What the project calls a class or function of this module."""
         node = definition.node if isinstance(definition, ClassFacts) else definition
         return f"{self.key}.{self.own_scope(node).qualname()}"
+
+    @cached_property
+    def locality(self) -> Locality:
+        """Which values are a matter of one rank's data."""
+        return Locality(self)
 
     @cached_property
     def wraps_model(self) -> bool:

@@ -9,7 +9,6 @@ import libcst as cst
 
 from distlint.facts.flow import reaching
 from distlint.facts.lengths import WRAPPERS
-from distlint.facts.locality import Locality
 from distlint.facts.tree import is_name, positional, tail, text_of
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Orders:
 
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts
-        self._locality = Locality(facts)
+        self._locality = facts.locality
 
     def disorder(self, node: cst.BaseExpression, depth: int = 0) -> Disorder | None:
         """What is wrong with the order of an expression's elements, or None."""

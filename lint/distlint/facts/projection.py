@@ -13,7 +13,7 @@ import libcst as cst
 from distlint.facts.project import FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
 from distlint.facts.ranks import RankTests, Role, Same, names_in
-from distlint.facts.sequences import Sequence, Sequences, visit
+from distlint.facts.sequences import Sequence, Sequences, events_for_callers, visit
 from distlint.facts.tree import children, dotted, statements, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -275,16 +275,22 @@ class _Projection:
         if operation is None or operation in self._stack or len(self._stack) > _DEEPEST_HELPER:
             return after
         helper = _Projection(self._all, self._make, operation, _first(self._role), (*self._stack, operation)).run()
-        return self._inline(helper, node, after)
+        return self._inline(events_for_callers(helper, parameters(operation)), node, after)
 
-    def _inline(self, helper: Sequence, call: cst.Call, after: Sequence) -> Sequence:
+    def _inline(self, events: tuple[Sequence, ...], call: cst.Call, after: Sequence) -> Sequence:
         """The events of a helper at the place of its call; which way it takes is the helper's own matter."""
-        for event in reversed([node for node in visit(helper) if node.kind == "event"]):
+        for event in reversed(events):
             after = self._make.event(event.label, call, after)
         return after
 
     def _text(self, node: cst.CSTNode) -> str:
         return self._all.facts.code(node)
+
+
+def parameters(function: cst.FunctionDef) -> set[str]:
+    """The names of a function's parameters, without the receiver of a method."""
+    found = {param.name.value for param in children(function.params) if isinstance(param, cst.Param)}
+    return found - {"self", "cls"}
 
 
 def _first(role: Role) -> Role:

@@ -7,11 +7,13 @@ diagram), and an ``either`` with equal arms is none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
+_WORD = re.compile(r"\w+")
 _MOST_TESTS = 8  # two to the power of this are tried
 
 
@@ -132,6 +134,32 @@ def visit(sequence: Sequence, stop: int = -1) -> Iterator[Sequence]:
         seen.add(id(node))
         yield node
         stack.extend(reversed(node.arms))
+
+
+def events_for_callers(sequence: Sequence, arguments: set[str]) -> tuple[Sequence, ...]:
+    """The events that a caller may count on, in order.
+
+    Args:
+        sequence: what a function does.
+        arguments: the function's parameters: where a test asks for one, the way with the fewest events is taken.
+    """
+    return _events(sequence, arguments, {})
+
+
+def _events(node: Sequence, arguments: set[str], done: dict[int, tuple[Sequence, ...]]) -> tuple[Sequence, ...]:
+    start, found = node, list[Sequence]()
+    if id(start) in done:
+        return done[id(start)]
+    while node.kind in ("event", "loop"):
+        found += (node,) if node.kind == "event" else _events(node.arms[0], arguments, done)
+        node = node.rest
+    if node.kind == "either":
+        ways = [_events(arm, arguments, done) for arm in node.arms]
+        is_asked = bool(arguments & set(_WORD.findall(node.label)))
+        ways.sort(key=len)
+        found += ways[0] if is_asked else ways[-1]
+    done[id(start)] = tuple(found)
+    return done[id(start)]
 
 
 def _ends(sequence: Sequence) -> set[str]:

@@ -9,8 +9,8 @@ import libcst as cst
 
 from distlint.facts.divergence import find_origin
 from distlint.facts.project import CallPlace, FunctionSummary
-from distlint.facts.projection import Projector
-from distlint.facts.sequences import visit
+from distlint.facts.projection import Projector, parameters
+from distlint.facts.sequences import events_for_callers
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -26,9 +26,9 @@ def summarise_functions(facts: ModuleFacts) -> Iterator[FunctionSummary]:
         if not isinstance(function, cst.FunctionDef) or facts.function_of(function) is not None:
             continue
         found: list[tuple[str, CallPlace]] = []
-        for event in visit(projector.project_first(function)):
-            if event.kind != "event" or len(found) == _MOST:
-                continue
+        for event in events_for_callers(projector.project_first(function), parameters(function)):
+            if len(found) == _MOST:
+                break
             origin = find_origin(projector, event.node, event.label) if isinstance(event.node, cst.Call) else None
             if isinstance(origin, cst.Call):
                 origin = CallPlace(facts.path, numbers[origin], facts.code(origin))

@@ -252,6 +252,19 @@ def rerun(model, data):
         trainer.test(model, data)
 """,
         """\
+import torch.distributed as dist
+
+def load(path, everywhere=False):
+    if everywhere:
+        dist.barrier()
+    return path.read()
+
+def main(path, rank):
+    if rank == 0:
+        return load(path)
+    return None
+""",
+        """\
 def main(fabric, model, batches, group):
     if fabric.global_rank == 0:
         play(fabric, batches, group)

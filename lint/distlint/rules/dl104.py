@@ -145,6 +145,8 @@ def train(model, loader, accelerator, prompts):
         projector, lengths = facts.synced_projector, Lengths(facts)
         reported: set[cst.CSTNode] = set()
         for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
+            if not projector.label(call):
+                continue
             for loop, length in loops_around(facts, call):
                 if loop not in reported and lengths.is_local(loop):
                     reported.add(loop)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distlint.facts.projection import Projector
 
 # These carry nothing, so that it does not matter which turn of another rank they meet.
-_WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
+_WITHOUT_DATA = frozenset({"", "barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
 
 class CollectiveInUnorderedLoop(Rule):

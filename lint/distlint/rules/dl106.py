@@ -102,6 +102,21 @@ def evaluate(model, batches):
     good = (
         """\
 import torch.distributed as dist
+
+def load(path, everywhere=False):
+    if everywhere:
+        dist.barrier()
+    return path.read()
+
+def main(paths):
+    for path in set(paths):
+        try:
+            load(path)
+        except OSError:
+            load(path.parent)
+""",
+        """\
+import torch.distributed as dist
 from contextlib import contextmanager
 
 def gather(x, parts, rank, world_size):
@@ -168,6 +183,8 @@ def train(trainer, model):
             arm = _arm(facts, call)
             if arm is None or arm in reported or projector.operations[call] is facts.function_of(call):
                 continue  # a function that calls itself tries again
+            if not projector.label(call):
+                continue
             reported.add(arm)
             if not _is_harmless(facts, projector, arm):
                 yield _hit(facts, projector, call, arm)
@@ -197,7 +214,7 @@ def _is_harmless(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
     kinds = _kinds(arm.type)
     if kinds and kinds <= _SAME_EVERYWHERE:
         return True
-    return bool(tried) and len(tried) == len(_labels(projector, arm.body))
+    return set(_labels(projector, arm.body)) <= set(tried)  # another try at the same
 
 
 def _kinds(node: cst.BaseExpression | None) -> set[str]:
@@ -209,11 +226,8 @@ def _kinds(node: cst.BaseExpression | None) -> set[str]:
 
 
 def _labels(projector: Projector, body: cst.CSTNode) -> list[str]:
-    return [
-        projector.label(node)
-        for node in walk_scope(body)
-        if isinstance(node, cst.Call) and node in projector.operations
-    ]
+    calls = (node for node in walk_scope(body) if isinstance(node, cst.Call) and node in projector.operations)
+    return [label for label in map(projector.label, calls) if label]
 
 
 def _hit(facts: ModuleFacts, projector: Projector, call: cst.Call, arm: Arm) -> Hit:
