@@ -69,7 +69,7 @@ def _chosen(strategies: str) -> list[str]:
     known = [name for name in available() if name != "auto"]
     known.insert(known.index("xla") + 1, SPMD)
     if strategies == "all":
-        return known
+        return [name for name in known if name != "ddp_notebook"]  # ddp_fork by another name
     names = [name.strip() for name in strategies.split(",")]
     unknown = [name for name in names if name not in known]
     if unknown:
