@@ -16,7 +16,8 @@ from distmetrics.train.hooks import Hooks
 from distmetrics.train.hparams import WithHparams, made
 from distmetrics.train.log import ReduceFx
 from distmetrics.train.manual import ManualOptimization
-from distmetrics.train.stage_log import Options, is_metric
+from distmetrics.train.stage_log import Options
+from distmetrics.train.values import is_metric
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer

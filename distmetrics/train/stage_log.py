@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, Scope, as_number, metric_at
+from distmetrics.train.log import REDUCE_FX, EpochLog, Key, Kind, Logged, Scope
 from distmetrics.train.metric_state import metrics_in, updated
+from distmetrics.train.values import as_number, is_metric, metric_at
 from distmetrics.tree import flatten
 
-__all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]
+__all__ = ["Options", "Stage", "StageLog", "batch_size_of"]
 
 Stage = Literal["train", "validate", "test"]
 _FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
@@ -244,11 +245,6 @@ def _check_metric(name: str, options: Options) -> None:
             f"{name!r} is a metric object, which is always computed over all ranks\n"
             "Do:     drop sync_dist=False and rank_zero_only=True."
         )
-
-
-def is_metric(value: Any) -> bool:
-    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes and resets."""
-    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))
 
 
 def _find(module: nn.Module, metric: Any, name: str) -> str:
