@@ -50,13 +50,15 @@ def test_a_value_that_differs_is_named(found, said):
         ("float32", 2.00001, True),
         ("float32", math.nan, True),
         ("bf16", 2.0019, False),
-        ("bf16", 2.0021, True),
+        ("bf16", 2.0021, False),
+        ("bf16", 2.011, True),
     ],
 )
 def test_weights_have_limits(part, value, wrong):
     verdict = judge("ddp", 2, EXPECTED | {part: [1.0, value]}, EXPECTED)
     assert verdict.wrong == wrong
     assert ("WRONG" in tables([verdict])) == wrong
+    assert ("bf16 2.1e-03 (over 2e-03)" in str(verdict)) == (value == 2.0021)
 
 
 def test_what_was_not_run_is_no_pass():
