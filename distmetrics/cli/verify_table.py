@@ -47,7 +47,7 @@ class Verdict:
             same = sum(len(layouts) for layouts in self.equal.values())
             said.append(f"{'WRONG' if self.differ else 'ok'} {same}/{same + len(self.differ)}")
         said += [f"{_HEADS[part]} {_weight(part, value)}" for part, value in self.weights.items()]
-        said += [f"{_HEADS[part]} not run: {why}" for part, why in self.problems.items()]
+        said += [f"{_HEADS[part] if said else ''} not run: {why}".strip() for part, why in self.problems.items()]
         return ", ".join(said)
 
 

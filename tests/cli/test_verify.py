@@ -65,7 +65,7 @@ def test_what_was_not_run_is_no_pass():
     verdict = Verdict("xla", 2, problems={"float32": "torch_xla is not installed"})
     by_metric, by_world = tables([verdict]).split("\n\n")
     assert by_metric.splitlines()[2] == "| `xla` | not run | not run | not run |"
-    assert by_world.splitlines()[2] == "| `xla` | weights not run: torch_xla is not installed |"
+    assert by_world.splitlines()[2] == "| `xla` | not run: torch_xla is not installed |"
 
 
 def test_tables_count_worlds_and_layouts():

@@ -17,7 +17,7 @@ def runner(how):
 
     values, weights = Fit(strategy=XLA(spmd=how == "spmd"), devices=1).run(val=8)
     expected_values, expected = plain(val=8)
-    assert values == expected_values, (values, expected_values)
+    assert all(abs(values[name] - value) < 1e-6 for name, value in expected_values.items()), (values, expected_values)
     apart = max(float((weights[name] - value).abs().max()) for name, value in expected.items())
     assert apart < 2e-6, apart
     print(f"runner, xla {how}: metrics as in a plain loop, weights to {apart:.0e}")
