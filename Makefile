@@ -28,6 +28,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sync
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.trainer
+	$(BIN)/python -m benchmarks.trainer_memory
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py

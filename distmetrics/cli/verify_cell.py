@@ -36,18 +36,16 @@ __all__ = ["LAYOUTS", "PARTS", "SPMD", "Cell", "counts"]
 CLASSES, WIDTH, BATCH, STEPS, SAMPLES = 3, 6, 12, 10, 24
 LAYOUTS = ("even", "uneven", "one rank empty")
 PARTS = ("float32", "uneven", "bf16")
-SPMD = "xla-spmd"
+SPMD, LOADER = "xla-spmd", "/dataloader_idx_"
 Cell = dict[str, Any]  # weights by part; "logged": the values by layout
 
 
-class Judged(Module):
-    """A classifier that logs one number of every kind."""
+class Metrics(nn.Module):
+    """What is said of one layout of the validation data."""
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))
-        self.metrics = nn.ModuleDict(
+        self.logged = nn.ModuleDict(
             {
                 "accuracy": MulticlassAccuracy(CLASSES, average="micro"),
                 "macro F1": MulticlassF1Score(CLASSES, average="macro"),
@@ -59,35 +57,53 @@ class Judged(Module):
         self.confusion = MulticlassConfusionMatrix(CLASSES)
         self.margins: list[Tensor] = []
 
+
+class Judged(Module):
+    """A classifier that logs one number of every kind, for each loader apart."""
+
+    def __init__(self, loaders: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+        self.kept = nn.ModuleList(Metrics() for _ in range(loaders))
+        self.loader = 0
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the mean loss of the batch."""
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
-    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Note whose batch it is: the end of a step is not told."""
+        self.loader = dataloader_idx
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return scores and labels; what is done with them is up to the step's end, which sees the whole batch."""
         return {"logits": self.net(batch[0]), "labels": batch[1]}
 
     def validation_step_end(self, outputs: Any) -> None:
         """Update every metric, and keep what is gathered by hand."""
+        kept: Any = self.kept[self.loader]
         scores, labels = outputs["logits"].float().softmax(1), outputs["labels"]
-        metric: Any
-        for name, metric in self.metrics.items():
+        for name, metric in kept.logged.items():
             metric.update(*((scores[:, 0], (labels == 0).float()) if name == "RMSE" else (scores, labels)))
             self.log(name, metric)
-        self.confusion.update(scores, labels)
+        kept.confusion.update(scores, labels)
         self.log("weighted loss", nn.functional.nll_loss(scores.log(), labels), batch_size=len(labels))
-        self.margins.append(scores.max(1).values)
+        kept.margins.append(scores.max(1).values)
 
     def on_validation_epoch_end(self) -> None:
         """Compute what one number a step cannot be made of: a median by a gather, and a matrix."""
-        mine = torch.cat(self.margins) if self.margins else torch.empty(0)
-        self.margins.clear()
-        everyone = all_gather_cat(mine, name="margins")
-        self.log("gathered median", everyone.quantile(0.5), rank_zero_only=True)
-        matrix = sync_and_compute(self.confusion, name="confusion matrix")
-        self.confusion.reset()
-        for place, count in enumerate(matrix.flatten().tolist()):
-            self.log(f"confusion {place}", count, rank_zero_only=True)
+        kept: Any
+        for index, kept in enumerate(self.kept):
+            end = f"{LOADER}{index}" if len(self.kept) > 1 else ""
+            mine = torch.cat(kept.margins) if kept.margins else torch.empty(0)
+            kept.margins.clear()
+            everyone = all_gather_cat(mine, name="margins")
+            self.log(f"gathered median{end}", everyone.quantile(0.5), rank_zero_only=True)
+            matrix = sync_and_compute(kept.confusion, name="confusion matrix")
+            kept.confusion.reset()
+            for place, count in enumerate(matrix.flatten().tolist()):
+                self.log(f"confusion {place}{end}", count, rank_zero_only=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW, whose steps hide no difference of gradients."""
@@ -95,18 +111,18 @@ class Judged(Module):
 
 
 class Shards(DataModule):
-    """Training data dealt out as one process would see it; validation data in shards of a given layout.
+    """Training data dealt out as one process would see it; validation data in shards of each layout.
 
     A strategy with one process cuts each batch for its replicas: there the layout is one of batches.
 
     Args:
-        layout: of the validation data.
         devices: ranks, or replicas in one.
+        layouts: of the validation data.
         steps: number of training batches of each rank; of one process each batch holds what all ranks' do.
     """
 
-    def __init__(self, layout: str, devices: int, steps: Sequence[int] = ()) -> None:
-        self.layout, self.devices = layout, devices
+    def __init__(self, devices: int, layouts: Sequence[str] = (), steps: Sequence[int] = ()) -> None:
+        self.devices, self.layouts = devices, layouts
         self.steps = steps or [STEPS] * devices
         generator = torch.Generator().manual_seed(1)
         y = torch.arange(BATCH * STEPS + SAMPLES) % CLASSES
@@ -126,14 +142,17 @@ class Shards(DataModule):
         ]
         return DataLoader(self.train_set, batch_sampler=batches)
 
-    def val_dataloader(self) -> DataLoader[Any]:
-        """Batches of this rank's shard."""
+    def val_dataloader(self) -> list[DataLoader[Any]] | None:
+        """Batches of this rank's shards, a loader for each layout."""
+        return [self._shard(layout) for layout in self.layouts] or None
+
+    def _shard(self, layout: str) -> DataLoader[Any]:
         assert self.trainer is not None
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         if world_size == 1:
-            size = {"even": 2 * self.devices, "uneven": 2 * self.devices + 1}.get(self.layout, self.devices - 1)
+            size = {"even": 2 * self.devices, "uneven": 2 * self.devices + 1}.get(layout, self.devices - 1)
             return DataLoader(self.val_set, batch_size=max(1, size))
-        first, last = bounds(self.layout, world_size)[rank : rank + 2]
+        first, last = bounds(layout, world_size)[rank : rank + 2]
         return DataLoader(Subset(self.val_set, range(first, last)), batch_size=4)
 
 
@@ -196,17 +215,24 @@ def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
 
 def run(part: str, strategy: str, devices: int, out: Path) -> Cell:
     """Run one part; returns what it adds to the cell. The weights are written by rank 0 alone."""
-    module = Judged()
+    layouts = (LAYOUTS if devices > 1 else LAYOUTS[:1]) if part == "float32" else ()
+    module = Judged(loaders=len(layouts))
     trainer = made(strategy, devices, out, precision="bf16" if part == "bf16" else None)
-    steps = counts(devices) if part == "uneven" else ()
-    trainer.fit(module, datamodule=Shards("even", devices, steps))
-    found: Cell = {}
+    trainer.fit(module, datamodule=Shards(devices, layouts, counts(devices) if part == "uneven" else ()))
+    if trainer.global_rank:
+        return {}
+    found: Cell = {part: json.loads(out.with_suffix(".weights.json").read_text())}
     if part == "float32":
-        logged = found["logged"] = {}
-        for layout in LAYOUTS if devices > 1 else LAYOUTS[:1]:
-            (logged[layout],) = trainer.validate(module, datamodule=Shards(layout, devices))
-    if trainer.global_rank == 0:
-        found[part] = json.loads(out.with_suffix(".weights.json").read_text())
+        found["logged"] = logged(trainer, layouts)
+    return found
+
+
+def logged(trainer: Trainer, layouts: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the values of the validation, by layout."""
+    found: dict[str, dict[str, float]] = {layout: {} for layout in layouts}
+    for label, value in trainer.callback_metrics.items():
+        name, _, index = label.partition(LOADER)
+        found[layouts[int(index or 0)]][name] = float(value)
     return found
 
 

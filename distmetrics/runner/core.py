@@ -17,7 +17,7 @@ from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.runner.checks import check_loss, check_pass, check_setup
 from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
-from distmetrics.runner.optimizer import RunnerOptimizer
+from distmetrics.runner.optimizer import RunnerOptimizer, follow
 from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
@@ -145,7 +145,9 @@ class Runner(RunnerWorld):
         check_setup(model, optimizers)
         self._claim(model, *optimizers)
         if move_to_device:
+            before = list(model.parameters())
             self.strategy.place(model)
+            follow(optimizers, before, list(model.parameters()))
             for optimizer in optimizers:
                 if optimizer.state:  # its tensors follow the parameters'
                     optimizer.load_state_dict(optimizer.state_dict())

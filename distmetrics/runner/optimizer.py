@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from distmetrics.strategies.base import Strategy
 
-__all__ = ["RunnerOptimizer"]
+__all__ = ["RunnerOptimizer", "follow"]
 
 
 class RunnerOptimizer(Optimizer):
@@ -78,3 +78,16 @@ class RunnerOptimizer(Optimizer):
 
 def _itself(optimizer: Optimizer) -> Optimizer:
     return optimizer
+
+
+def follow(optimizers: Iterable[Optimizer], before: Sequence[nn.Parameter], after: Sequence[nn.Parameter]) -> None:
+    """Let optimizers step the parameters that took others' places when the model was moved, as it does to XLA."""
+    moved = {id(old): new for old, new in zip(before, after, strict=True) if old is not new}
+    if not moved:
+        return
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [moved.get(id(parameter), parameter) for parameter in group["params"]]
+        states = [(moved.get(id(parameter), parameter), state) for parameter, state in optimizer.state.items()]
+        optimizer.state.clear()
+        optimizer.state.update(states)

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
-from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError, compose, who
+from distmetrics.errors import ConfigurationError, MismatchError, compose, who
 from distmetrics.state.sync import sync_and_compute
+from distmetrics.train.values import as_number, metric_at
 
-__all__ = ["EpochLog", "Key", "Kind", "Logged", "ReduceFx", "as_number", "metric_at"]
+__all__ = ["EpochLog", "Key", "Kind", "Logged", "ReduceFx"]
 
 ReduceFx = Literal["mean", "sum", "max", "min"]
 REDUCE_FX: tuple[str, ...] = get_args(ReduceFx)
@@ -292,36 +293,3 @@ def _flat(key: Key, kind: Kind, path: str, value: Any) -> list[tuple[Key, Tensor
         )
         for inner, part in value.items()
     ]
-
-
-def metric_at(module: nn.Module, path: str) -> Any:
-    """Return the object at a dotted attribute path of the module."""
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def as_number(name: str, value: Any) -> Tensor:
-    """Return ``value`` as a 0-dim float64 tensor on its device.
-
-    Raises:
-        InputError: it has more than one element, or none.
-        InputTypeError: it is no real number.
-
-    >>> as_number("loss", torch.tensor([3], dtype=torch.int64))
-    tensor(3., dtype=torch.float64)
-    """
-    if not isinstance(value, Tensor):
-        try:
-            return torch.tensor(float(value), dtype=torch.float64)
-        except (TypeError, ValueError) as error:
-            raise InputTypeError(f"{name} must be a number to be logged, got a {type(value).__name__}") from error
-    if value.numel() != 1:
-        raise InputError(
-            f"{name} must be one number to be logged, got a tensor of shape {list(value.shape)}\n"
-            "Do:     log its .mean() or .sum(), or keep it in a metric object and log that."
-        )
-    if value.is_complex():
-        raise InputTypeError(f"{name} must be a real number to be logged, got {value.dtype}")
-    return value.detach().reshape(()).double()

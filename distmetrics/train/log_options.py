@@ -10,7 +10,7 @@ from torch import Tensor
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.train.log import REDUCE_FX, Scope
 
-__all__ = ["Options", "check", "check_metric", "is_metric"]
+__all__ = ["Options", "check", "check_metric"]
 
 _FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
 
@@ -66,8 +66,3 @@ def check_metric(name: str, options: Options) -> None:
             f"{name!r} is a metric object, which is always computed over all ranks\n"
             "Do:     drop sync_dist=False and rank_zero_only=True."
         )
-
-
-def is_metric(value: Any) -> bool:
-    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes and resets."""
-    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))

@@ -8,17 +8,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from distmetrics.collectives.ops import all_gather, any_true
-from distmetrics.errors import ConfigurationError, InputError, compose
+from distmetrics.collectives.ops import any_true
+from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
 from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
 from distmetrics.train.evaluation import detached, evaluate, length
+from distmetrics.train.losses import check_finite, loss_of
 from distmetrics.train.manual import manual_step
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.stage_log import StageLog
@@ -238,7 +238,7 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
                 outputs = ended(run.module, "training_step_end", outputs)
             loss = loss_of(outputs)
         if trainer.terminate_on_nan:
-            _check_finite(trainer, loss, index)
+            check_finite(trainer, loss, index)
         if loss is not None:
             ranks = trainer.world_size - trainer.absent
             # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
@@ -270,42 +270,3 @@ def ended(module: Module, name: str, outputs: Any) -> Any:
     """Return what the module's ``*_step_end`` makes of a step's outputs, or those."""
     method = getattr(module, name, None)
     return outputs if method is None else method(outputs)
-
-
-def loss_of(output: Any) -> Tensor | None:
-    """Return the loss in what ``training_step`` returned, or None to skip the step.
-
-    Raises:
-        InputError: there is none, it is no scalar tensor, or it has no gradient.
-    """
-    if output is None:
-        return None
-    loss = output.get("loss") if isinstance(output, Mapping) else output
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise InputError(
-            f"training_step must return a loss of one element, or a dict with such under 'loss'; got {got}"
-        )
-    if not loss.requires_grad:
-        raise InputError(
-            "the loss of training_step has no gradient\n"
-            "Likely: it was computed from something detached, under no_grad, or every parameter is frozen.\n"
-            "Do:     return the loss as it was computed; log loss.detach(), if you must."
-        )
-    return loss
-
-
-def _check_finite(trainer: Trainer, loss: Tensor | None, index: int) -> None:
-    """Refuse a loss that is no number on some rank, on every rank; one exchange a step."""
-    value = torch.zeros(()) if loss is None else loss.detach().float().reshape(()).cpu()
-    losses = all_gather(value, comm=trainer.strategy.comm(), name="loss").tolist()
-    if all(abs(value) < float("inf") for value in losses):
-        return
-    text = compose(
-        f"the loss is not finite in step {index} of epoch {trainer.current_epoch}",
-        {rank: f"loss {value:.6g}" for rank, value in enumerate(losses)},
-        notes=["The step's update was not made."],
-        likely="a learning rate that is too high, a logarithm or a root of 0, or NaN in the batch.",
-        do="look at that batch; Trainer(detect_anomaly=True) names the operation that made it.",
-    )
-    raise InputError(text, rank=trainer.global_rank)

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.train.log import EpochLog, Key, Kind, Logged, as_number, metric_at
-from distmetrics.train.log_options import Options, check, check_metric, is_metric
+from distmetrics.train.log import EpochLog, Key, Kind, Logged
+from distmetrics.train.log_options import Options, check, check_metric
 from distmetrics.train.metric_state import metrics_in, updated
+from distmetrics.train.values import as_number, is_metric, metric_at
 from distmetrics.tree import flatten
 
-__all__ = ["Options", "Stage", "StageLog", "batch_size_of", "is_metric"]
+__all__ = ["Options", "Stage", "StageLog", "batch_size_of"]
 
 Stage = Literal["train", "validate", "test"]
 _NO_BATCH = object()

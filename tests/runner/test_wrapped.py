@@ -238,6 +238,37 @@ def test_states_of_an_optimizer_follow_its_parameters():
     one(resume)
 
 
+@pytest.mark.parametrize("stepped", [False, True])
+def test_an_optimizer_follows_parameters_that_are_replaced(stepped):
+    """As they are where a model is moved to XLA."""
+
+    def train(runner):
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        if stepped:
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        wrapped, optimizer = runner.setup(net, optimizer)
+        mine = {id(parameter) for parameter in net.parameters()}
+        assert {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} == mine
+        assert {id(parameter) for parameter in optimizer.state} == (mine if stepped else set())
+        runner.backward(wrapped(torch.ones(2, 4)).sum())
+        optimizer.step()
+        return wrapped.state_dict()
+
+    def launched():
+        return Runner(strategy="single", accelerator="cpu", precision=64).launch(train)
+
+    expected = launched()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        found = launched()
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 def test_a_model_with_nothing_to_learn():
     def look(runner):
         teacher = runner.setup(nn.Linear(4, 1).requires_grad_(False))

@@ -1,7 +1,8 @@
-"""Compare XLA with one process, by hand: ``python -m tests.strategies.xla_script [one | spmd | processes]``.
+"""Compare XLA with one process, by hand: ``python -m tests.strategies.xla_script [one | spmd | processes] [runner]``.
 
 It needs an environment with torch_xla and the torch that it names. ``PJRT_DEVICE=CPU`` is set here; for SPMD
-there are four virtual devices. "processes" starts a process for each device; of the CPU there is one.
+there are four virtual devices. "processes" starts a process for each device; of the CPU there is one. With "runner"
+the loop is a runner's.
 """
 
 from __future__ import annotations
@@ -10,12 +11,27 @@ import os
 import sys
 
 
-def main(how):
+def runner(how):
+    from distmetrics.strategies.xla import XLA
+    from tests.runner.loops import Fit, plain
+
+    values, weights = Fit(strategy=XLA(spmd=how == "spmd"), devices=1).run(val=8)
+    expected_values, expected = plain(val=8)
+    assert all(abs(values[name] - value) < 1e-6 for name, value in expected_values.items()), (values, expected_values)
+    apart = max(float((weights[name] - value).abs().max()) for name, value in expected.items())
+    assert apart < 2e-6, apart
+    print(f"runner, xla {how}: metrics as in a plain loop, weights to {apart:.0e}")
+
+
+def main(how, what="trainer"):
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     if how == "spmd":
         os.environ.setdefault("CPU_NUM_DEVICES", "4")
     import torch_xla
 
+    if what == "runner":
+        runner(how)
+        return
     from distmetrics.strategies.xla import XLA
     from tests.strategies.common import assert_same, outcome, single, train
 
@@ -29,4 +45,4 @@ def main(how):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "one")
+    main(*(sys.argv[1:] or ["one"]))

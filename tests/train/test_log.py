@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
@@ -36,6 +36,7 @@ finite = st.floats(-1e6, 1e6, allow_nan=False)
 batches = st.lists(st.lists(finite, min_size=1, max_size=5), max_size=8)
 
 
+@settings(deadline=None)
 @given(batches, st.lists(st.integers(0, 3), min_size=8, max_size=8))
 def test_a_mean_is_the_mean_over_all_samples_however_they_are_shared(data, owners):
     samples = [value for batch in data for value in batch]
