@@ -7,11 +7,12 @@ some ranks and the other on the rest every rank would compute another value from
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-from torchmetrics import Metric
+from typing import TYPE_CHECKING, Any
 
 from distmetrics.state.adapters.assigned import assigned
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 __all__ = ["arguments"]
 
@@ -24,19 +25,20 @@ _OWN = frozenset((
 ))  # fmt: skip
 
 
-def arguments(metric: Metric) -> tuple[tuple[str, Any], ...]:
+def arguments(metric: Metric, base: type) -> tuple[tuple[str, Any], ...]:
     """Return the plain attributes of a metric of torchmetrics' own that its value may depend on, by name.
 
-    Those of other classes may differ between ranks for reasons of theirs, and are not read.
+    Those of other classes may differ between ranks for reasons of theirs, and are not read. ``base`` is the class that
+    torchmetrics' metrics have in common: what its methods set is bookkeeping.
 
-    >>> from torchmetrics.regression import MeanSquaredError
-    >>> arguments(MeanSquaredError(squared=False))
+    >>> from torchmetrics import Metric, MeanSquaredError
+    >>> arguments(MeanSquaredError(squared=False), Metric)
     (('squared', False), ('num_outputs', 1))
     """
     kind = type(metric)
     if not kind.__module__.startswith("torchmetrics."):
         return ()
-    ours = _ours(kind)
+    ours = _ours(kind, base)
     return tuple([
         (name, value)
         for name, value in vars(metric).items()
@@ -45,6 +47,6 @@ def arguments(metric: Metric) -> tuple[tuple[str, Any], ...]:
 
 
 @functools.cache
-def _ours(kind: type[Metric]) -> frozenset[str]:
+def _ours(kind: type, base: type) -> frozenset[str]:
     """Return the attributes of a class that are left alone: what updating or computing sets is no argument."""
-    return _OWN | assigned(kind, Metric).changed
+    return _OWN | assigned(kind, base).changed

@@ -62,7 +62,7 @@ class TorchmetricsAdapter(_AnyAdapter):
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
         shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
-        return _specs(tuple(metric._reductions.items()), shapes, type(metric), arguments(metric))
+        return _specs(tuple(metric._reductions.items()), shapes, type(metric), arguments(metric, Metric))
 
     def home(self, metric: Metric) -> dict[str, Any]:
         """States are plain attributes."""
