@@ -117,7 +117,7 @@ class _Sum:
         """Count another part, weighted already."""
         self.weight += weight
         if total is not None:
-            self.total = total if self.total is None else _combine(self.kind.reduce_fx, self.total, total)
+            self.total = total.clone() if self.total is None else _combine(self.kind.reduce_fx, self.total, total)
 
     def record(self) -> _Record:
         return _Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight, self.steps)
