@@ -128,6 +128,13 @@ def keyword(call: cst.Call, name: str) -> cst.BaseExpression | None:
     return None
 
 
+def container(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``x`` of ``x``, ``x[i]`` and ``x[i][j]``."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
+
+
 def positional(call: cst.Call) -> list[cst.BaseExpression]:
     """Plain positional arguments, up to the first ``*args``."""
     found: list[cst.BaseExpression] = []
