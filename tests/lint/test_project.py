@@ -310,3 +310,37 @@ def test_a_fix_of_one_file_moves_the_calls_that_another_tells_of(write, capsys: 
     shown = capsys.readouterr()
     assert "2 findings fixed in 2 files\n1 finding in 2 files" in shown.err
     assert f"collective at {paths[0]}:10: dist.barrier()" in shown.out
+
+
+@pytest.mark.parametrize("base", ["Base", "Base[int]"])
+def test_what_a_base_in_another_file_empties(write, base: str) -> None:
+    above = """\
+        from typing import Generic, TypeVar
+        from lightning.pytorch import LightningModule
+
+        T = TypeVar("T")
+
+        class Base(LightningModule, Generic[T]):
+            def {method}(self):
+                self.outputs{what}
+        """
+    child = f"""\
+        import torch
+        from above import Base
+
+        class Child({base}):
+            def __init__(self):
+                super().__init__()
+                self.outputs = []
+
+            def validation_step(self, batch, batch_idx):
+                self.outputs.append(self(batch))
+
+            def on_validation_epoch_end(self):
+                print(torch.cat(self.outputs).mean())
+        """
+    for what in (".clear()", ".remove(1)", ".popitem()"):
+        paths = write(above=above.format(method="on_validation_epoch_start", what=what), child=child)
+        assert found(paths, "DL301") == []
+    paths = write(above=above.format(method="share", what=".sort()"), child=child)
+    assert [each.line for each in found(paths, "DL301")] == [10]

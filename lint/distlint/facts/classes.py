@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.facts.project import Project, declares
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import tail, walk
+from distlint.facts.tree import container, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -127,7 +127,7 @@ def _classify(
     if info.kinds or info.node in seen:
         return
     for arg in info.node.bases:
-        base = arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value  # Generic[T], Dataset[T]
+        base = container(arg.value)  # Generic[T], Dataset[T]
         full = facts.resolve(base)
         local = _local_class(facts, base) if full is not None and full.startswith(LOCAL) else None
         if local is not None and local in found:
@@ -144,6 +144,11 @@ def _classify(
         info.kinds |= kinds_by_methods(info.methods, has_torch=facts.imports("torch"))
     if not info.kinds and info.known:
         info.kinds.add("plain")
+
+
+def base_names(facts: ModuleFacts, node: cst.ClassDef) -> list[str]:
+    """What the bases of a class are called, ``Dataset[T]`` without its parameter; empty where it cannot be told."""
+    return [facts.resolve(container(arg.value)) or "" for arg in node.bases]
 
 
 def _local_class(facts: ModuleFacts, base: cst.BaseExpression) -> cst.ClassDef | None:
