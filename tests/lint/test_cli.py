@@ -87,6 +87,7 @@ def test_syntax_error_is_a_finding_and_the_rest_goes_on(
         ["check", "-", "--add-ignores"],
         ["check", "--statistics", "--output-format", "sarif", "."],
         ["check", "--output-file", "no/such/folder/x", "lint/distlint/__init__.py"],
+        ["check", ".", "--jobs", "-1"],
     ],
 )
 def test_misuse_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

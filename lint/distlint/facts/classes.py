@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,16 @@ class ClassFacts:
     def name(self) -> str:
         """The class's name."""
         return self.node.name.value
+
+    def lineage(self) -> Iterator[ClassFacts]:
+        """This class and all its bases in the same module, each once, the nearest first."""
+        left, seen = [self], set[cst.ClassDef]()
+        while left:
+            info = left.pop(0)
+            if info.node not in seen:
+                seen.add(info.node)
+                yield info
+                left += info.bases
 
     def method(self, name: str) -> cst.FunctionDef | None:
         """A method of this class or of a base in the same module."""

@@ -224,7 +224,7 @@ def _project_bases(facts: ModuleFacts, full: str) -> Iterator[ClassSummary]:
 def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
     """What bases in other files empty."""
     found: frozenset[str] = frozenset()
-    for info in (owner, *owner.bases):
+    for info in owner.lineage():
         for full in base_names(facts, info.node):
             for ancestor in _project_bases(facts, full):
                 found |= ancestor.emptied
