@@ -21,7 +21,7 @@ from distlint.facts.rank_names import (
     ZERO_FLAGS,
 )
 from distlint.facts.roles import Role, Same, Truth, negate
-from distlint.facts.tree import dotted, number, positional, tail, text_of, walk
+from distlint.facts.tree import dotted, number, positional, tail, text_of
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -302,8 +302,3 @@ def _compare_order(
             return f"{rank}==0", kind is cst.LessThanEqual
         return None if value == -1 else (f"{rank}<={text}", kind is cst.LessThanEqual)
     return None
-
-
-def names_in(test: cst.BaseExpression) -> set[str]:
-    """Every identifier of an expression."""
-    return {node.value for node in walk(test) if isinstance(node, cst.Name)}

@@ -170,6 +170,11 @@ def is_name(node: cst.CSTNode | None, value: str) -> bool:
     return isinstance(node, cst.Name) and node.value == value
 
 
+def names_in(node: cst.CSTNode) -> set[str]:
+    """Every identifier in ``node``."""
+    return {part.value for part in walk(node) if isinstance(part, cst.Name)}
+
+
 def number(node: cst.CSTNode | None) -> int | None:
     """The value of an integer literal with an optional minus."""
     if isinstance(node, cst.Integer):
