@@ -76,14 +76,16 @@ def run(command: Sequence[str]) -> Run:
     """Run a command to its end; linters say by their exit code that they found something."""
     environment = {**os.environ, "PYTHONPATH": str(Path(distlint.__file__).parents[1])}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
     memory = 0
-    while process.poll() is None:
-        memory = max(memory, _memory(process))
-        time.sleep(0.05)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.returncode not in (0, 1):
-        raise RuntimeError(f"{' '.join(command)} failed:\n{process.stderr.read().decode()[-2000:]}")
+    with tempfile.TemporaryFile() as said:  # a pipe that nobody reads would be full some time
+        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        while process.poll() is None:
+            memory = max(memory, _memory(process))
+            time.sleep(0.05)
+        wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if process.returncode not in (0, 1):
+            said.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed:\n{said.read().decode()[-2000:]}")
     cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return Run(wall, cpu, memory)
 

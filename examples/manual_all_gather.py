@@ -23,12 +23,13 @@ class MedianLoss(Classifier):
         """Keep what the metric is made of."""
         x, y = batch
         self.losses.append(functional.cross_entropy(self(x), y, reduction="none"))
-        self.counts.append(torch.tensor(float(len(y))))
+        self.counts.append(len(y))
 
     def on_validation_epoch_end(self):
         """Gather on every rank; log on rank 0, for all of them hold the same now."""
-        losses = all_gather_cat(torch.cat(self.losses))  # shards may differ in length
-        samples = self.all_gather(torch.stack(self.counts).sum()).sum()  # [world_size], a number of each rank
+        mine = torch.cat(self.losses) if self.losses else torch.zeros(0, device=self.device)  # a rank may have no batch
+        losses = all_gather_cat(mine)  # shards may differ in length
+        samples = self.all_gather(torch.tensor(sum(self.counts), device=self.device)).sum()  # of [world_size]
         self.losses.clear()
         self.counts.clear()
         if self.trainer.is_global_zero:

@@ -34,6 +34,7 @@ BELOW = {
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {
     "state/adapters/torchmetrics.py": {"torchmetrics"},
+    "state/adapters/torchmetrics_specs.py": {"torchmetrics"},
     "state/adapters/torcheval.py": {"torcheval"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "cli/demo_train.py": {"torchmetrics"},

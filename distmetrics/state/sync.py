@@ -7,6 +7,7 @@ happened. One collective for all sum, mean, max and min states together, two whe
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = ["sync_and_compute", "synced"]
 
 _ABSENT = object()
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
+_lock = threading.Lock()
 _SHARED = (
     "a metric in this {} is being synced already: another rank, a thread of this process, has the same object, or the "
     "call is inside of a block of synced(…)\n"
@@ -95,11 +97,14 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
     shape = structure_of(found)
     before = shape.read(found)
     taken = _identities(found)
-    if not _in_sync.isdisjoint(taken) and not any(shape.flags(before)):
-        problem = problem or _SHARED.format(type(metrics).__name__)
-    _in_sync.update(taken)
+    is_synced = any(shape.flags(before))
     reset: list[Any] = []
+    with _lock:
+        is_shared = not _in_sync.isdisjoint(taken)
+        _in_sync.update(taken)
     try:
+        if is_shared and not is_synced:
+            problem = problem or _SHARED.format(type(metrics).__name__)
         with torch.no_grad():
             plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
         try:  # everything is read before the first change: an interrupt at any point loses nothing
@@ -109,7 +114,8 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
         finally:
             shape.write(found, before)
     finally:
-        _in_sync.difference_update(taken)
+        with _lock:
+            _in_sync.difference_update(taken)
     for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
         metric.reset()
 

@@ -47,8 +47,9 @@ def check(name: Any, options: Options) -> None:
     if options.reduction not in REDUCE_FX:
         known = ", ".join(REDUCE_FX)
         raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
-    size = options.batch_size
-    if size is not None and not (isinstance(size, int | float | Tensor) and size >= 0):
+    size: Any = options.batch_size
+    is_number = isinstance(size, int | float) or (isinstance(size, Tensor) and size.numel() == 1)
+    if size is not None and not (is_number and size >= 0):
         raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
     if options.sync_dist and options.rank_zero_only:
         raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")

@@ -63,6 +63,8 @@ class Check:
         args = self._args
         if STDIN in args.paths and not self._is_stdin:
             raise UsageError("- (standard input) cannot be mixed with other paths")
+        if args.jobs < 0:
+            raise UsageError(f"--jobs is a number of processes, 0 for as many as pay off; got {args.jobs}")
         if args.unsafe_fixes and not (args.fix or args.diff):
             raise UsageError("--unsafe-fixes says which fixes --fix and --diff apply: add one of them")
         if args.write_baseline and args.baseline is None:

@@ -81,6 +81,9 @@ def examine(
     summarise = summarise and may_define_collective(evident)
     try:
         text = Text.decode(source)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        return Examined([unreadable(path, error)])
+    try:
         said = None if is_sound else python_error(text.text)
         if said is not None and said.msg.startswith(_TOO_DEEP):  # for LibCST it would be the end of the process
             return Examined([syntax_error(path, said.lineno or 1, max(1, said.offset or 1), said.msg)])
@@ -92,8 +95,6 @@ def examine(
         findings = _locate(facts, text, hits) if hits else []
     except RecursionError:
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
-    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return Examined([unreadable(path, error)])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
     return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
@@ -201,16 +202,18 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
 
 
 def _line_of(place: CallPlace) -> int:
-    """The line of a call in another file."""
-    path = Path(place.path)
-    return _lines_of_calls(place.path, path.stat().st_mtime_ns)[place.number]
+    """The line of a call in another file, whose calls may have got other numbers by a fix; 1 where it is gone."""
+    calls = _read_calls(place.path, Path(place.path).stat().st_mtime_ns)
+    near = sorted(range(len(calls)), key=lambda number: abs(number - place.number))
+    return next((calls[number][0] for number in near if calls[number][1] == place.text), 1)
 
 
 @lru_cache(maxsize=64)
-def _lines_of_calls(path: str, _modified: int) -> list[int]:
+def _read_calls(path: str, _modified: int) -> list[tuple[int, str]]:
+    """The calls of a file: line and text."""
     module = cst.parse_module(Text.decode(Path(path).read_bytes()).text)
-    positions = _Positions(module)
-    return [positions[call].start.line for call in ModuleFacts(module).nodes(cst.Call)]
+    facts, positions = ModuleFacts(module), _Positions(module)
+    return [(positions[call].start.line, facts.code(call)) for call in facts.nodes(cst.Call)]
 
 
 def _statement_lines(

@@ -24,7 +24,7 @@ from distlint.engine import SYNTAX_ERROR, check_source
 from distlint.explain import markdown
 from distlint.facts.project import NO_PROJECT
 from distlint.fix import Check, fix_source, would_help
-from distlint.model import Edit, Finding, Severity
+from distlint.model import Edit, Finding, Severity, TraceStep
 from distlint.rules import RULES
 from distlint.run import check_stdin
 from distlint.suppress import UNUSED, ignore_edits
@@ -167,12 +167,15 @@ class Server:
             tags=[types.DiagnosticTag.Unnecessary] if found.code == UNUSED else None,
             related_information=[
                 types.DiagnosticRelatedInformation(
-                    types.Location(uri, self._range(state, step.line, 1, step.line, 1 + len(_line(state, step.line)))),
+                    self._location(uri, state, step) if step.path == found.path else _elsewhere(step),
                     f"{step.label}: {step.text}",
                 )
                 for step in found.trace
             ],
         )
+
+    def _location(self, uri: str, state: State, step: TraceStep) -> types.Location:
+        return types.Location(uri, self._range(state, step.line, 1, step.line, 1 + len(_line(state, step.line))))
 
     def _hover(self, params: types.HoverParams) -> types.Hover | None:
         state = self._state(params.text_document.uri)
@@ -255,6 +258,12 @@ def _saved(text: str) -> bytes:
 
 def _line(state: State, line: int) -> str:
     return state.text.lines[line - 1] if line <= len(state.text.lines) else ""
+
+
+def _elsewhere(step: TraceStep) -> types.Location:
+    """A line of another file, whose text the editor has."""
+    start, end = types.Position(step.line - 1, 0), types.Position(step.line, 0)
+    return types.Location(Path(step.path).resolve().as_uri(), types.Range(start, end))
 
 
 def _page_address(code: str) -> types.CodeDescription | None:

@@ -87,6 +87,7 @@ def test_syntax_error_is_a_finding_and_the_rest_goes_on(
         ["check", "-", "--add-ignores"],
         ["check", "--statistics", "--output-format", "sarif", "."],
         ["check", "--output-file", "no/such/folder/x", "lint/distlint/__init__.py"],
+        ["check", ".", "--jobs", "-1"],
     ],
 )
 def test_misuse_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,11 +105,12 @@ def test_bad_usage_exits_2(arguments: list[str]) -> None:
     assert exit_.value.code == 2
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyError])
 def test_internal_error_exits_2_and_names_the_file(
-    bad: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bad: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     def fail(_self: Rule, _facts: object) -> None:
-        raise ZeroDivisionError
+        raise kind
 
     monkeypatch.setattr(type(RULES["DL101"]), "check", fail)
     assert main(["check", str(bad)]) == 2

@@ -289,3 +289,64 @@ def test_what_a_trainer_is_told_not_to_do(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
     assert main(["check", str(tmp_path), "--select", "DL004"]) == (0 if is_out else 1)
+
+
+def test_a_fix_of_one_file_moves_the_calls_that_another_tells_of(write, capsys: pytest.CaptureFixture[str]) -> None:
+    step = """\
+        import torch
+        import torch.distributed as dist
+        from lightning.pytorch import LightningModule
+
+        class {name}(LightningModule):
+            def training_step(self, batch, batch_idx):
+                return batch.to(torch.device("cuda"))
+        """
+    meet = "\ndef meet():\n    dist.barrier()\n"
+    main_function = "\nfrom a import meet\n\ndef main():\n    if dist.get_rank() == 0:\n        meet()\n"
+    a, b = (textwrap.dedent(step.format(name=name)) for name in ("A", "B"))
+    paths = write(a=a + meet, b=b + main_function)
+    command = ["check", *map(str, paths), "--fix", "--unsafe-fixes", "--isolated", "--no-cache"]
+    assert main([*command, "--select", "DL001,DL101"]) == 1
+    shown = capsys.readouterr()
+    assert "2 findings fixed in 2 files\n1 finding in 2 files" in shown.err
+    assert f"collective at {paths[0]}:10: dist.barrier()" in shown.out
+
+
+@pytest.mark.parametrize("base", ["Base", "Base[int]"])
+def test_what_a_base_in_another_file_empties(write, base: str) -> None:
+    above = """\
+        from typing import Generic, TypeVar
+        from lightning.pytorch import LightningModule
+
+        T = TypeVar("T")
+
+        class Base(LightningModule, Generic[T]):
+            def {method}(self):
+                self.outputs{what}
+        """
+    child = f"""\
+        import torch
+        from above import Base
+
+        class Middle({base}):
+            pass
+
+        class Between(Middle):
+            pass
+
+        class Child(Between):
+            def __init__(self):
+                super().__init__()
+                self.outputs = []
+
+            def validation_step(self, batch, batch_idx):
+                self.outputs.append(self(batch))
+
+            def on_validation_epoch_end(self):
+                print(torch.cat(self.outputs).mean())
+        """
+    for what in (".clear()", ".remove(1)", ".popitem()"):
+        paths = write(above=above.format(method="on_validation_epoch_start", what=what), child=child)
+        assert found(paths, "DL301") == []
+    paths = write(above=above.format(method="share", what=".sort()"), child=child)
+    assert [each.line for each in found(paths, "DL301")] == [16]

@@ -141,6 +141,17 @@ def test_diagnostics(editor: Editor) -> None:
     assert (second["code"], second["severity"], second["tags"]) == ("DL900", 2, [1])
 
 
+def test_a_place_in_another_file(editor: Editor, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    helper = tmp_path / "helper.py"
+    helper.write_text("import torch.distributed as dist\n\ndef meet():\n    dist.barrier()\n")
+    source = "from helper import meet\n\ndef main(rank):\n    if rank == 0:\n        meet()\n"
+    (found,) = editor.open(source, (tmp_path / "main.py").as_uri())
+    uris = [related["location"]["uri"] for related in found["relatedInformation"]]
+    assert uris == [(tmp_path / "main.py").as_uri(), helper.as_uri()]
+    assert found["relatedInformation"][1]["location"]["range"]["start"] == {"line": 3, "character": 0}
+
+
 def test_changes_are_checked_after_a_pause_and_on_save(editor: Editor) -> None:
     assert len(editor.open(SOURCE)) == 2
     editor.change(2, "x = (\n")

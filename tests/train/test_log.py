@@ -322,6 +322,7 @@ class Bare(nn.Module):
         (InputTypeError, "got a NoneType", None, {}),
         (ConfigurationError, "mean, sum, max, min, got 'median'", 1.0, {"reduce_fx": "median"}),
         (InputError, "must be a number from 0 on, got -1", 1.0, {"batch_size": -1}),
+        (InputError, r"must be a number from 0 on, got tensor\(\[2, 3\]\)", 1.0, {"batch_size": torch.tensor([2, 3])}),
         (ConfigurationError, "neither on_step nor on_epoch", 1.0, {"on_step": False, "on_epoch": False}),
         (ConfigurationError, "rank 0's own", 1.0, {"sync_dist": True, "rank_zero_only": True}),
     ],

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, MetricTracker
-from torchmetrics.utilities import (
-    dim_zero_cat,
-    dim_zero_max,
-    dim_zero_mean,
-    dim_zero_min,
-    dim_zero_sum,
-)
 
 from distmetrics.errors import StateError
-from distmetrics.state.adapters.arguments import arguments
-from distmetrics.state.adapters.assigned import assigned
 from distmetrics.state.adapters.base import Adapter, Roster, Target
-from distmetrics.state.spec import Kind, Learned, Rule, StateSpec, StateSpecs
+from distmetrics.state.adapters.torchmetrics_specs import COUNTER, KEPT, SYNCED, specs_of
+from distmetrics.state.spec import StateSpecs
 
 __all__ = ["ADAPTER", "CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
 
-_KINDS: dict[Any, Kind] = {
-    dim_zero_sum: "sum",
-    dim_zero_mean: "mean",
-    dim_zero_max: "max",
-    dim_zero_min: "min",
-}
 _KNOWN = (Metric, MetricCollection, MetricTracker)
-# What computing must see: a synced metric that will neither sync again nor un-sync itself.
-_SYNCED = {"_computed": None, "_to_sync": False, "_should_unsync": False, "_is_synced": True}
-_COUNTER = "_update_count"
 
 
 class _AnyAdapter(Adapter):
@@ -54,15 +35,14 @@ class _AnyAdapter(Adapter):
 class TorchmetricsAdapter(_AnyAdapter):
     """Reads ``Metric._reductions``, which says of each state how it is reduced."""
 
-    marks: Mapping[str, Any] = _SYNCED
-    counter = _COUNTER
+    marks: Mapping[str, Any] = SYNCED
+    counter = COUNTER
     flag = "_is_synced"
     group = "process_group"
 
     def specs(self, metric: Metric) -> StateSpecs:
         """Return the states in the order of their ``add_state`` calls."""
-        shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
-        return _specs(tuple(metric._reductions.items()), shapes, type(metric), arguments(metric, Metric))
+        return specs_of(metric)
 
     def home(self, metric: Metric) -> dict[str, Any]:
         """States are plain attributes."""
@@ -109,8 +89,7 @@ class CollectionAdapter(_AnyAdapter):
         return 0
 
 
-_KEPT = (*_SYNCED, _COUNTER)
-_NO_STATE = StateSpecs((), _KEPT)
+_NO_STATE = StateSpecs((), KEPT)
 _GROUPS_ONLY = StateSpecs((), tuple(CollectionAdapter.marks))
 ADAPTER = _METRICS = TorchmetricsAdapter()
 _DELEGATING, _COLLECTIONS = DelegatingAdapter(), CollectionAdapter()
@@ -182,7 +161,7 @@ def _share_in_groups(collection: MetricCollection) -> None:
         return
     for first, *others in collection._groups.values():
         home = _holder(collection._modules[first]).__dict__
-        shared = {name: home[name] for name in (*home["_defaults"], _COUNTER)}
+        shared = {name: home[name] for name in (*home["_defaults"], COUNTER)}
         for other in others:
             _holder(collection._modules[other]).__dict__.update(shared)
 
@@ -216,79 +195,6 @@ def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
     for name, child in module._modules.items():
         if child is not None:
             _collect(child, f"{path}.{name}" if path else name, found)
-
-
-@functools.lru_cache(maxsize=1024)
-def _specs(
-    reductions: tuple[tuple[str, Any], ...],
-    shapes: tuple[tuple[int, ...] | None, ...],
-    kind: type[Metric],
-    made_with: tuple[tuple[str, Any], ...],
-) -> StateSpecs:
-    found = assigned(kind, Metric)
-    each = [
-        _spec(name, _FAULTS.get((kind.__name__, name), reduction), () if shape and found.adds_states else shape)
-        for (name, reduction), shape in zip(reductions, shapes, strict=True)
-    ]
-    names = {name for name, _ in reductions} | _BOOKKEEPING
-    learned = [_combined(kind, attribute) for attribute in found.learned if attribute.name not in names]
-    each += [StateSpec(name, "sum", optional=True) for name, rule in learned if rule == "sum"]
-    kept = tuple([Learned(name, rule) for name, rule in learned if rule != "sum"])
-    said = [*map(str, each), *(f"{name}={value!r}" for name, value in made_with)]
-    return StateSpecs(tuple(each), _KEPT, ", ".join(said), kept)
-
-
-def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
-    """Describe one state; ``shape`` is its default's, None for a list."""
-    if reduction is dim_zero_cat:
-        return StateSpec(name, "cat")
-    if shape is None:
-        return StateSpec(name, "items", reduction)
-    if reduction in _KINDS:
-        return StateSpec(name, _KINDS[reduction], shape=shape)
-    return StateSpec(name, "stack", reduction, shape)
-
-
-def _at_most_two(rows: Tensor) -> Tensor:
-    """Refuse what NormalizedRootMeanSquaredError would get wrong; two ranks are merged right."""
-    if len(rows) > 2 and _overwrites():
-        raise StateError(
-            f"NormalizedRootMeanSquaredError cannot merge the data of {len(rows)} ranks: in torchmetrics its "
-            "_final_aggregation overwrites the totals that it iterates over, and then fails or is wrong\n"
-            "Do:     use MeanSquaredError(squared=False), and normalize by a MeanMetric, MaxMetric or MinMetric of "
-            "the target."
-        )
-    return rows
-
-
-@functools.cache
-def _overwrites() -> bool:
-    """Whether the installed torchmetrics still has the fault: its mean over three ranks tells."""
-    from torchmetrics.regression.nrmse import _final_aggregation
-
-    one = torch.ones(3, 1)
-    try:
-        merged = _final_aggregation(one, one, torch.tensor([[1.0], [2.0], [3.0]]), one, one, one, "mean")
-    except IndexError:
-        return True
-    return float(merged) != 2.0
-
-
-_FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
-
-# Attributes of torchmetrics' own that update() adds to, and that can be combined nevertheless: a sum over all images;
-# and a cursor in a window, of which computing needs to know only that there has been data.
-_COMBINED: Mapping[tuple[str, str], Rule | Literal["sum"]] = {
-    ("RootMeanSquaredErrorUsingSlidingWindow", "rmse_map"): "sum",
-    ("Running", "_num_vals_seen"): "last",
-}
-_BOOKKEEPING = frozenset((*_KEPT, "_cache", "_forward_cache", "_update_called"))
-
-
-def _combined(kind: type, attribute: Learned) -> tuple[str, Rule | Literal["sum"]]:
-    """Return an attribute's name and how it is combined: as we know of torchmetrics' own, or as its class tells."""
-    own = [_COMBINED[key] for base in kind.__mro__ if (key := (base.__name__, attribute.name)) in _COMBINED]
-    return attribute.name, own[0] if own else attribute.rule
 
 
 def _is_default(metric: Metric, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.facts.project import Project, declares
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import tail, walk
+from distlint.facts.tree import container, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -72,6 +72,16 @@ class ClassFacts:
         """The class's name."""
         return self.node.name.value
 
+    def lineage(self) -> Iterator[ClassFacts]:
+        """This class and all its bases in the same module, each once, the nearest first."""
+        left, seen = [self], set[cst.ClassDef]()
+        while left:
+            info = left.pop(0)
+            if info.node not in seen:
+                seen.add(info.node)
+                yield info
+                left += info.bases
+
     def method(self, name: str) -> cst.FunctionDef | None:
         """A method of this class or of a base in the same module."""
         if name in self.methods:
@@ -127,7 +137,7 @@ def _classify(
     if info.kinds or info.node in seen:
         return
     for arg in info.node.bases:
-        base = arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value  # Generic[T], Dataset[T]
+        base = container(arg.value)  # Generic[T], Dataset[T]
         full = facts.resolve(base)
         local = _local_class(facts, base) if full is not None and full.startswith(LOCAL) else None
         if local is not None and local in found:
@@ -144,6 +154,11 @@ def _classify(
         info.kinds |= kinds_by_methods(info.methods, has_torch=facts.imports("torch"))
     if not info.kinds and info.known:
         info.kinds.add("plain")
+
+
+def base_names(facts: ModuleFacts, node: cst.ClassDef) -> list[str]:
+    """What the bases of a class are called, ``Dataset[T]`` without its parameter; empty where it cannot be told."""
+    return [facts.resolve(container(arg.value)) or "" for arg in node.bases]
 
 
 def _local_class(facts: ModuleFacts, base: cst.BaseExpression) -> cst.ClassDef | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
-from distlint.facts.classes import LIGHTNING_ROOTS
+from distlint.facts.classes import LIGHTNING_ROOTS, base_names
 from distlint.facts.flow import reaching
 from distlint.facts.project import declares
 from distlint.facts.scopes import LOCAL
@@ -146,7 +146,7 @@ def _is_hf_trainer(facts: ModuleFacts, func: cst.BaseExpression, full: str) -> b
     """A trainer of transformers or trl, or a class of this file that is derived from one."""
     if full.startswith(LOCAL) and isinstance(func, cst.Name):
         classes = [each.node for each in facts.scope(func).lookup(func.value) if isinstance(each.node, cst.ClassDef)]
-        bases = [facts.resolve(arg.value) or "" for node in classes for arg in node.bases]
+        bases = [base for node in classes for base in base_names(facts, node)]
         return any(base.startswith(known.HF_ROOTS) and base.endswith("Trainer") for base in bases)
     return full.startswith(known.HF_ROOTS) and full.endswith("Trainer")
 

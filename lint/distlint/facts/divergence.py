@@ -11,7 +11,7 @@ import libcst as cst
 
 from distlint.facts.data_tests import DATA
 from distlint.facts.project import CallPlace, FunctionSummary
-from distlint.facts.ranks import Role, roles
+from distlint.facts.roles import Role, roles
 from distlint.facts.sequences import Difference, differences
 from distlint.facts.tree import tail, walk_scope
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.flow import reaching
+from distlint.facts.outline import EMPTIERS
 from distlint.facts.tree import argument, is_name, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 ANY = "*"
-_EMPTIES = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 _EMPTYING_WORDS = ("clear", "empty", "flush", "free", "reset")
 
 
@@ -38,7 +38,7 @@ def emptied(facts: ModuleFacts) -> set[str]:
 def _emptied_by_call(facts: ModuleFacts, node: cst.Call) -> Iterator[str]:
     """``x.clear()``; ``reset(self.x)``: whatever a function may do with what it is given."""
     name = tail(node.func) or ""
-    if isinstance(node.func, cst.Attribute) and name in _EMPTIES:
+    if isinstance(node.func, cst.Attribute) and name in EMPTIERS:
         yield from _attributes(facts, node.func.value)
     if name in ("setattr", "delattr"):
         yield text_of(argument(node, 1, "name")) or ANY

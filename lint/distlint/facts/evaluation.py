@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import LIGHTNING_ROOTS
+from distlint.facts.classes import LIGHTNING_ROOTS, base_names
 from distlint.facts.ranks import RankTests
 from distlint.facts.stages import EVALUATION_HOOKS, Stages
 from distlint.facts.tree import argument, is_name, keyword, tail
@@ -111,7 +111,7 @@ def _is_lightning(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
 
 def _syncs_itself(facts: ModuleFacts, owner: ClassFacts) -> bool:
     """Whether a module is one of distmetrics, whose epoch values are those of all ranks."""
-    bases = [facts.resolve(arg.value) or "" for arg in owner.node.bases]
+    bases = base_names(facts, owner.node)
     further = [name for base in bases for each in facts.project.ancestors(base) for name in each.bases]
     if any(base.startswith("distmetrics.") for base in bases + further):
         return True

@@ -52,6 +52,10 @@ def _reaching(facts: ModuleFacts, use: cst.Name) -> list[Definition]:
             bound = list(_of_target(above, above.target, above.iter, use.value, ("iter",)))
             if bound:
                 return found + bound
+        elif isinstance(above, cst.With) and below is above.body:
+            bound = _of_items(above, use.value)
+            if bound:
+                return found + bound
         elif isinstance(above, cst.FunctionDef | cst.Lambda):
             bindings = facts.own_scope(above).bindings.get(use.value, ())
             params = [binding.node for binding in bindings if binding.kind == "param"]
@@ -61,6 +65,12 @@ def _reaching(facts: ModuleFacts, use: cst.Name) -> list[Definition]:
                 return found
         below = above
     return found
+
+
+def _of_items(statement: cst.With, name: str) -> list[Definition]:
+    """``with … as name``: what a context manager gives is not followed."""
+    targets = (item.asname.name for item in statement.items if item.asname is not None)
+    return [Definition(statement) for target in targets for bound, _ in target_names(target) if bound.value == name]
 
 
 def _of_comprehension(clause: cst.CompFor | None, name: str) -> Definition | None:
@@ -108,9 +118,15 @@ def _definitions(statement: cst.CSTNode, name: str) -> tuple[list[Definition], b
             return first, False
         second, other = _definitions(statement.orelse, name)
         return second + first, certain and other
-    if isinstance(statement, cst.Else | cst.With | cst.Finally):
+    if isinstance(statement, cst.With):
+        inside, certain = _of_block(statement.body, name)
+        bound = [] if certain else _of_items(statement, name)
+        return inside + bound, certain or bool(bound)
+    if isinstance(statement, cst.Else | cst.Finally):
         return _of_block(statement.body, name)
-    if isinstance(statement, cst.Try):
+    if isinstance(statement, cst.Match):
+        return [each for case in statement.cases for each in _of_block(case.body, name)[0]], False
+    if isinstance(statement, cst.Try | cst.TryStar):
         first, certain = _of_block(statement.body, name)
         for handler in statement.handlers:
             first = first + _of_block(handler.body, name)[0]

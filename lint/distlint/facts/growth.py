@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS, ClassFacts
-from distlint.facts.tree import is_name, positional, tail, walk_scope
+from distlint.facts.tree import container, is_name, positional, tail, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -55,16 +55,11 @@ def _growth(facts: ModuleFacts, node: cst.CSTNode) -> str | None:
     """``x`` of ``self.x.append(…)``, ``self.x["key"].append(…)`` and ``self.x += [...]``."""
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWS:
         given = positional(node)
-        return None if not given or _is_number(given[-1]) else _base(facts, node.func.value)
+        return None if not given or _is_number(given[-1]) else facts.self_attribute(container(node.func.value))
     if isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.AddAssign):
-        return _base(facts, node.target) if isinstance(node.value, cst.List | cst.ListComp) else None
+        is_list = isinstance(node.value, cst.List | cst.ListComp)
+        return facts.self_attribute(container(node.target)) if is_list else None
     return None
-
-
-def _base(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    return facts.self_attribute(node)
 
 
 def _is_number(value: cst.BaseExpression) -> bool:

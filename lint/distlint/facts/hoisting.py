@@ -8,7 +8,7 @@ import libcst as cst
 
 from distlint.facts.flow import reaching
 from distlint.facts.rewrite import source_at
-from distlint.facts.tree import statements, tail, walk
+from distlint.facts.tree import names_in, statements, tail, walk
 from distlint.model import Change, Repair
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _without(facts: ModuleFacts, statement: cst.Expr, branch: cst.If) -> Change:
 
 def _fresh(facts: ModuleFacts, call: cst.Call, name: str) -> str:
     """``name``, or with a number, so that it hides no other."""
-    used = {node.value for node in walk(facts.function_of(call) or facts.module) if isinstance(node, cst.Name)}
+    used = names_in(facts.function_of(call) or facts.module)
     number, chosen = 1, name
     while chosen in used or facts.scope(call).lookup(chosen):
         number += 1

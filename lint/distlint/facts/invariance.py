@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.flow import reaching
-from distlint.facts.tree import is_name, keyword, number, positional, tail, text_of, walk
+from distlint.facts.tree import container, is_name, keyword, number, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -84,9 +84,7 @@ def is_filled(facts: ModuleFacts, name: cst.Name) -> bool:
 def _fills(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
     """Whether a collective writes into a name, one of its items, or all of them in a loop."""
     given = positional(call)
-    target = given[0] if given else None
-    while isinstance(target, cst.Subscript):
-        target = target.value
+    target = container(given[0]) if given else None
     if not isinstance(target, cst.Name):
         return False
     if target.value == name:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.classes import STEP_HOOKS
 from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_gathered
 from distlint.facts.tree import is_name, positional, tail, text_of, walk
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 _DEEPEST = 12
-_BATCH_HOOKS = frozenset({"training_step", "validation_step", "test_step", "predict_step", "shared_step"})
+_BATCH_HOOKS = STEP_HOOKS | {"shared_step"}
 _BATCH_NUMBERS = re.compile(r"(_idx|_id|_nb|_index|^idx|^index)$")
 _LOADER = re.compile(r"(loader|dl|data_iter|dataloaders?)$", re.IGNORECASE)
 # Anything that may have brought the ranks together: a name that says so is believed.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
+from distlint.facts.classes import base_names
 from distlint.facts.collectives import backward, collective, receiver_kind
 from distlint.facts.operations import Operation, find_operations
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
@@ -69,8 +70,7 @@ def _is_lightning(facts: ModuleFacts, call: cst.Call, func: cst.Attribute) -> bo
     owner = facts.owner(call)
     if not is_name(func.value, "self") or owner is None:
         return True
-    bases = [facts.resolve(arg.value) or "" for arg in owner.node.bases]
-    if any(base.startswith(_OTHER_TRAINERS) for base in bases):
+    if any(base.startswith(_OTHER_TRAINERS) for base in base_names(facts, owner.node)):
         return False
     return "lightning" in owner.kinds and owner.method(func.attr.value) is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeVar
@@ -235,12 +234,6 @@ class ModuleFacts:
     def code(self, node: cst.CSTNode) -> str:
         """The source of an expression, on one line."""
         return " ".join(self.module.code_for_node(node).split())
-
-    def source(self, node: cst.CSTNode) -> str:
-        """The source of an expression as it stands, further lines with the indentation of their block."""
-        blocks = [above for above in self.ancestors(node) if isinstance(above, cst.IndentedBlock)]
-        indent = "".join(block.indent or self.module.default_indent for block in reversed(blocks))
-        return re.sub(r"\n(?=[^\n])", "\n" + indent, self.module.code_for_node(node))
 
     def local_function(self, call: cst.Call) -> cst.FunctionDef | None:
         """The function or method of this module that a call reaches, when only one can be meant."""

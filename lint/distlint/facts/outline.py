@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from distlint.facts.project import ClassSummary
 
 HERE = "<here>."
-_EMPTIERS = frozenset({"clear", "pop", "popleft", "reset"})
+EMPTIERS = frozenset({"clear", "pop", "popitem", "popleft", "remove", "reset"})
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _emptied(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
             targets = [node.target]
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             func = node.value.func
-            targets = [func.value] if isinstance(func, ast.Attribute) and func.attr in _EMPTIERS else []
+            targets = [func.value] if isinstance(func, ast.Attribute) and func.attr in EMPTIERS else []
         for target in targets:
             yield from _attributes(target, receiver)
 

@@ -156,7 +156,7 @@ def _of_own(facts: ModuleFacts, owner: ClassFacts | None, name: str, depth: int)
 def registered_buffers(facts: ModuleFacts, owner: ClassFacts) -> set[str]:
     """The names given to ``register_buffer`` or ``register_parameter`` in a class and its bases in the module."""
     found: set[str] = set()
-    for info in (owner, *owner.bases):
+    for info in owner.lineage():
         for method in info.methods.values():
             for node in walk(method.body):
                 if isinstance(node, cst.Call) and tail(node.func) in ("register_buffer", "register_parameter"):

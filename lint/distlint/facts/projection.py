@@ -12,9 +12,10 @@ import libcst as cst
 
 from distlint.facts.project import FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
-from distlint.facts.ranks import RankTests, Role, Same, names_in
+from distlint.facts.ranks import RankTests
+from distlint.facts.roles import Role, Same
 from distlint.facts.sequences import Sequence, Sequences, events_for_callers, visit
-from distlint.facts.tree import children, dotted, statements, tail, text_of, walk
+from distlint.facts.tree import children, dotted, names_in, statements, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts

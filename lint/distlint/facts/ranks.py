@@ -7,8 +7,6 @@ distributed are decided as in a distributed job, since a job of one process cann
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -16,30 +14,17 @@ import libcst as cst
 from distlint.facts.rank_names import (
     DISTRIBUTED_FLAGS,
     FLAGS,
-    GLOBAL_ZERO,
-    LOCAL_ZERO,
     NOT_RANKS,
     RANK_ENVIRONMENT,
     RANKS,
     WORLD_SIZES,
     ZERO_FLAGS,
 )
-from distlint.facts.tree import dotted, number, positional, tail, text_of, walk
+from distlint.facts.roles import Role, Same, Truth, negate
+from distlint.facts.tree import dotted, number, positional, tail, text_of
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
-
-
-@dataclass(frozen=True)
-class Same:
-    """A test with the same, unknown outcome on every rank; ``text`` is equal for equal tests."""
-
-    text: str
-    negated: bool = False
-
-
-Truth = bool | Same
-Role = Mapping[str, bool]
 
 
 class RankTests:
@@ -283,11 +268,6 @@ class RankTests:
         return values[-1] if values and len(values) <= 2 else None
 
 
-def negate(value: Truth) -> Truth:
-    """The outcome of ``not``."""
-    return not value if isinstance(value, bool) else Same(value.text, not value.negated)
-
-
 def _is_negative(node: cst.BaseExpression) -> bool:
     """Written as a negation: not x, x != y, x is not y, x not in y."""
     if isinstance(node, cst.Comparison):
@@ -322,21 +302,3 @@ def _compare_order(
             return f"{rank}==0", kind is cst.LessThanEqual
         return None if value == -1 else (f"{rank}<={text}", kind is cst.LessThanEqual)
     return None
-
-
-def roles(keys: set[str]) -> list[dict[str, bool]]:
-    """The kinds of ranks that tests on these keys can tell apart, an ordinary rank first."""
-    found: list[dict[str, bool]] = [dict.fromkeys(keys, False)]
-    for key in sorted(keys):
-        role = dict.fromkeys(keys, False)
-        role[key] = True
-        if key == GLOBAL_ZERO and LOCAL_ZERO in keys:
-            role[LOCAL_ZERO] = True
-        if role not in found:
-            found.append(role)
-    return found
-
-
-def names_in(test: cst.BaseExpression) -> set[str]:
-    """Every identifier of an expression."""
-    return {node.value for node in walk(test) if isinstance(node, cst.Name)}

@@ -14,7 +14,7 @@ from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_filled, is_gathered, is_gathering
 from distlint.facts.metric_objects import metric_object, receiver
 from distlint.facts.stages import HOOKS, Stages, arguments
-from distlint.facts.tree import is_name, keyword, positional, tail, walk
+from distlint.facts.tree import container, is_name, keyword, positional, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -210,15 +210,9 @@ def _puts(node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpre
     """``x = v``, ``x += v``, ``x[k] = v``, ``x.append(v)``, ``x[k].append(v)``: the base of the target, and ``v``."""
     if isinstance(node, cst.Assign):
         for target in node.targets:
-            yield _base(target.target), node.value
+            yield container(target.target), node.value
     elif isinstance(node, cst.AugAssign | cst.AnnAssign) and node.value is not None:
-        yield _base(node.target), node.value
+        yield container(node.target), node.value
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWS:
         for arg in node.args[-1:]:
-            yield _base(node.func.value), arg.value
-
-
-def _base(target: cst.BaseExpression) -> cst.BaseExpression:
-    while isinstance(target, cst.Subscript):
-        target = target.value
-    return target
+            yield container(node.func.value), arg.value

@@ -128,6 +128,13 @@ def keyword(call: cst.Call, name: str) -> cst.BaseExpression | None:
     return None
 
 
+def container(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``x`` of ``x``, ``x[i]`` and ``x[i][j]``."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
+
+
 def positional(call: cst.Call) -> list[cst.BaseExpression]:
     """Plain positional arguments, up to the first ``*args``."""
     found: list[cst.BaseExpression] = []
@@ -161,6 +168,11 @@ def text_of(node: cst.CSTNode | None) -> str | None:
 def is_name(node: cst.CSTNode | None, value: str) -> bool:
     """Whether ``node`` is the bare name ``value``."""
     return isinstance(node, cst.Name) and node.value == value
+
+
+def names_in(node: cst.CSTNode) -> set[str]:
+    """Every identifier in ``node``."""
+    return {part.value for part in walk(node) if isinstance(part, cst.Name)}
 
 
 def number(node: cst.CSTNode | None) -> int | None:

@@ -164,7 +164,7 @@ def main(model, arguments, data):
         ),
         Example(
             """\
-def melk(trainer, path):
+def save(trainer, path):
     if trainer.global_rank == 0:
         trainer.save_checkpoint(path)
 """,

@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.metric_calls import is_loss
 from distlint.facts.metric_objects import forwarded
+from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword, walk_scope
 from distlint.facts.values import Values
 from distlint.model import Change, Example, Hit, Repair, Rule
@@ -279,4 +280,4 @@ def _repair(facts: ModuleFacts, call: cst.Call) -> Repair:
     if is_name(given, "False") and given is not None:
         return Repair(True, (Change(given, "True"),))
     last = call.args[-1]
-    return Repair(True, (Change(last.value, f"{facts.source(last.value)}, sync_dist=True"),))
+    return Repair(True, (Change(last.value, f"{source_at(facts, last.value)}, sync_dist=True"),))

@@ -10,6 +10,7 @@ import libcst as cst
 from distlint.facts.collectives import receiver_kind
 from distlint.facts.flow import reaching
 from distlint.facts.metric_objects import receiver
+from distlint.facts.rewrite import source_at
 from distlint.facts.tree import argument, keyword, positional, tail, text_of
 from distlint.model import Change, Example, Hit, Repair, Rule
 
@@ -119,7 +120,7 @@ _MESSAGE = "{} holds integers, so its mean over ranks loses the fraction or rais
 
 
 def _as_float(facts: ModuleFacts, value: cst.BaseExpression) -> str:
-    code = facts.source(value)
+    code = source_at(facts, value)
     return f"{code}.float()" if isinstance(value, cst.Name | cst.Attribute | cst.Call) else f"({code}).float()"
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 
 from distlint.facts.samplers import Purposes, samplers, shuffles
 from distlint.facts.stages import arguments
-from distlint.facts.tree import keyword, tail, walk
+from distlint.facts.tree import keyword, names_in, tail, walk
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _iterated(facts: ModuleFacts, body: cst.CSTNode, seen: frozenset[cst.CSTNode
     found: set[str] = set()
     for node in walk(body):
         if isinstance(node, cst.For):
-            found |= _names(node.iter)
+            found |= names_in(node.iter)
         function = facts.local_function(node) if isinstance(node, cst.Call) else None
         if function is None or function in seen or len(seen) > _DEEPEST or not isinstance(node, cst.Call):
             continue
@@ -161,16 +161,12 @@ def _iterated(facts: ModuleFacts, body: cst.CSTNode, seen: frozenset[cst.CSTNode
         given = [(name, value) for name, value in arguments(facts, function, node) if name in inner]
         found |= inner - {name for name, _ in given}
         for _, value in given:
-            found |= _names(value)
+            found |= names_in(value)
     return found
 
 
-def _names(expression: cst.BaseExpression) -> set[str]:
-    return {node.value for node in walk(expression) if isinstance(node, cst.Name)}
-
-
 def _runs_over_epochs(loop: cst.For) -> bool:
-    names = (node.value.lower() for node in walk(loop.target) if isinstance(node, cst.Name))
+    names = map(str.lower, names_in(loop.target))
     return any("epoch" in name or name == "ep" for name in names)
 
 

@@ -10,6 +10,7 @@ import libcst as cst
 
 from distlint.facts.flow import reaching
 from distlint.facts.metric_objects import is_metric_class
+from distlint.facts.rewrite import source_at
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import text_of
 from distlint.model import Change, Example, Hit, Repair, Rule
@@ -155,7 +156,7 @@ def _hit(facts: ModuleFacts, value: cst.BaseExpression, container: cst.BaseExpre
     prefix = _prefix(facts)
     repair = None
     if value is container and prefix is not None and _is_all_metrics(facts, container):
-        repair = Repair(True, (Change(value, f"{prefix}.{kind}({facts.source(value)})"),))
+        repair = Repair(True, (Change(value, f"{prefix}.{kind}({source_at(facts, value)})"),))
     return Hit(value, _message(name, kind), (), repair)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import ClassFacts
+from distlint.facts.classes import ClassFacts, base_names
 from distlint.facts.emptied import ANY, emptied
 from distlint.facts.growth import grown
 from distlint.facts.project import ClassSummary
@@ -198,8 +198,7 @@ class Plain:
 
 def _knows_bases(facts: ModuleFacts, owner: ClassFacts) -> bool:
     """Whether every base is of a framework, of this module, or known to the project with all of its own."""
-    for arg in owner.node.bases:
-        full = facts.resolve(arg.value.value if isinstance(arg.value, cst.Subscript) else arg.value) or ""
+    for full in base_names(facts, owner.node):
         if full.startswith(LOCAL):
             continue
         if not _knows_base(facts, full):
@@ -225,9 +224,9 @@ def _project_bases(facts: ModuleFacts, full: str) -> Iterator[ClassSummary]:
 def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
     """What bases in other files empty."""
     found: frozenset[str] = frozenset()
-    for info in (owner, *owner.bases):
-        for arg in info.node.bases:
-            for ancestor in _project_bases(facts, facts.resolve(arg.value) or ""):
+    for info in owner.lineage():
+        for full in base_names(facts, info.node):
+            for ancestor in _project_bases(facts, full):
                 found |= ancestor.emptied
     return found
 

@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.collectives import collective
 from distlint.facts.flow import reaching
+from distlint.facts.mergeable import is_mergeable
 from distlint.facts.tree import is_name, positional, tail, walk
 from distlint.model import Example, Hit, Rule, Severity
 
@@ -18,56 +19,6 @@ if TYPE_CHECKING:
 _GATHERS = frozenset({"all_gather", "all_gather_object", "gather", "gather_object", "gather_for_metrics"})
 _INTO = frozenset({"all_gather", "all_gather_object"})  # of torch.distributed: the first argument is filled
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack", "hstack", "array", "tensor", "as_tensor"})
-# Metrics whose state has a size that does not depend on the number of examples, by the end of their names.
-_SKLEARN = frozenset(
-    {
-        "accuracy_score",
-        "balanced_accuracy_score",
-        "classification_report",
-        "cohen_kappa_score",
-        "confusion_matrix",
-        "explained_variance_score",
-        "f1_score",
-        "fbeta_score",
-        "hamming_loss",
-        "jaccard_score",
-        "log_loss",
-        "matthews_corrcoef",
-        "mean_absolute_error",
-        "mean_absolute_percentage_error",
-        "mean_squared_error",
-        "multilabel_confusion_matrix",
-        "precision_recall_fscore_support",
-        "precision_score",
-        "r2_score",
-        "recall_score",
-        "root_mean_squared_error",
-        "top_k_accuracy_score",
-        "zero_one_loss",
-    }
-)
-_TORCHMETRICS = frozenset(
-    {
-        "accuracy",
-        "cohen_kappa",
-        "confusion_matrix",
-        "explained_variance",
-        "f1_score",
-        "fbeta_score",
-        "hamming_distance",
-        "jaccard_index",
-        "matthews_corrcoef",
-        "mean_absolute_error",
-        "mean_squared_error",
-        "pearson_corrcoef",
-        "precision",
-        "r2_score",
-        "recall",
-        "specificity",
-        "stat_scores",
-    }
-)
-_LOSSES = frozenset({"cross_entropy", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss"})
 
 
 class GatherWholeDataset(Rule):
@@ -185,7 +136,7 @@ def _compared(facts: ModuleFacts, call: cst.Call) -> Iterator[tuple[str, cst.Bas
             yield "the mean of a comparison", comparison.left
             yield from (("the mean of a comparison", each.comparator) for each in comparison.comparisons)
         return
-    if _is_mergeable(facts.resolve(call.func) or "", name):
+    if is_mergeable(facts.resolve(call.func) or "", name):
         yield from ((name, arg.value) for arg in call.args)
 
 
@@ -202,14 +153,6 @@ def _comparisons(facts: ModuleFacts, call: cst.Call) -> Iterator[cst.Comparison]
         for value in values:
             if isinstance(value, cst.Comparison) and isinstance(value.comparisons[0].operator, cst.Equal):
                 yield value
-
-
-def _is_mergeable(full: str, name: str) -> bool:
-    if full.startswith("sklearn.metrics."):
-        return name in _SKLEARN
-    if full.startswith("torchmetrics.functional."):
-        return name.removeprefix("binary_").removeprefix("multiclass_").removeprefix("multilabel_") in _TORCHMETRICS
-    return full == f"torch.nn.functional.{name}" and name in _LOSSES
 
 
 def _gathers_behind(facts: ModuleFacts, value: cst.CSTNode, depth: int = 0) -> Iterator[cst.Call]:
