@@ -51,8 +51,8 @@ class CollectiveInExcept(Rule):
     (each rank makes it once, whatever happens), and reported where the ``try`` has collectives of its own.
 
     Silent: handlers of what all ranks raise or none (``ImportError``, ``AttributeError``, ``TypeError``,
-    ``KeyboardInterrupt``); a handler that makes the collectives that the ``try`` would have made, or another way
-    to make the single one that was tried; generators, whose ``finally`` ends a ``with``.
+    ``KeyboardInterrupt``); a handler that makes the collectives that the ``try`` would have made, or one
+    collective in the place of a single one that was tried; generators, whose ``finally`` ends a ``with``.
 
     When to ignore: the exception is sure to come on every rank.
     """
@@ -216,9 +216,12 @@ def _is_harmless(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
         is_context = any(isinstance(node, cst.Yield) for node in walk_scope(whole.body))
         return is_context or not tried
     kinds = _kinds(arm.type)
-    if (kinds and kinds <= _SAME_EVERYWHERE) or _is_one_collective(facts, whole.body):
+    if kinds and kinds <= _SAME_EVERYWHERE:
         return True
-    return set(_labels(projector, arm.body)) <= set(tried)  # another try at the same
+    made = _labels(projector, arm.body)
+    if len(made) == 1 and _is_one_collective(facts, whole.body):
+        return True
+    return set(made) <= set(tried)  # another try at the same
 
 
 def _is_one_collective(facts: ModuleFacts, tried: cst.BaseSuite) -> bool:
