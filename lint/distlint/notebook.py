@@ -149,6 +149,8 @@ def _decode(source: bytes) -> str:
 
 
 def _load(text: str) -> dict[str, Any]:
+    if text.startswith("version https://git-lfs"):
+        raise NotebookError("a pointer of Git LFS, not the notebook itself: run git lfs pull, or exclude the file")
     try:
         notebook = json.loads(text.removeprefix(_BYTE_ORDER_MARK))
     except json.JSONDecodeError as error:

@@ -232,9 +232,9 @@ def test_a_metric_that_two_stages_share_is_not_rewritten() -> None:
 
 
 def test_integers_and_containers_are_mended() -> None:
-    source = "import torch\n\ndef f(fabric):\n    return fabric.all_reduce(torch.tensor(3))\n"
+    source = "import torch\n\ndef f(fabric, x):\n    return fabric.all_reduce(torch.tensor(x.numel()))\n"
     fixed = _apply(source, check(source, "DL207"))
-    assert "fabric.all_reduce(torch.tensor(3).float())" in fixed
+    assert "fabric.all_reduce(torch.tensor(x.numel()).float())" in fixed
     assert check(fixed, "DL207") == []
     source = """\
 from torch import nn

@@ -241,3 +241,8 @@ def test_no_notebook_has_a_place() -> None:
     with pytest.raises(NotebookError) as caught:
         Notebook(b'{"a":\n 1,}')
     assert (caught.value.line, caught.value.column) == (2, 4)
+
+
+def test_a_pointer_of_git_lfs_is_named() -> None:
+    (found,) = check_document(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a.ipynb", ALL)
+    assert "git lfs pull" in found.message

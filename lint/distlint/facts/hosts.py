@@ -1,7 +1,8 @@
-"""Code that stays on the CPU, or says for itself where its tensors are made."""
+"""Code that stays on the CPU, runs on CUDA alone, or says for itself where its tensors are made."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -11,6 +12,8 @@ from distlint.facts.tree import tail
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
+
+_CUDA_ALONE = re.compile(r"(^|[._])megatron([._]|$)|^transformer_engine(\.|$)|^apex\.transformer(\.|$)")
 
 
 def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
@@ -26,3 +29,8 @@ def sets_device(facts: ModuleFacts, node: cst.CSTNode) -> bool:
             return True
     wanted = ("set_default_device", "set_default_tensor_type")
     return any(tail(call.func) in wanted for call in facts.nodes(cst.Call))
+
+
+def runs_on_cuda_alone(facts: ModuleFacts) -> bool:
+    """Files built on Megatron or Transformer Engine, which exist for CUDA only."""
+    return any(_CUDA_ALONE.search(target) for target in facts.import_targets())

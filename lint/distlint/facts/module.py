@@ -150,8 +150,11 @@ class ModuleFacts:
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""
-        bindings = self._scopes[self.module].bindings.values()
-        return any(each.target.partition(".")[0] == root for found in bindings for each in found)
+        return any(target.partition(".")[0] == root for target in self.import_targets())
+
+    def import_targets(self) -> Iterator[str]:
+        """Full names of what the module imports at its top level."""
+        return (each.target for found in self._scopes[self.module].bindings.values() for each in found)
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """The scope that ``node`` is evaluated in."""

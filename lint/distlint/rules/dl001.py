@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS
+from distlint.facts.classes import STEP_HOOKS, ClassFacts
 from distlint.facts.flow import reaching
+from distlint.facts.hosts import runs_on_cuda_alone
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -38,7 +39,8 @@ class HardCodedDevice(Rule):
     ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or
-    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``).
+    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built on Megatron or
+    Transformer Engine); a plain module that calls ``backward()`` itself, which no trainer places.
 
     When to ignore: code that cannot run anywhere but on one CUDA device.
     """
@@ -133,11 +135,32 @@ class Net(nn.Module):
             mask = mask.cuda()
         return x * mask
 """,
+        """\
+from torch import nn
+
+class Student(nn.Module):
+    def forward_backward(self, batch):
+        loss = self.loss(batch["image"].cuda(non_blocking=True))
+        loss.backward()
+        return loss
+""",
+        """\
+import torch
+from megatron.core import parallel_state
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def training_step(self, batch, batch_idx):
+        if parallel_state.is_pipeline_last_stage():
+            return self.loss(batch)
+        return torch.tensor(0.0).cuda()
+""",
     )
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look at every call that names a device."""
-        for call in facts.nodes(cst.Call):
+        is_for_cuda = runs_on_cuda_alone(facts)
+        for call in () if is_for_cuda else facts.nodes(cst.Call):
             found = _hard_coded(facts, call)
             if found is None or not _is_placed(facts, call) or _on_cuda_already(facts, call):
                 continue
@@ -190,9 +213,16 @@ def _is_placed(facts: ModuleFacts, call: cst.Call) -> bool:
     if method is None:
         return _is_loose_hook(facts.function_of(call))
     owner = facts.class_of(method)
-    if owner is None or method.name.value in _DEVICE_METHODS:
+    if owner is None or method.name.value in _DEVICE_METHODS or _trains_itself(owner):
         return False
     return bool(owner.kinds & _PLACED)
+
+
+def _trains_itself(owner: ClassFacts) -> bool:
+    """A plain module that makes its own backward pass: it places its batches as well."""
+    if "lightning" in owner.kinds or "module" not in owner.kinds:
+        return False
+    return any(isinstance(node, cst.Call) and tail(node.func) == "backward" for node in walk(owner.node))
 
 
 def _is_loose_hook(function: cst.FunctionDef | None) -> bool:

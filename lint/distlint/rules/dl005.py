@@ -45,7 +45,7 @@ class Unpicklable(Rule):
     ``operator.itemgetter``.
 
     Silent: lambdas used at once (sort keys, ``map``, defaults), ``LambdaLR``, plain objects, a loader without
-    workers.
+    workers, ``forward`` replaced after ``__init__``.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
@@ -118,6 +118,14 @@ class Net(nn.Module):
         double = lambda x: 2 * x
         self.first = double(sizes[0])
         self.act = nn.functional.relu
+
+    def parallelize(self, mesh):
+        inner = self.forward
+
+        def wrapped(*inputs):
+            return mesh.gather(inner(*mesh.split(inputs)))
+
+        self.forward = wrapped
 """,
         """\
 from torch.utils.data import DataLoader
@@ -170,8 +178,15 @@ def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
             continue
         for name, values in info.attributes.items():
             for value in values:
+                if name == "forward" and not _is_in_init(facts, value):
+                    continue  # a module that is wrapped in the process that runs it
                 for node, what in _unpicklable(facts, value):
                     yield Hit(node, f"{what} kept on a {where} as self.{name} cannot be pickled")
+
+
+def _is_in_init(facts: ModuleFacts, node: cst.CSTNode) -> bool:
+    method = facts.method_of(node)
+    return method is not None and method.name.value == "__init__"
 
 
 def _pickled_as(info: ClassFacts) -> str | None:

@@ -119,6 +119,15 @@ def reduce_all(metrics, other, folder):
         dist.all_reduce(value)
 """,
         """\
+import os
+from lightning.pytorch import Trainer
+
+def test_all(model, data, folder, device):
+    trainer = Trainer(devices=[device])
+    for file in os.listdir(folder):
+        trainer.test(model, data, ckpt_path=file)
+""",
+        """\
 from collections import defaultdict
 from lightning.pytorch import LightningModule
 

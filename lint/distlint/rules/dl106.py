@@ -9,7 +9,7 @@ import libcst as cst
 
 from distlint.facts import known
 from distlint.facts.divergence import describe
-from distlint.facts.tree import tail, walk_scope
+from distlint.facts.tree import statements, tail, walk_scope
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class CollectiveInExcept(Rule):
     (each rank makes it once, whatever happens), and reported where the ``try`` has collectives of its own.
 
     Silent: handlers of what all ranks raise or none (``ImportError``, ``AttributeError``, ``TypeError``,
-    ``KeyboardInterrupt``); a handler that makes the collectives that the ``try`` would have made; generators,
-    whose ``finally`` ends a ``with``.
+    ``KeyboardInterrupt``); a handler that makes the collectives that the ``try`` would have made, or one
+    collective in the place of a single one that was tried; generators, whose ``finally`` ends a ``with``.
 
     When to ignore: the exception is sure to come on every rank.
     """
@@ -128,6 +128,10 @@ def gather(x, parts, rank, world_size):
         dist.broadcast(x, 0)
     except RuntimeError:
         dist.broadcast(x.cpu(), 0)
+    try:
+        dist.barrier()
+    except RuntimeError:
+        dist.all_reduce(x.new_zeros(()))
     for turn in range(world_size):
         try:
             if turn == rank:
@@ -214,7 +218,18 @@ def _is_harmless(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
     kinds = _kinds(arm.type)
     if kinds and kinds <= _SAME_EVERYWHERE:
         return True
-    return set(_labels(projector, arm.body)) <= set(tried)  # another try at the same
+    made = _labels(projector, arm.body)
+    if len(made) == 1 and _is_one_collective(facts, whole.body):
+        return True
+    return set(made) <= set(tried)  # another try at the same
+
+
+def _is_one_collective(facts: ModuleFacts, tried: cst.BaseSuite) -> bool:
+    """Whether nothing else is tried than a collective of torch: what the backend cannot do, it can do on no rank."""
+    lines = statements(tried)
+    parts = lines[0].body if len(lines) == 1 and isinstance(lines[0], cst.SimpleStatementLine) else ()
+    value = parts[0].value if len(parts) == 1 and isinstance(parts[0], cst.Expr | cst.Assign) else None
+    return isinstance(value, cst.Call) and (facts.resolve(value.func) or "").startswith("torch.distributed.")
 
 
 def _kinds(node: cst.BaseExpression | None) -> set[str]:

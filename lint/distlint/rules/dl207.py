@@ -39,7 +39,7 @@ class IntegerMean(Rule):
     How to fix: reduce ``tensor.float()``. ``--fix`` does so where the value alone is passed; where the collective
     writes into the tensor (``torch.distributed.all_reduce``), make it a float when it is made.
 
-    Silent: sums of counts, tensors whose type is not seen, ``self.log`` (it converts).
+    Silent: sums of counts, tensors whose type is not seen, ``self.log`` (it converts), a constant (its mean is itself).
 
     When to ignore: never; a whole number is wanted at most after the mean.
     """
@@ -62,7 +62,7 @@ def mean_of_counts(hits, accelerator: Accelerator, fabric: Fabric):
     dist.all_reduce(count, op=dist.ReduceOp.AVG)
     right = (hits == 1).sum()
     right = accelerator.reduce(right, reduction="mean")
-    steps = fabric.all_reduce(torch.tensor([3, 4]), reduce_op="mean")
+    steps = fabric.all_reduce(torch.tensor([len(hits), 4]), reduce_op="mean")
     return count, right, steps
 
 def by_hand(hits, world_size):
@@ -91,9 +91,10 @@ def mean_of_counts(hits, accelerator, fabric, world_size):
     dist.all_reduce(loss)
     loss /= world_size
     total_mean = total / world_size
+    same = fabric.all_reduce(torch.tensor(1), reduce_op="mean")
     mask = torch.ones(3, dtype=torch.float32)
     dist.all_reduce(mask, op=dist.ReduceOp.AVG)
-    return count, total_mean, right, number, steps
+    return count, total_mean, right, number, steps, same
 """,
     )
 
@@ -104,7 +105,7 @@ def mean_of_counts(hits, accelerator, fabric, world_size):
             if name not in ("all_reduce", "reduce") or not call.args:
                 continue
             value = argument(call, 0, "tensor")
-            if value is None or not _is_integer(facts, value):
+            if value is None or _is_constant(facts, value) or not _is_integer(facts, value):
                 continue
             in_place = (facts.resolve(call.func) or "").startswith("torch.distributed.")
             if _is_mean(facts, call, in_place):
@@ -150,6 +151,22 @@ def _divided(facts: ModuleFacts, call: cst.Call, name: cst.Name) -> cst.CSTNode 
             if is_division and is_ours and "world_size" in facts.code(part.value):
                 return part
     return None
+
+
+def _is_constant(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    """``torch.tensor(1)`` right where it is reduced: the same on every rank."""
+    if not isinstance(value, cst.Call) or facts.resolve(value.func) not in _MAKERS or not value.args:
+        return False
+    return all(isinstance(part, cst.Integer) for part in _parts(value.args[0].value))
+
+
+def _parts(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """A value's elements, and theirs; the value itself where it has none."""
+    if not isinstance(value, cst.List | cst.Tuple):
+        yield value
+        return
+    for element in value.elements:
+        yield from _parts(element.value)
 
 
 def _is_integer(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0) -> bool:

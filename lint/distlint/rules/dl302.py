@@ -33,7 +33,7 @@ class SyncDistEveryStep(Rule):
 
     Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
     ``sync_dist`` does not touch; what runs now and then (``if batch_idx % 100 == 0``); helpers with a condition
-    around; flags that are not written out.
+    around; flags that are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203).
 
     When to ignore: the step is long compared with a reduction, and the mean over ranks is wanted per step.
     """
@@ -88,6 +88,8 @@ class Model(LightningModule):
         self.log("some", loss, on_step=self.per_step, sync_dist=True)
         self.log("accuracy", self.accuracy, sync_dist=True)
         self.log("own", loss, sync_dist=self.sync)
+        self.log("first", loss, sync_dist=True, rank_zero_only=True)
+        self.log("perhaps", loss, sync_dist=True, rank_zero_only=self.quiet)
         self.shared(batch, "train")
         if batch_idx % 100 == 0:
             self.log("seldom", loss, sync_dist=True)
@@ -155,6 +157,8 @@ def _per_step(facts: ModuleFacts, call: cst.Call, hook: str) -> str | None:
     if hook != "training_step" or name not in ("log", "log_dict") or facts.self_attribute(call.func) is None:
         return None
     if not is_name(keyword(call, "sync_dist"), "True") or _is_metric(facts, argument(call, 1, "value"), name):
+        return None
+    if keyword(call, "rank_zero_only") is not None and not is_name(keyword(call, "rank_zero_only"), "False"):
         return None
     on_step = keyword(call, "on_step")
     if on_step is None or is_name(on_step, "True"):
