@@ -13,6 +13,7 @@ from torchmetrics.retrieval import RetrievalMAP
 
 from distmetrics import Communicator, MismatchError, sync_and_compute
 from distmetrics.state.adapters.arguments import arguments
+from distmetrics.state.adapters.torchmetrics import TorchmetricsAdapter
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 
@@ -67,6 +68,16 @@ def test_what_may_differ_between_ranks_is_let_alone() -> None:
         return [float(value) for value in sync_and_compute([checked, theirs, binary], comm=comm)]
 
     assert run(2, work) == [[0.75, 2.0, 1.0]] * 2
+
+
+def test_what_was_made_before_does_not_matter() -> None:
+    """1 and 1.0 are equal, and yet written in two ways: a rank that has seen the other before must write the same."""
+
+    def text(p: float) -> str:
+        return TorchmetricsAdapter().specs(tm.MinkowskiDistance(p)).text
+
+    for p in (2, 2.0, 2):
+        assert text(p).endswith(f", p={p!r}")
 
 
 def test_arguments_are_the_same_after_updates() -> None:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["arguments"]
 
 _PLAIN = frozenset((bool, int, float, str))
-# What may well differ between ranks: where things are, how fast they are done, what is printed.
+# What may well differ between ranks: where things are, how fast they are done, what is printed, who syncs.
 _OWN = frozenset((
     "baseline_path", "baseline_url", "batch_size", "dist_sync_on_step", "embedding_device", "model_name_or_path",
     "n_processes", "num_threads", "sync_on_compute", "validate_args", "verbose", "compute_on_cpu",
-    "compute_with_cache", "training",
+    "compute_with_cache", "distributed_available_fn", "dist_sync_fn", "process_group", "training",
 ))  # fmt: skip
 
 

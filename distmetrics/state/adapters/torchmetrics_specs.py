@@ -39,7 +39,9 @@ _KINDS: dict[Any, Kind] = {
 def specs_of(metric: Metric) -> StateSpecs:
     """Return the states in the order of their ``add_state`` calls."""
     shapes = tuple([getattr(default, "shape", None) for default in metric._defaults.values()])
-    return _specs(tuple(metric._reductions.items()), shapes, type(metric), arguments(metric, Metric))
+    # As texts: to a cache 1, 1.0 and True are one.
+    made_with = tuple([f"{name}={value!r}" for name, value in arguments(metric, Metric)])
+    return _specs(tuple(metric._reductions.items()), shapes, type(metric), made_with)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -47,7 +49,7 @@ def _specs(
     reductions: tuple[tuple[str, Any], ...],
     shapes: tuple[tuple[int, ...] | None, ...],
     kind: type[Metric],
-    made_with: tuple[tuple[str, Any], ...],
+    made_with: tuple[str, ...],
 ) -> StateSpecs:
     found = assigned(kind, Metric)
     each = [
@@ -58,7 +60,7 @@ def _specs(
     learned = [_combined(kind, attribute) for attribute in found.learned if attribute.name not in names]
     each += [StateSpec(name, "sum", optional=True) for name, rule in learned if rule == "sum"]
     kept = tuple([Learned(name, rule) for name, rule in learned if rule != "sum"])
-    said = [*map(str, each), *(f"{name}={value!r}" for name, value in made_with)]
+    said = [*map(str, each), *made_with]
     return StateSpecs(tuple(each), KEPT, ", ".join(said), kept)
 
 
