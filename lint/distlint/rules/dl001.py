@@ -39,7 +39,7 @@ class HardCodedDevice(Rule):
     ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or
-    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_gpu``, files built on Megatron or
+    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built on Megatron or
     Transformer Engine); a plain module that calls ``backward()`` itself, which no trainer places.
 
     When to ignore: code that cannot run anywhere but on one CUDA device.
@@ -134,9 +134,6 @@ class Net(nn.Module):
         if x.is_cuda:
             mask = mask.cuda()
         return x * mask
-
-    def prototype(self, use_gpu=False):
-        return self.mean.cuda() if use_gpu else self.mean
 """,
         """\
 from torch import nn
@@ -237,7 +234,7 @@ def _is_loose_hook(function: cst.FunctionDef | None) -> bool:
 
 
 def _on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Under a test of CUDA (``x.is_cuda``, ``use_gpu``, ``is_available()``): other devices go another way."""
+    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
     for above in facts.ancestors(call):
         test = above.test if isinstance(above, cst.If | cst.IfExp) else None
         if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
@@ -248,7 +245,7 @@ def _on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
 
 
 def _speaks_of_cuda(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Name) and any(word in node.value.lower() for word in ("cuda", "gpu"))
+    return isinstance(node, cst.Name) and "cuda" in node.value.lower()
 
 
 def _own_device_in_init(facts: ModuleFacts, call: cst.Call) -> bool:
