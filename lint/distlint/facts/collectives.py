@@ -151,13 +151,6 @@ def _is_hf_trainer(facts: ModuleFacts, func: cst.BaseExpression, full: str) -> b
     return full.startswith(known.HF_ROOTS) and full.endswith("Trainer")
 
 
-def is_for_one_process(facts: ModuleFacts) -> bool:
-    """Whether every Lightning trainer that a file makes, at least one, is for one process."""
-    calls = facts.nodes(cst.Call)
-    made = [call for call in calls if known.CONSTRUCTORS.get(facts.resolve(call.func) or "") == "lightning_trainer"]
-    return bool(made) and all(_has_one_device(call) for call in made)
-
-
 def _has_one_device(call: cst.Call) -> bool:
     """A trainer for one process: ``Trainer(devices=1)``, ``Trainer(devices=[rank])``."""
     if number(keyword(call, "num_nodes")) not in (None, 1):

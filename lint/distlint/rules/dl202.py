@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.collectives import is_for_one_process
 from distlint.facts.metric_calls import is_loss
 from distlint.facts.metric_objects import forwarded
 from distlint.facts.rewrite import source_at
@@ -43,8 +42,8 @@ class EvalLogNotSynced(Rule):
     Silent: metric objects and what their ``compute()`` returns, gathered and reduced values, values that are no
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not
     written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
-    epoch values are those of all ranks), a file whose trainers all have ``devices=1``, logs under a test of the rank
-    (DL102) and with ``rank_zero_only=True`` (DL203).
+    epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
+    (DL203).
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -206,16 +205,6 @@ class Model(LightningModule):
             self.log("alone", torch.cat(self.local).mean())
 """,
         """\
-from lightning.pytorch import LightningModule, Trainer
-
-class Model(LightningModule):
-    def validation_step(self, batch, batch_idx):
-        self.log("loss", self.loss(batch))
-
-def main(data):
-    Trainer(devices=1, max_epochs=3).fit(Model(), data)
-""",
-        """\
 class Trainer:
     def log(self, name, value):
         print(name, value)
@@ -248,7 +237,7 @@ class Model(LightningModule):
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Judge what validation and test log without synchronisation."""
-        for log in () if is_for_one_process(facts) else facts.evaluation_logs:
+        for log in facts.evaluation_logs:
             if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
                 continue
             for value in log.values(facts):
