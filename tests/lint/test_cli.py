@@ -39,7 +39,7 @@ def test_findings_exit_1(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out.startswith(f"{bad}:6:22 DL101 [collective-under-rank-guard] only rank 0 reaches this all_gather")
     assert f"guard at {bad}:5: if self.trainer.is_global_zero" in out
-    assert err.startswith("1 finding in 1 file")
+    assert err == "1 finding in 1 file (1 fixable with --fix)\n"
 
 
 def test_clean_exits_0(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +146,7 @@ def test_ignored_syntax_error(tmp_path: Path) -> None:
 
 def test_statistics(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--statistics", str(bad)]) == 1
-    assert capsys.readouterr().out.split()[:3] == ["1", "DL101", "collective-under-rank-guard"]
+    assert capsys.readouterr().out == "     1  DL101  collective-under-rank-guard  (1 with --fix)\n"
 
 
 @pytest.mark.parametrize(("options", "name"), [([], "-"), (["--stdin-filename", "src/m.py"], "src/m.py")])
