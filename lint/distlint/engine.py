@@ -17,7 +17,7 @@ from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
 from distlint.facts.summary import summarise_functions
 from distlint.model import Finding, Hit, Rule, TraceStep
-from distlint.prefilter import can_matter, may_define_collective, with_evidence
+from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
 from distlint.text import Text
@@ -87,8 +87,10 @@ def examine(
         said = None if is_sound else python_error(text.text)
         if said is not None and said.msg.startswith(_TOO_DEEP):  # for LibCST it would be the end of the process
             return Examined([syntax_error(path, said.lineno or 1, max(1, said.offset or 1), said.msg)])
-        if not rules and not summarise and said is None:
-            return Examined([])
+        if said is None and not summarise:
+            rules = narrow(rules, text.text) if prefilter else rules
+            if not rules:
+                return Examined([])
         facts = ModuleFacts(cst.parse_module(text.text), path, project)
         hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
         functions = tuple(summarise_functions(facts)) if summarise else ()

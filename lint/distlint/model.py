@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from distlint.facts import ModuleFacts
     from distlint.facts.project import CallPlace
+    from distlint.facts.sketch import Sketch
 
 
 class Severity(enum.Enum):
@@ -195,6 +196,10 @@ class Rule(ABC):
     def can_matter(self, source: bytes) -> bool:
         """A last question of the prefilter, for rules that tokens cannot tell enough about."""
         return bool(source)
+
+    def can_report(self, sketch: Sketch) -> bool:
+        """The same of the file's outline, asked where it may spare the full tree; rules that ask nothing need it."""
+        return sketch is not None
 
     @classmethod
     def page(cls) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
+from distlint.facts.sketch import sketch
+from distlint.model import Rule
 
 if TYPE_CHECKING:
     from distlint.facts.project import Project
-    from distlint.model import Rule
 
 # What stands for the bases that a class has in another file, and for a collective that is made there.
 KIND_EVIDENCE = {
@@ -29,6 +33,21 @@ _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+)?(def|class)\b", re.MULTILIN
 def can_matter(rule: Rule, source: bytes) -> bool:
     """Whether the rule could report anything in this file."""
     return all(any(token in source for token in group) for group in rule.tokens) and rule.can_matter(source)
+
+
+def narrow(rules: Sequence[Rule], text: str) -> Sequence[Rule]:
+    """The rules that could report anything, as far as Python's own tree tells; it is made where it may spare another.
+
+    Args:
+        rules: those that the file's bytes do not rule out.
+        text: of a file that Python can parse.
+    """
+    if not rules or any(type(rule).can_report is Rule.can_report for rule in rules):
+        return rules
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        look = sketch(ast.parse(text))
+    return [rule for rule in rules if rule.can_report(look)]
 
 
 def with_evidence(source: bytes, project: Project) -> bytes:

@@ -15,7 +15,7 @@ from distlint.modules import find_module, module_key
 from distlint.text import Text
 
 _OPT_OUT = re.compile(
-    rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?[=:]\s*(?:False|false)\b"
+    rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
 
 

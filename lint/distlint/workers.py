@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -31,13 +33,18 @@ def _settle() -> None:
     gc.set_threshold(100_000, 10, 10)
 
 
+def _start() -> str:
+    """How processes begin: as copies of this one where that is safe, since importing all again takes long."""
+    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+
+
 @contextmanager
 def workers(jobs: int) -> Iterator[DoAll]:
     """A ``map`` over processes, or over nothing but this one."""
     if jobs == 1:
         yield here
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_settle) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context(_start()), initializer=_settle) as pool:
 
         def do_all(function: Callable[[_GivenT], _GotT], given: Sequence[_GivenT]) -> Iterable[_GotT]:
             if len(given) <= jobs:

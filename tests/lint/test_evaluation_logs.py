@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from distlint.engine import check_source
 from distlint.facts.project import ClassSummary, Project
 from distlint.model import Finding
 from distlint.rules import RULES
-from tests.lint.helpers import check, lines
+from tests.lint import helpers
+
+IMPORTS = "\nfrom lightning.pytorch import Callback, LightningModule\nimport torch\n"
+
+
+def check(source: str, *codes: str) -> list[Finding]:
+    """Findings in a file that imports what it needs, at its end so that lines are those of the source."""
+    return helpers.check(textwrap.dedent(source) + IMPORTS, *codes)
+
+
+def lines(source: str, *codes: str) -> list[int]:
+    """The lines of the findings."""
+    return [found.line for found in check(source, *codes)]
+
 
 STEP = """\
 import torch
@@ -292,5 +307,5 @@ class Model(LightningModule):
     assert [found.code for found in check(source, "DL202", "DL204")] == ["DL202"]
     hits = ClassSummary("package.scores.Hits", "scores.py", 1, kinds=frozenset({"metric", "module"}))
     project = Project(classes={hits.name: hits})
-    found = check_source(source.encode(), "model.py", [RULES["DL202"], RULES["DL204"]], project=project)
+    found = check_source((source + IMPORTS).encode(), "model.py", [RULES["DL202"], RULES["DL204"]], project=project)
     assert [each.code for each in found] == ["DL204"]

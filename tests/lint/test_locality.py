@@ -159,9 +159,10 @@ def test_methods_called_log_are_told_by_bytes(source: bytes, expected: bool) -> 
     ("source", "expected"),
     [
         (b"# software distributed under the Apache License is distributed on an AS IS basis\nimport torch\n", False),
-        (b"# distributed under the MIT license\nfrom torch import distributed\n", True),
-        (b"d = torch.distributed\n", True),
-        (b"import torch.distributed as d\n", True),
+        (b"# distributed under the MIT license\nfrom torch import distributed\ndistributed.barrier()\n", True),
+        (b"d = torch.distributed\nd.all_reduce(x)\n", True),
+        (b"import torch.distributed as d\nd.broadcast(x, 0)\n", True),
+        (b"import torch.distributed as d\nprint(d.get_rank())\n", False),
         (b"accelerator.gather(x)\n", True),
     ],
 )

@@ -10,7 +10,7 @@ from distlint.engine import check_source
 from distlint.facts import known, rank_names
 from distlint.facts.stages import EVALUATION_HOOKS
 from distlint.model import Rule
-from distlint.prefilter import can_matter, has_local_definition
+from distlint.prefilter import can_matter, has_local_definition, narrow
 from distlint.rules import RULES
 
 BAD = [(rule, example.source) for rule in RULES.values() for example in rule.bad]
@@ -21,6 +21,62 @@ ALL = list(RULES.values())
 @pytest.mark.parametrize(("rule", "source"), BAD)
 def test_every_bad_example_passes(rule: Rule, source: str) -> None:
     assert can_matter(rule, source.encode())
+
+
+LOOKING = [(rule, source) for rule, source in BAD if type(rule).can_report is not Rule.can_report]
+
+
+@pytest.mark.parametrize(("rule", "source"), LOOKING)
+def test_every_bad_example_passes_the_quick_look(rule: Rule, source: str) -> None:
+    assert narrow([rule], source) == [rule]
+
+
+@pytest.mark.parametrize("rule", {rule.code: rule for rule, _ in LOOKING}.values(), ids=lambda rule: rule.code)
+def test_the_quick_look_stops_something(rule: Rule) -> None:
+    assert narrow([rule], "import torch\nx = torch.zeros(3, device=y)\nz = list(map(lambda a: a, x))\n") == []
+
+
+HIDDEN = [
+    (
+        "DL005",
+        """\
+from torch import nn
+f = lambda x: x
+class A(nn.Module):
+    def __init__(self):
+        self.f = f
+""",
+    ),
+    (
+        "DL003",
+        """\
+import torch
+def make():
+    t = torch.zeros(3)
+    class A(torch.nn.Module):
+        def __init__(self):
+            self.t = t
+        def forward(self, x):
+            return x.cuda() + self.t
+""",
+    ),
+    (
+        "DL001",
+        """\
+import torch
+class A(torch.nn.Module):
+    def forward(self, x):
+        return x.to(device=f"cuda")
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "source"), HIDDEN)
+def test_the_quick_look_does_not_stop_roundabout_code(code: str, source: str) -> None:
+    found = check_source(source.encode(), "x.py", [RULES[code]], prefilter=False)
+    assert found
+    assert check_source(source.encode(), "x.py", [RULES[code]]) == found
 
 
 @settings(deadline=None)

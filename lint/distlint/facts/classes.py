@@ -44,6 +44,10 @@ _PLAIN_ROOTS = (
     "threading",
     "logging",
     "unittest",
+    "tensorflow",  # other frameworks' callbacks and data sets
+    "keras",
+    "jax",
+    "flax",
 )
 
 

@@ -12,6 +12,7 @@ from distlint.facts.tree import keyword, positional, tail, text_of
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
+    from distlint.facts.sketch import SketchedCall
 
 
 class Place(enum.Enum):
@@ -45,6 +46,11 @@ def made(facts: ModuleFacts, call: cst.Call) -> Place | None:
     if last in names.SIZED_LATER:
         return _by_size(call, keyword(call, "size") or next((each for each in given if _is_shape(each)), None))
     return _by_value(facts, call, given[0] if given else keyword(call, "data"), last)
+
+
+def may_be_fresh(call: SketchedCall) -> bool:
+    """Whether ``made`` may answer ``FRESH`` for a call, told by Python's own tree."""
+    return call.name in names.FACTORIES and not call.gives("device") and not call.gives("out")
 
 
 def _is_shape(node: cst.BaseExpression) -> bool:

@@ -208,11 +208,13 @@ TOKENS: tuple[bytes, ...] = (
     *sorted(name.encode() for kind in ("deepspeed", "trainer") for name in METHODS[kind]),
     *sorted(name.encode() for name in TELLING_METHODS),
 )
+_CALLED = re.compile(rb"\b(?:" + "|".join(sorted(LAST_NAMES.union(BACKWARD.values()))).encode() + rb")\b")
 _LICENCE = re.compile(rb"distributed(?= under the | on an )")
 
 
 def may_have_collective(source: bytes) -> bool:
-    """Whether one of the tokens is in a file, licences not counted that say how software is distributed."""
-    if any(token in source for token in TOKENS if token != b"distributed"):
-        return True
-    return source.count(b"distributed") > len(_LICENCE.findall(source))
+    """Whether one of the tokens and the name of a call are in a file; how a licence distributes it does not count."""
+    has_token = any(token in source for token in TOKENS if token != b"distributed")
+    if not has_token and source.count(b"distributed") <= len(_LICENCE.findall(source)):
+        return False
+    return _CALLED.search(source) is not None

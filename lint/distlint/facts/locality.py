@@ -183,14 +183,24 @@ class Locality:
 
     def _iterates(self, definition: Definition, depth: int) -> bool:
         """A batch of a loader, however it is wrapped; or one element of a local value."""
-        base, steps = definition.value, definition.steps[1:]
+        base, steps = self._wrapped(definition.value), definition.steps[1:]
         while isinstance(base, cst.Call) and tail(base.func) in _WRAPPERS and positional(base):
-            if tail(base.func) == "enumerate":
-                if steps[:1] == (0,):
-                    return False
+            given, first = positional(base), steps[0] if steps else 0
+            if tail(base.func) == "enumerate" and steps and first == 0:
+                return False
+            place = first if tail(base.func) == "zip" else 0
+            if tail(base.func) in ("enumerate", "zip"):
                 steps = steps[1:]
-            base = positional(base)[0]
+            base = self._wrapped(given[place]) if isinstance(place, int) and place < len(given) else None
         return base is not None and (self._is_loader(base) or self.is_value(base, depth))
+
+    def _wrapped(self, node: cst.BaseExpression | None) -> cst.BaseExpression | None:
+        """What a name stands for, where that wraps what is iterated over: ``batches = enumerate(loader)``."""
+        if isinstance(node, cst.Name):
+            found = [each.value for each in reaching(self._facts, node) if not each.steps]
+            if len(found) == 1 and isinstance(found[0], cst.Call) and tail(found[0].func) in _WRAPPERS:
+                return found[0]
+        return node
 
     def _is_iterator(self, node: cst.BaseExpression) -> bool:
         """``iter(loader)``, or a name for it."""

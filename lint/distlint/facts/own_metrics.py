@@ -14,7 +14,7 @@ from distlint import averageable
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
 from distlint.facts.metric_calls import Verdict, is_per_example
-from distlint.facts.tree import tail
+from distlint.facts.tree import names_in, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -84,7 +84,25 @@ def _is_read_alone(facts: ModuleFacts, call: cst.Call, full: str) -> bool:
     if summary is not None and summary.collectives:
         return False
     function = facts.local_function(call)
-    return function is None or not any(is_gathered(facts, value) for value in facts.returns(function))
+    if function is None:
+        return True
+    values = facts.returns(function)
+    return not any(is_gathered(facts, value) or _is_mean_of_examples(facts, function, value) for value in values)
+
+
+def _is_mean_of_examples(facts: ModuleFacts, function: cst.FunctionDef, value: cst.BaseExpression) -> bool:
+    """``sum(scores) / len(examples)``, where the examples are what the function is given."""
+    if isinstance(value, cst.Name):
+        made = [each.value for each in reaching(facts, value)[:1] if not each.steps]
+        return any(
+            each is not None and not isinstance(each, cst.Name) and _is_mean_of_examples(facts, function, each)
+            for each in made
+        )
+    if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Divide):
+        return False
+    lengths = [node for node in walk(value.right) if isinstance(node, cst.Call) and tail(node.func) == "len"]
+    given = {param.name.value for param in function.params.params}
+    return tail(value.left) == "sum" and any(names_in(length) & given for length in lengths)
 
 
 def _is_unpacked(steps: tuple[int | str, ...]) -> bool:

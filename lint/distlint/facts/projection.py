@@ -81,7 +81,7 @@ class Projector:
         for decorator in region.decorators:
             expression = decorator.decorator
             names = [tail(expression)]
-            if isinstance(expression, cst.Call):
+            if isinstance(expression, cst.Call) and tail(expression) != "parametrize":
                 names += [text_of(arg.value) for arg in expression.args]
             for name in names:
                 if name in GUARD_DECORATORS:

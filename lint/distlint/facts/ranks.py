@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.comparisons import compare_order, is_negative, operands
 from distlint.facts.rank_names import (
     DISTRIBUTED_FLAGS,
     FLAGS,
@@ -21,7 +22,7 @@ from distlint.facts.rank_names import (
     ZERO_FLAGS,
 )
 from distlint.facts.roles import Role, Same, Truth, negate
-from distlint.facts.tree import dotted, number, positional, tail, text_of
+from distlint.facts.tree import dotted, number, positional, tail, text_of, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -101,12 +102,20 @@ class RankTests:
 
     def _is_right_guard(self, test: cst.BooleanOperation) -> bool:
         """``sharded or is_main_process``, or its negation: every rank where all are needed, else the first."""
-        parts = list(_operands(test, type(test.operator)))
-        if isinstance(test.operator, cst.And) and not all(_is_negative(part) for part in parts):
+        parts = list(operands(test, type(test.operator)))
+        is_and = isinstance(test.operator, cst.And)
+        if is_and and not (all(is_negative(part) for part in parts) and self._is_early_exit(test)):
             return False
         ranked = [bool(self.keys(part)) for part in parts]
         settled = [isinstance(self.decide(part, {}), bool) for part in parts]
         return any(ranked) and any(not rank and not sure for rank, sure in zip(ranked, settled, strict=True))
+
+    def _is_early_exit(self, test: cst.BaseExpression) -> bool:
+        """Whether those for whom a test holds do nothing but leave; or it is part of, or a name for, something else."""
+        branch = self._facts.parents.get(test)
+        if not isinstance(branch, cst.If):
+            return True
+        return any(isinstance(node, cst.Return | cst.Continue | cst.Raise) for node in walk_scope(branch.body))
 
     def _collect(self, test: cst.BaseExpression, found: set[str], depth: int) -> None:
         atom = self._atom(test)
@@ -173,7 +182,7 @@ class RankTests:
             if value == -1 or (isinstance(other, cst.Name) and other.value == "None"):
                 return None
             return f"{rank}=={self._facts.code(other) if value is None else value}", positive
-        return _compare_order(rank, operator, value, self._facts.code(other), swapped)
+        return compare_order(rank, operator, value, self._facts.code(other), swapped)
 
     def _compare_many(self, rank: str, other: cst.BaseExpression, positive: bool) -> tuple[str, bool] | None:
         if isinstance(other, cst.List | cst.Tuple | cst.Set):
@@ -266,39 +275,3 @@ class RankTests:
     def _returned(self, function: cst.FunctionDef) -> cst.BaseExpression | None:
         values = self._facts.returns(function)
         return values[-1] if values and len(values) <= 2 else None
-
-
-def _is_negative(node: cst.BaseExpression) -> bool:
-    """Written as a negation: not x, x != y, x is not y, x not in y."""
-    if isinstance(node, cst.Comparison):
-        return isinstance(node.comparisons[0].operator, cst.NotEqual | cst.IsNot | cst.NotIn)
-    return isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
-
-
-def _operands(test: cst.BaseExpression, kind: type[cst.BaseBooleanOp]) -> list[cst.BaseExpression]:
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, kind):
-        return _operands(test.left, kind) + _operands(test.right, kind)
-    return [test]
-
-
-_MIRRORED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
-    cst.LessThan: cst.GreaterThan,
-    cst.GreaterThan: cst.LessThan,
-    cst.LessThanEqual: cst.GreaterThanEqual,
-    cst.GreaterThanEqual: cst.LessThanEqual,
-}
-
-
-def _compare_order(
-    rank: str, operator: cst.BaseCompOp, value: int | None, text: str, swapped: bool
-) -> tuple[str, bool] | None:
-    kind = _MIRRORED.get(type(operator)) if swapped else type(operator)
-    if kind in (cst.LessThan, cst.GreaterThanEqual):
-        if value == 1:
-            return f"{rank}==0", kind is cst.LessThan
-        return None if value == 0 else (f"{rank}<{text}", kind is cst.LessThan)
-    if kind in (cst.LessThanEqual, cst.GreaterThan):
-        if value == 0:
-            return f"{rank}==0", kind is cst.LessThanEqual
-        return None if value == -1 else (f"{rank}<={text}", kind is cst.LessThanEqual)
-    return None

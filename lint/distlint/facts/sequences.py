@@ -201,6 +201,9 @@ def _compare(first: Sequence, second: Sequence, found: list[Difference], seen: s
             _compare_bodies(first, second, found, seen)
         elif alike and first.kind == "either":
             _compare(first.arms[0], second.arms[0], found, seen)
+        elif _comes_to(first, second) or _comes_to(second, first):
+            _report(first, second, found)
+            return
         elif "either" in (first.kind, second.kind):
             _compare_arms(first, second, found, seen)
             return
@@ -208,6 +211,15 @@ def _compare(first: Sequence, second: Sequence, found: list[Difference], seen: s
             _report(first, second, found)
             return
         first, second = first.rest, second.rest
+
+
+def _comes_to(sequence: Sequence, test: Sequence) -> bool:
+    """Whether a sequence makes calls of its own and then stands before the test where the other stands already."""
+    return (
+        sequence.kind == "event"
+        and test.kind == "either"
+        and any(node.number == test.number for node in visit(sequence))
+    )
 
 
 def _compare_bodies(first: Sequence, second: Sequence, found: list[Difference], seen: set[tuple[int, int]]) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS, ClassFacts
-from distlint.facts.flow import reaching
+from distlint.facts.devices import hard_coded, is_chosen
 from distlint.facts.hosts import runs_on_cuda_alone
 from distlint.facts.rewrite import source_at
-from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
+from distlint.facts.tree import keyword, positional, tail, walk
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.sketch import Sketch
 
 _PLACED = frozenset({"module", "datamodule", "callback", "lite"})
 _DEVICE_METHODS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})
@@ -157,12 +159,18 @@ class Model(LightningModule):
 """,
     )
 
+    def can_report(self, sketch: Sketch) -> bool:
+        """Only where something is called ``cuda``, moved to a number, or a text names a device."""
+        if sketch.reads_device_in_init or any(text.startswith("cuda") for text in sketch.strings):
+            return True
+        return any(call.name == "cuda" or (call.name == "to" and _takes_number(call.node)) for call in sketch.calls)
+
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look at every call that names a device."""
         is_for_cuda = runs_on_cuda_alone(facts)
         for call in () if is_for_cuda else facts.nodes(cst.Call):
-            found = _hard_coded(facts, call)
-            if found is None or not _is_placed(facts, call) or _on_cuda_already(facts, call):
+            found = hard_coded(facts, call)
+            if found is None or not _is_placed(facts, call) or is_chosen(facts, call):
                 continue
             message = f"{found} in code that a trainer places: follow a tensor or self.device instead"
             yield Hit(call, message, repair=_repair(facts, call))
@@ -171,41 +179,8 @@ class Model(LightningModule):
                 yield Hit(call, _LEFT_BEHIND)
 
 
-def _hard_coded(facts: ModuleFacts, call: cst.Call) -> str | None:
-    """What names a CUDA device, as it is written."""
-    name = tail(call.func)
-    if name == "cuda" and isinstance(call.func, cst.Attribute):
-        if isinstance(call.func.value, cst.Call) and tail(call.func.value) == "super":
-            return None
-        device = argument(call, 0, "device")
-        if device is None or isinstance(device, cst.Integer) or is_name(device, "None"):
-            return f".cuda({facts.code(device) if device is not None else ''})"
-        return f".cuda({facts.code(device)})" if _cuda_literal(facts, device) else None
-    if name == "to" and isinstance(call.func, cst.Attribute):
-        if any(isinstance(value, cst.Integer) for value in positional(call)[:1]):
-            return f".to({facts.code(positional(call)[0])})"
-        device = next((value for value in [*positional(call)[:1], keyword(call, "device")] if value is not None), None)
-        found = _cuda_literal(facts, device)
-        return None if found is None else f'.to("{found}")'
-    found = _cuda_literal(facts, keyword(call, "device"))
-    return None if found is None else f'device="{found}"'
-
-
-def _cuda_literal(facts: ModuleFacts, node: cst.BaseExpression | None, depth: int = 0) -> str | None:
-    """The text of a device that is CUDA wherever the code runs."""
-    if node is None or depth > 2:
-        return None
-    text = text_of(node)
-    if text is not None:
-        return text if text == "cuda" or text.startswith("cuda:") else None
-    if isinstance(node, cst.Call) and facts.resolve(node.func) == "torch.device":
-        given = argument(node, 0, "type")
-        return _cuda_literal(facts, given, depth + 1)
-    if isinstance(node, cst.Name) and facts.function_of(node) is not None:
-        definitions = reaching(facts, node)
-        if len(definitions) == 1 and not definitions[0].steps:
-            return _cuda_literal(facts, definitions[0].value, depth + 1)
-    return None
+def _takes_number(call: ast.Call) -> bool:
+    return any(isinstance(value, ast.Constant) and isinstance(value.value, int) for value in call.args)
 
 
 def _is_placed(facts: ModuleFacts, call: cst.Call) -> bool:
@@ -231,21 +206,6 @@ def _is_loose_hook(function: cst.FunctionDef | None) -> bool:
         return False
     params = function.params.params
     return bool(params) and params[0].name.value == "self"
-
-
-def _on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
-    for above in facts.ancestors(call):
-        test = above.test if isinstance(above, cst.If | cst.IfExp) else None
-        if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
-            return True
-        if isinstance(above, cst.FunctionDef):
-            return False
-    return False
-
-
-def _speaks_of_cuda(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Name) and "cuda" in node.value.lower()
 
 
 def _own_device_in_init(facts: ModuleFacts, call: cst.Call) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
-from distlint.facts.factories import Place
+from distlint.facts.factories import Place, may_be_fresh
 from distlint.facts.hosts import sets_device, works_on_host
 from distlint.facts.meeting import Meeting, meeting
 from distlint.facts.placement import makes_fresh, place
@@ -19,6 +19,7 @@ from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.sketch import Sketch
 
 _FORWARD = STEP_HOOKS | {"forward"}
 
@@ -141,6 +142,10 @@ class Net(nn.Module):
             return x + torch.zeros(3)
 """,
     )
+
+    def can_report(self, sketch: Sketch) -> bool:
+        """Only where ``forward`` or a step makes a tensor without a device."""
+        return any(call.functions and call.functions[-1] in _FORWARD and may_be_fresh(call) for call in sketch.calls)
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Follow every tensor that ``forward`` or a step makes on the CPU."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts
-from distlint.facts.factories import Place
+from distlint.facts.factories import Place, may_be_fresh
 from distlint.facts.hosts import works_on_host
 from distlint.facts.meeting import Meeting, meeting
 from distlint.facts.placement import place, registered_buffers
@@ -19,6 +19,7 @@ from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.sketch import Sketch
 
 _OWN_MOVES = frozenset({"_apply", "cuda", "to"})
 
@@ -125,6 +126,13 @@ class Plain:
         return x + self.offsets
 """,
     )
+
+    def can_report(self, sketch: Sketch) -> bool:
+        """Only where a tensor made without a device may be stored: at once, or from a name that it was given."""
+        fresh = [call for call in sketch.calls if may_be_fresh(call)]
+        if fresh and sketch.local:  # a class made in a function sees the names of that function
+            return True
+        return any(call.is_stored or "__init__" in call.functions or not call.functions for call in fresh)
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look at what every module's ``__init__`` stores."""

@@ -15,6 +15,7 @@ from distlint.prefilter import has_local_definition
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.sketch import Sketch
 
 _PICKLED = {
     "module": "module",
@@ -24,6 +25,7 @@ _PICKLED = {
     "metric": "metric",
 }
 _LOADERS = frozenset({"DataLoader", "StatefulDataLoader", "WebLoader"})
+_GIVEN = ("collate_fn", "worker_init_fn", "batch_sampler", "sampler")
 # Calls whose result keeps the function it is given.
 _KEEPERS = frozenset(
     {"partial", "vectorize", "defaultdict", "Compose", "Lambda", "RandomApply", "RandomChoice", "getattr"}
@@ -162,6 +164,14 @@ class Data(LightningDataModule):
         """Only files with a lambda or a local definition."""
         return b"lambda" in source or has_local_definition(source)
 
+    def can_report(self, sketch: Sketch) -> bool:
+        """Only where a lambda or something local is stored, or given to a loader or a transform."""
+        if any(name.endswith("Lambda") for name in (*sketch.imported, *(call.name for call in sketch.calls))):
+            return True
+        loaders = (call.node.keywords for call in sketch.calls if call.name in _LOADERS)
+        given = (each.value for keywords in loaders for each in keywords if each.arg in _GIVEN)
+        return any(sketch.is_local_function(value) for value in (*sketch.stored, *given))
+
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look at what objects keep, what loaders are given, and at transforms."""
         reported: set[cst.CSTNode] = set()
@@ -197,7 +207,7 @@ def _given_to_loaders(facts: ModuleFacts) -> Iterator[Hit]:
     for call in facts.nodes(cst.Call):
         if tail(call.func) not in _LOADERS or not _has_workers(call):
             continue
-        for name in ("collate_fn", "worker_init_fn", "batch_sampler", "sampler"):
+        for name in _GIVEN:
             value = keyword(call, name)
             for node, what in _unpicklable(facts, value) if value is not None else ():
                 yield Hit(node, f"{what} given to a loader as {name} cannot be pickled by spawned workers")

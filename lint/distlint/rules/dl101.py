@@ -251,49 +251,6 @@ def rerun(model, data):
         trainer = Trainer(devices=1)
         trainer.test(model, data)
 """,
-        """\
-import torch.distributed as dist
-
-def load(path, everywhere=False):
-    if everywhere:
-        dist.barrier()
-    return path.read()
-
-def main(path, rank):
-    if rank == 0:
-        return load(path)
-    return None
-""",
-        """\
-def main(fabric, model, batches, group):
-    if fabric.global_rank == 0:
-        play(fabric, batches, group)
-    else:
-        train(fabric, model, batches)
-
-def play(fabric, batches, group):
-    for batch in batches:
-        print(batch)
-
-def train(fabric, model, batches):
-    for batch in batches:
-        fabric.backward(model(batch))
-""",
-        """\
-import torch.distributed as dist
-
-def serve(rank, server, request):
-    if rank == 0:
-        dist.broadcast(request, 0)
-        server.generate(request)
-        dist.broadcast(request, 0)
-    else:
-        server.generate_other_ranks()
-    if rank != 0:
-        server.follow()
-        return
-    dist.broadcast(request, 0)
-""",
     )
 
     def can_matter(self, source: bytes) -> bool:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.metric_calls import is_loss
 from distlint.facts.metric_objects import forwarded
+from distlint.facts.programs import Programs
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword, walk_scope
 from distlint.facts.values import Values
@@ -43,7 +44,8 @@ class EvalLogNotSynced(Rule):
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not
     written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
     epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
-    (DL203).
+    (DL203); a file that makes the ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing
+    of devices, strategies or ranks.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -143,6 +145,18 @@ class Model(Base):
         self.log("loss", self.loss(batch))
 """,
         """\
+import lightning as L
+import torch.nn.functional as F
+
+class Model(L.LightningModule):
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self(x), y))
+
+trainer = L.Trainer(max_epochs=20)
+trainer.fit(Model(), data)
+""",
+        """\
 import torch
 import torchmetrics
 from lightning.pytorch import LightningModule
@@ -237,13 +251,15 @@ class Model(LightningModule):
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Judge what validation and test log without synchronisation."""
+        programs = Programs(facts)
         for log in facts.evaluation_logs:
             if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
                 continue
             for value in log.values(facts):
                 source = facts.shares.source(value)
                 if source is not None and forwarded(facts, value) is None:
-                    yield _hit(facts, log, value, source)
+                    if not programs.is_introduction(log.call):
+                        yield _hit(facts, log, value, source)
                     break
 
 

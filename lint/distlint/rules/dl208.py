@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.flow import reaching
 from distlint.facts.samplers import Purposes, samplers, shuffles
 from distlint.facts.stages import arguments
-from distlint.facts.tree import keyword, names_in, tail, walk
+from distlint.facts.tree import argument, keyword, names_in, tail, walk
 from distlint.model import Example, Hit, Rule
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def train(model, dataset, epochs):
             loaders = _loader_names(facts, call)
             if purposes is None or purposes.is_for_evaluation(call) or not loaders & loops:
                 continue
+            if _is_renewed(facts, call):
+                continue
             if not _is_handed_on(facts, call) and not _is_prepared(facts, loaders):
                 message = (
                     "no set_epoch is called for this shuffling DistributedSampler: every epoch has the same order; "
@@ -168,6 +171,18 @@ def _iterated(facts: ModuleFacts, body: cst.CSTNode, seen: frozenset[cst.CSTNode
 def _runs_over_epochs(loop: cst.For) -> bool:
     names = map(str.lower, names_in(loop.target))
     return any("epoch" in name or name == "ep" for name in names)
+
+
+def _is_renewed(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether each epoch makes the sampler for a data set of its own."""
+    data = argument(call, 0, "dataset")
+    loop = next(
+        (above for above in facts.ancestors(call) if isinstance(above, cst.For) and _runs_over_epochs(above)), None
+    )
+    if loop is None or data is None:
+        return False
+    made = [each.node for each in reaching(facts, data)] if isinstance(data, cst.Name) else [data]
+    return bool(made) and all(loop in facts.ancestors(node) for node in made)
 
 
 def _loader_names(facts: ModuleFacts, call: cst.Call) -> set[str]:

@@ -47,6 +47,7 @@ class StepOutputsNeverCleared(Rule):
     tokens = (
         (b".append", b".extend", b".insert", b"+="),
         tuple(sorted(name.encode() for name in ("_step", "_batch_end", "_batch_start"))),
+        (b"epoch_end",),
     )
     bad = (
         Example(

@@ -1,0 +1,42 @@
+"""Comparisons and what is joined of them, as written: their operands, and the rank that an order singles out."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+_MIRRORED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
+    cst.LessThan: cst.GreaterThan,
+    cst.GreaterThan: cst.LessThan,
+    cst.LessThanEqual: cst.GreaterThanEqual,
+    cst.GreaterThanEqual: cst.LessThanEqual,
+}
+
+
+def compare_order(
+    rank: str, operator: cst.BaseCompOp, value: int | None, text: str, swapped: bool
+) -> tuple[str, bool] | None:
+    """The key of ``rank < value``, and whether the test holds where the key does; None when it says nothing."""
+    kind = _MIRRORED.get(type(operator)) if swapped else type(operator)
+    if kind in (cst.LessThan, cst.GreaterThanEqual):
+        if value == 1:
+            return f"{rank}==0", kind is cst.LessThan
+        return None if value == 0 else (f"{rank}<{text}", kind is cst.LessThan)
+    if kind in (cst.LessThanEqual, cst.GreaterThan):
+        if value == 0:
+            return f"{rank}==0", kind is cst.LessThanEqual
+        return None if value == -1 else (f"{rank}<={text}", kind is cst.LessThanEqual)
+    return None
+
+
+def is_negative(node: cst.BaseExpression) -> bool:
+    """Written as a negation: not x, x != y, x is not y, x not in y."""
+    if isinstance(node, cst.Comparison):
+        return isinstance(node.comparisons[0].operator, cst.NotEqual | cst.IsNot | cst.NotIn)
+    return isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+
+
+def operands(test: cst.BaseExpression, kind: type[cst.BaseBooleanOp]) -> list[cst.BaseExpression]:
+    """What is joined by ``and``, or by ``or``."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, kind):
+        return operands(test.left, kind) + operands(test.right, kind)
+    return [test]

@@ -1,0 +1,91 @@
+"""Calls that name a CUDA device as it is written, and those among them that choose it with care."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.flow import reaching
+from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk, walk_scope
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+
+def hard_coded(facts: ModuleFacts, call: cst.Call) -> str | None:
+    """What names a CUDA device, as it is written."""
+    name = tail(call.func)
+    if name == "cuda" and isinstance(call.func, cst.Attribute):
+        if isinstance(call.func.value, cst.Call) and tail(call.func.value) == "super":
+            return None
+        device = argument(call, 0, "device")
+        if device is None or isinstance(device, cst.Integer) or is_name(device, "None"):
+            return f".cuda({facts.code(device) if device is not None else ''})"
+        return f".cuda({facts.code(device)})" if _cuda_literal(facts, device) else None
+    if name == "to" and isinstance(call.func, cst.Attribute):
+        if any(isinstance(value, cst.Integer) for value in positional(call)[:1]):
+            return f".to({facts.code(positional(call)[0])})"
+        device = next((value for value in [*positional(call)[:1], keyword(call, "device")] if value is not None), None)
+        found = _cuda_literal(facts, device)
+        return None if found is None else f'.to("{found}")'
+    found = _cuda_literal(facts, keyword(call, "device"))
+    return None if found is None else f'device="{found}"'
+
+
+def _cuda_literal(facts: ModuleFacts, node: cst.BaseExpression | None, depth: int = 0) -> str | None:
+    """The text of a device that is CUDA wherever the code runs."""
+    if node is None or depth > 2:
+        return None
+    if isinstance(node, cst.FormattedString) and any(
+        isinstance(each, cst.FormattedStringExpression) for each in node.parts
+    ):
+        return None  # f"cuda:{index}": some device that is worked out
+    text = text_of(node)
+    if text is not None:
+        return text if text == "cuda" or text.startswith("cuda:") else None
+    if isinstance(node, cst.Call) and facts.resolve(node.func) == "torch.device":
+        given = argument(node, 0, "type")
+        return _cuda_literal(facts, given, depth + 1)
+    if isinstance(node, cst.Name) and facts.function_of(node) is not None:
+        definitions = reaching(facts, node)
+        if len(definitions) == 1 and not definitions[0].steps:
+            return _cuda_literal(facts, definitions[0].value, depth + 1)
+    return None
+
+
+def is_chosen(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a call is made where the tensor is on CUDA anyway, or brings back what was moved away to save memory."""
+    return _is_on_cuda_already(facts, call) or _is_offloaded(facts, call)
+
+
+def _is_offloaded(facts: ModuleFacts, call: cst.Call) -> bool:
+    """``self.x.cuda()`` in one arm of a test, and ``self.x.cpu()`` in the other."""
+    if not isinstance(call.func, cst.Attribute):
+        return False
+    branch = next((above for above in facts.ancestors(call) if isinstance(above, cst.If | cst.FunctionDef)), None)
+    if not isinstance(branch, cst.If) or branch.orelse is None:
+        return False
+    moved = facts.code(call.func.value)
+    others = (node.func for node in walk_scope(branch) if isinstance(node, cst.Call))
+    return any(
+        isinstance(func, cst.Attribute) and func.attr.value == "cpu" and facts.code(func.value) == moved
+        for func in others
+    )
+
+
+def _is_on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
+    for above in facts.ancestors(call):
+        test = above.test if isinstance(above, cst.If | cst.IfExp) else None
+        if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            return False
+    return False
+
+
+def _speaks_of_cuda(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.Name):
+        return "cuda" in node.value.lower()
+    return isinstance(node, cst.SimpleString) and (text_of(node) or "").lower() in ("cuda", "gpu")

@@ -1,0 +1,67 @@
+"""Whether a file gives any sign that its code runs on several devices."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.tree import container, dotted, tail, text_of, walk
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+_MAKERS = frozenset({"Trainer"})  # LightningCLI is told of devices by the command line
+_SIGN = re.compile(
+    r"devices|strategy|gpus|num_nodes|ddp|fsdp|deepspeed|sync_dist|world_size|rank|distributed|gather|all_?reduce",
+    re.IGNORECASE,
+)
+
+
+class Programs:
+    """Tells introductions, which show one process, from code that a distributed job may run.
+
+    Args:
+        facts: the module.
+    """
+
+    def __init__(self, facts: ModuleFacts) -> None:
+        self._facts = facts
+
+    def is_introduction(self, node: cst.CSTNode) -> bool:
+        """Whether a place is in a fragment, or in a file that makes the trainer itself, without a sign of devices."""
+        return (self._makes_trainer or self._is_fragment(node)) and self._gives_no_sign
+
+    @cached_property
+    def _makes_trainer(self) -> bool:
+        """Whether the file makes a trainer with arguments that can be seen."""
+        makers = [call for call in self._facts.nodes(cst.Call) if tail(call.func) in _MAKERS]
+        return bool(makers) and not any(arg.star for call in makers for arg in call.args)
+
+    @cached_property
+    def _gives_no_sign(self) -> bool:
+        for node in walk(self._facts.module):
+            word = node.value if isinstance(node, cst.Name) else text_of(node)
+            if word and _SIGN.search(word) and not isinstance(self._facts.parents.get(node), cst.Expr):
+                return False  # an expression of its own is a docstring
+        return True
+
+    def _is_fragment(self, node: cst.CSTNode) -> bool:
+        """Whether the class is derived from a name that comes from nowhere, as documentation shows it."""
+        owner = self._facts.owner(node)
+        if owner is None:
+            return not any(self._facts.import_targets())
+        return any(self._is_unbound(arg.value) for info in owner.lineage() for arg in info.node.bases)
+
+    def _is_unbound(self, base: cst.BaseExpression) -> bool:
+        name = container(base)
+        head = (dotted(name) or "").partition(".")[0]
+        if not head or self._facts.scope(base).lookup(head) or self._imports_all:
+            return False
+        return not (self._facts.resolve(name) or "").startswith("builtins.")
+
+    @cached_property
+    def _imports_all(self) -> bool:
+        return any(isinstance(node, cst.ImportStar) for node in walk(self._facts.module))
