@@ -4,6 +4,7 @@
 
 PART is float32 (train, and validate in each layout), uneven (train, ranks having different numbers of batches) or bf16
 (train). OUT is written anew after each, so that what follows may fail. ``xla-spmd`` is XLA's strategy with one process.
+The single process trains twice in bf16, on whole batches and on the ranks' parts of them, as roundings are theirs.
 A script of its own, since strategies may run it again for the other ranks. Ordinary user code otherwise: a module, a
 data module with shards of its own, metrics as objects, a hand-made gather.
 """
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics import MeanSquaredError
 from torchmetrics.classification import (
     MulticlassAccuracy,
@@ -29,14 +29,16 @@ from torchmetrics.classification import (
 )
 
 from distmetrics import all_gather_cat, sync_and_compute
-from distmetrics.train import Callback, DataModule, Module, Trainer
+from distmetrics.cli.verify_data import CLASSES, LAYOUTS, WIDTH, Shards, counts
+from distmetrics.errors import ConfigurationError
+from distmetrics.train import Callback, Module, Trainer
 
-__all__ = ["LAYOUTS", "PARTS", "SPMD", "Cell", "counts"]
+__all__ = ["IN_PARTS", "PARTS", "SPMD", "Cell"]
 
-CLASSES, WIDTH, BATCH, STEPS, SAMPLES = 3, 6, 12, 10, 24
-LAYOUTS = ("even", "uneven", "one rank empty")
 PARTS = ("float32", "uneven", "bf16")
+IN_PARTS = "bf16 in parts"
 SPMD, LOADER = "xla-spmd", "/dataloader_idx_"
+ONE_PROCESS = ("single", "dp", "ddp2", SPMD)
 Cell = dict[str, Any]  # weights by part; "logged": the values by layout
 
 
@@ -110,71 +112,41 @@ class Judged(Module):
         return torch.optim.AdamW(self.parameters(), lr=0.05)
 
 
-class Shards(DataModule):
-    """Training data dealt out as one process would see it; validation data in shards of each layout.
+class InParts(Judged):
+    """Has the gradients of so many ranks in one process: each is that of a part, and they are added up in float32.
 
-    A strategy with one process cuts each batch for its replicas: there the layout is one of batches.
-
-    Args:
-        devices: ranks, or replicas in one.
-        layouts: of the validation data.
-        steps: number of training batches of each rank; of one process each batch holds what all ranks' do.
+    The trainer accumulates as many batches, but would divide the loss, not the gradients: bfloat16 rounds the quotient.
     """
 
-    def __init__(self, devices: int, layouts: Sequence[str] = (), steps: Sequence[int] = ()) -> None:
-        self.devices, self.layouts = devices, layouts
-        self.steps = steps or [STEPS] * devices
-        generator = torch.Generator().manual_seed(1)
-        y = torch.arange(BATCH * STEPS + SAMPLES) % CLASSES
-        x = torch.randn(len(y), WIDTH, generator=generator) + nn.functional.one_hot(y, WIDTH)
-        self.train_set = TensorDataset(x[: BATCH * STEPS], y[: BATCH * STEPS])
-        self.val_set = TensorDataset(x[BATCH * STEPS :], y[BATCH * STEPS :])
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self.parts = parts
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Batches of every W-th sample: together the ranks' n-th batches are the n-th of one process."""
-        assert self.trainer is not None
-        alone = self.trainer.world_size == 1
-        mine = range(self.devices) if alone else [self.trainer.global_rank]
-        batches = [
-            [sample for sample in range(BATCH * step, BATCH * (step + 1)) if sample % self.devices in there]
-            for step in range(STEPS)
-            if (there := {rank for rank in mine if step < self.steps[rank]})
-        ]
-        return DataLoader(self.train_set, batch_sampler=batches)
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the loss so that a rank's is left of it."""
+        return super().training_step(batch, batch_idx) * self.parts
 
-    def val_dataloader(self) -> list[DataLoader[Any]] | None:
-        """Batches of this rank's shards, a loader for each layout."""
-        return [self._shard(layout) for layout in self.layouts] or None
-
-    def _shard(self, layout: str) -> DataLoader[Any]:
-        assert self.trainer is not None
-        rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        if world_size == 1:
-            size = {"even": 2 * self.devices, "uneven": 2 * self.devices + 1}.get(layout, self.devices - 1)
-            return DataLoader(self.val_set, batch_size=max(1, size))
-        first, last = bounds(layout, world_size)[rank : rank + 2]
-        return DataLoader(Subset(self.val_set, range(first, last)), batch_size=4)
-
-
-def bounds(layout: str, world_size: int) -> list[int]:
-    """Return where each rank's shard begins, and the end.
-
-    >>> bounds("uneven", 3), bounds("one rank empty", 3)
-    ([0, 4, 12, 24], [0, 12, 24, 24])
-    """
-    if layout == "even":
-        return [SAMPLES * rank // world_size for rank in range(world_size + 1)]
-    if layout == "one rank empty":
-        return [*bounds("even", world_size - 1), SAMPLES]
-    total = world_size * (world_size + 1) // 2
-    return [SAMPLES * (rank * (rank + 1) // 2) // total for rank in range(world_size + 1)]
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make means of the sums."""
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= self.parts
 
 
 class Keep(Callback):
-    """Writes the trained weights, whole, from rank 0; ranks may be copies in other processes."""
+    """Writes the trained weights, whole, from rank 0; ranks may be copies in other processes.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: of the file.
+        ranks: number of ranks that there must be: fewer would have the single process's weights, and prove nothing.
+    """
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self.path, self.ranks = path, ranks
+
+    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+        """Refuse a world of another size."""
+        require_count(trainer.world_size, self.ranks)
 
     def on_fit_end(self, trainer: Trainer, module: Module) -> None:
         """Called on every rank: weights may have to be gathered."""
@@ -184,13 +156,14 @@ class Keep(Callback):
             self.path.write_text(json.dumps(values))
 
 
-def counts(devices: int) -> list[int]:
-    """Return how many training batches each rank has in uneven training: from all to none.
+def require_count(found: int, wanted: int) -> None:
+    """Refuse to compare another world than the one asked for.
 
-    >>> counts(3)
-    [10, 5, 0]
+    Raises:
+        ConfigurationError: the numbers of ranks or devices differ.
     """
-    return [STEPS * (devices - 1 - rank) // (devices - 1) for rank in range(devices)]
+    if found != wanted:
+        raise ConfigurationError(f"{found} ranks or devices are at work, not {wanted}")
 
 
 def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
@@ -200,12 +173,13 @@ def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
         from distmetrics.strategies.xla import XLA
 
         chosen = XLA(spmd=True)
+    every = -1 if devices == 1 else devices  # a process for each device there is, which 1 does not say
     return Trainer(
         strategy=chosen,
-        devices={"single": 1, "tpu_spawn": -1, SPMD: -1}.get(strategy, devices),
+        devices={"single": 1, "tpu_spawn": every, SPMD: -1}.get(strategy, devices),
         accelerator="cpu",
         max_epochs=1,
-        callbacks=[Keep(out.with_suffix(".weights.json"))],
+        callbacks=[Keep(out.with_suffix(".weights.json"), 1 if strategy in ONE_PROCESS else devices)],
         use_distributed_sampler=False,
         enable_progress_bar=False,
         default_root_dir=out.parent,
@@ -216,15 +190,28 @@ def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
 def run(part: str, strategy: str, devices: int, out: Path) -> Cell:
     """Run one part; returns what it adds to the cell. The weights are written by rank 0 alone."""
     layouts = (LAYOUTS if devices > 1 else LAYOUTS[:1]) if part == "float32" else ()
-    module = Judged(loaders=len(layouts))
+    data = Shards(devices, layouts, counts(devices) if part == "uneven" else ())
     trainer = made(strategy, devices, out, precision="bf16" if part == "bf16" else None)
-    trainer.fit(module, datamodule=Shards(devices, layouts, counts(devices) if part == "uneven" else ()))
+    trainer.fit(Judged(loaders=len(layouts)), datamodule=data)
     if trainer.global_rank:
         return {}
-    found: Cell = {part: json.loads(out.with_suffix(".weights.json").read_text())}
+    if strategy == SPMD:
+        import torch_xla.runtime
+
+        require_count(torch_xla.runtime.global_runtime_device_count(), devices)
+    found: Cell = {part: _kept(out)}
     if part == "float32":
         found["logged"] = logged(trainer, layouts)
+    if part == "bf16" and strategy == "single":
+        trainer = made(strategy, devices, out, precision="bf16", accumulate_grad_batches=devices)
+        trainer.fit(InParts(devices), datamodule=Shards(devices, apart=True))
+        found[IN_PARTS] = _kept(out)
     return found
+
+
+def _kept(out: Path) -> list[float]:
+    weights: list[float] = json.loads(out.with_suffix(".weights.json").read_text())
+    return weights
 
 
 def logged(trainer: Trainer, layouts: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,16 +50,23 @@ def torchrun(environ: Variables) -> Environment | None:
 
 
 def slurm(environ: Variables) -> Environment | None:
-    """Read what ``srun`` sets for each task of a job of several; an interactive shell is no such task.
+    """Read what ``srun`` sets for each task of a step of several; an interactive shell is no such task.
+
+    A batch script is none either, though it has some of these variables; what it starts without srun is on its own.
+    Processes of ``mpirun`` inherit them, and know better.
 
     >>> task = dict(SLURM_PROCID="3", SLURM_NTASKS="4", SLURM_NODELIST="gpu[07-08]", SLURM_TASKS_PER_NODE="2(x2)")
-    >>> found = slurm(task | dict(SLURM_NODEID="1", SLURM_LOCALID="1", SLURM_JOB_ID="12345"))
+    >>> found = slurm(task | dict(SLURM_NODEID="1", SLURM_LOCALID="1", SLURM_JOB_ID="12345", SLURM_STEP_ID="0"))
     >>> found.main_address, found.local_world_size
     ('gpu07', 2)
     """
-    if "SLURM_PROCID" not in environ or environ.get("SLURM_NTASKS", "1") == "1":
+    if "SLURM_PROCID" not in environ or any(name in environ for name in _MPIRUN):
         return None
-    if environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+    tasks = _number("slurm", environ, "SLURM_STEP_NUM_TASKS", _number("slurm", environ, "SLURM_NTASKS", 1))
+    if tasks == 1 or environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+        return None
+    if "SLURM_STEP_ID" not in environ:
+        warnings.warn(_NO_SRUN.format(tasks), stacklevel=2)
         return None
     node = _number("slurm", environ, "SLURM_NODEID", 0)
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
@@ -66,13 +74,20 @@ def slurm(environ: Variables) -> Environment | None:
     return Environment(
         launcher="slurm",
         rank=_number("slurm", environ, "SLURM_PROCID"),
-        world_size=_number("slurm", environ, "SLURM_NTASKS"),
+        world_size=tasks,
         local_rank=_number("slurm", environ, "SLURM_LOCALID", 0),
-        local_world_size=_tasks_on(node, environ),
+        local_world_size=_tasks_on(node, environ, tasks),
         node_rank=node,
         main_address=environ.get("MASTER_ADDR") or _first_host(hosts),
         main_port=_number("slurm", environ, "MASTER_PORT", 15000 + job % 10000),
     )
+
+
+_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # set by mpirun alone, not by srun --mpi
+_NO_SRUN = (
+    "SLURM has a job of {} tasks here, but srun has not started this process: it is not one of them\n"
+    "Do:     start it by srun, mpirun or torchrun, or ask SLURM for one task."
+)
 
 
 def lsf(environ: Variables) -> Environment | None:
@@ -182,7 +197,7 @@ def _first_host(hosts: str) -> str:
     return "".join(part or "" for part in found.groups())
 
 
-def _tasks_on(node: int, environ: Variables) -> int:
+def _tasks_on(node: int, environ: Variables, tasks: int) -> int:
     """Return the number of tasks on a machine: SLURM writes ``2(x3),1`` for three machines of two and one of one."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
     counts: list[int] = []
@@ -190,7 +205,7 @@ def _tasks_on(node: int, environ: Variables) -> int:
         counts += [int(count)] * int(times or 1)
     if node < len(counts):
         return counts[node]
-    return _number("slurm", environ, "SLURM_NTASKS_PER_NODE", _number("slurm", environ, "SLURM_NTASKS"))
+    return _number("slurm", environ, "SLURM_NTASKS_PER_NODE", tasks)
 
 
 def _rank_file_host(environ: Variables) -> str:

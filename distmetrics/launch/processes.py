@@ -9,6 +9,7 @@ outlives the call: children also watch the parent and end with it.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -17,8 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ from distmetrics.comm.board import Board, meet
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.outcome import Outcome
-from distmetrics.errors import DistmetricsError, InputTypeError, PeerLostError
-from distmetrics.preflight import find_unpicklable
+from distmetrics.errors import PeerLostError
+from distmetrics.launch.pickles import packed, pickled, unpacked
 
 __all__ = ["launch", "rank_main"]
 
+_CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
+_ANSWER = 1.0  # seconds in which a rank says where it is
 _GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
 
 
@@ -46,6 +48,8 @@ def launch(
     backend: str = "gloo",
     start_method: str = "forkserver",
     connect: Callable[..., None] = dist.init_process_group,
+    limit: float | None = None,
+    variables: Sequence[Mapping[str, str]] = (),
 ) -> list[Outcome]:
     """Call ``fn(comm, *args)`` in ``world_size`` processes of this machine.
 
@@ -56,6 +60,9 @@ def launch(
         backend: of ``torch.distributed``: "gloo", or "nccl" with one GPU a rank.
         start_method: of ``multiprocessing``: "forkserver" (ranks fork from a small clean process), "spawn" or "fork".
         connect: makes the process group, called as ``torch.distributed.init_process_group``; pickled like ``fn``.
+        limit: seconds after which ranks that have not ended are stopped; by default they have all the time they need.
+        variables: of each rank's environment, besides those of this process; ``start_method="spawn"`` alone gives
+            ranks an interpreter of their own, which reads them.
 
     Returns: how each rank ended, in rank order. Nothing is raised for a rank that failed.
 
@@ -67,18 +74,34 @@ def launch(
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
-    job = _pickled((fn, args, connect))
+    job = pickled((fn, args, connect))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
         ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
         try:
             for rank in ranks:
-                rank.process.start()
+                with _environment(variables[rank.rank] if variables else {}):
+                    rank.process.start()
                 rank.theirs.close()
-            return _collect(ranks, Board(_open(path, "board")))
+            return _collect(ranks, Board(_open(path, "board")), limit)
         finally:
             for rank in ranks:
                 rank.end()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for as long as a child is started, which inherits them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _Rank:
@@ -86,6 +109,8 @@ class _Rank:
 
     def __init__(self, context: Any, rank: int, world_size: int, path: str, backend: str, job: bytes) -> None:
         self.rank = rank
+        self.stack = _stack_file(path, rank)
+        self.stack.touch()
         self.ours, self.theirs = context.Pipe(duplex=False)
         self.process = context.Process(
             target=_child, args=(rank, world_size, path, backend, job, self.theirs), name=f"rank {rank}"
@@ -101,28 +126,41 @@ class _Rank:
         self.ours.close()
         self.theirs.close()
 
+    def where(self) -> str:
+        """Ask the process where its main thread is; nothing if it does not answer, since it is stopped, say."""
+        if not _CAN_TELL or self.process.pid is None or not self.process.is_alive():
+            return ""
+        os.kill(self.process.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + _ANSWER
+        while not self.stack.read_text().endswith("\n") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return _main_thread(self.stack.read_text())
+
     def outcome(self) -> Outcome | None:
         """Return how the rank ended, if it has; a process that ends without a word was killed."""
         if self.ours.poll():
             with contextlib.suppress(EOFError):  # it died while it wrote: its exit code tells
-                return _unpickled(self.rank, self.ours.recv_bytes())
+                return unpacked(self.rank, self.ours.recv_bytes())
         if self.process.is_alive() and self.process.exitcode is None:
             return None
         self.process.join()
         return Outcome(self.rank, error=PeerLostError(_obituary(self.rank, self.process.exitcode), peers=[self.rank]))
 
 
-def _collect(ranks: Sequence[_Rank], board: Board) -> list[Outcome]:
+def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
-    deadline: float | None = None
+    deadline = None if limit is None else time.monotonic() + limit
+    why = f"was still busy after {limit or 0:g} s, the limit of this run, and was stopped"
     while running := [rank for rank in ranks if rank.rank not in ended]:
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait([handle for rank in running for handle in (rank.ours, rank.process.sentinel)], patience)
         if not ready and deadline is not None and time.monotonic() >= deadline:
             for rank in running:
-                text = f"rank {rank.rank} was still busy {_GRACE:g} s after another rank had failed, and was stopped"
-                ended[rank.rank] = Outcome(rank.rank, error=PeerLostError(text, rank=rank.rank))
+                error = PeerLostError(f"rank {rank.rank} {why}", rank=rank.rank)
+                if where := rank.where():
+                    error.add_note(f"rank {rank.rank} was here, most recent call first:\n{where}")
+                ended[rank.rank] = Outcome(rank.rank, error=error)
             break
         for rank in running:
             outcome = rank.outcome()
@@ -130,7 +168,9 @@ def _collect(ranks: Sequence[_Rank], board: Board) -> list[Outcome]:
                 continue
             ended[rank.rank] = outcome
             if outcome.error is not None:
-                deadline = deadline or time.monotonic() + _GRACE
+                grace = time.monotonic() + _GRACE
+                if deadline is None or grace < deadline:
+                    deadline, why = grace, f"was still busy {_GRACE:g} s after another rank had failed, and was stopped"
                 board.leave_for(rank.rank, str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "))
     return [ended[rank.rank] for rank in ranks]
 
@@ -141,6 +181,8 @@ def _child(rank: int, world_size: int, path: str, backend: str, job: bytes, out:
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
+    if _CAN_TELL:  # also in the midst of a call that never returns
+        faulthandler.register(signal.SIGUSR1, file=_stack_file(path, rank).open("w"), all_threads=True)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if "OMP_NUM_THREADS" not in os.environ:
@@ -151,9 +193,9 @@ def _child(rank: int, world_size: int, path: str, backend: str, job: bytes, out:
         value = rank_main(
             lambda comm: fn(comm, *arguments), rank, world_size, backend, _open(path, "job"), board, connect
         )
-        out.send_bytes(_result(Outcome(rank, value)))
+        out.send_bytes(packed(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
-        out.send_bytes(_result(Outcome(rank, error=error)))
+        out.send_bytes(packed(Outcome(rank, error=error)))
         out.close()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -203,52 +245,21 @@ def _part(store: Any, name: str) -> Any:
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
+def _stack_file(path: str, rank: int) -> Path:
+    return Path(f"{path}-stack-{rank}")
+
+
+def _main_thread(stacks: str) -> str:
+    """Cut the main thread's stack out of all threads', up to where its own code begins."""
+    blocks = [block for block in stacks.split("hread 0x") if __file__ in block]
+    lines = blocks[-1].splitlines()[1:] if blocks else []
+    own = next((place for place, line in enumerate(lines) if __file__ in line), len(lines))
+    return "\n".join(lines[:own])
+
+
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
     os._exit(1)
-
-
-def _pickled(job: Any) -> bytes:
-    try:
-        return pickle.dumps(job)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        try:
-            import cloudpickle
-        except ImportError:
-            raise InputTypeError(
-                f"this cannot be sent to another process: {error}\n"
-                "Likely: a lambda, a local function or class, an open file or a lock.\n"
-                "Do:     move it to the top level of a module, or pip install cloudpickle."
-            ) from error
-        return bytes(cloudpickle.dumps(job))
-
-
-def _result(outcome: Outcome) -> bytes:
-    """Pickle how a rank ended; an error or a value that can't travel becomes an error that says so."""
-    trace = "".join(traceback.format_exception(outcome.error)) if outcome.error is not None else ""
-    try:
-        data = pickle.dumps((outcome.value, outcome.error, trace))
-        pickle.loads(data)  # noqa: S301  (an exception with a required argument pickles, but does not come back)
-    except Exception as problem:  # noqa: BLE001  (any class may raise anything from its own pickling)
-        if outcome.error is not None:
-            return pickle.dumps((None, DistmetricsError(trace, rank=outcome.rank), trace))
-        parts = find_unpicklable(outcome.value, "result", by_value=False)
-        text = f"rank {outcome.rank} returned a {type(outcome.value).__name__} that can't be sent: {problem}"
-        text = "\n  ".join([text, *map(str, parts)]) + "\nDo:     return tensors, numbers, or what can be pickled."
-        return pickle.dumps((None, InputTypeError(text, rank=outcome.rank), ""))
-    return data
-
-
-def _unpickled(rank: int, data: bytes) -> Outcome:
-    value, error, trace = pickle.loads(data)  # noqa: S301  (our own child's bytes)
-    if error is not None:
-        error.__cause__ = _RemoteTraceback(trace)
-    return Outcome(rank, value, error)
-
-
-class _RemoteTraceback(Exception):  # noqa: N818  (never raised: it shows the other process's traceback as a cause)
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -29,15 +29,14 @@ from torch.distributed.rendezvous import rendezvous
 from distmetrics.comm.base import raise_site
 from distmetrics.comm.board import Board, meet
 from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator
-from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
+from distmetrics.comm.group import GroupCommunicator, is_connection_error
+from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
 from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
 
 __all__ = ["ScriptWorld", "join", "naming_the_lost"]
 
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
-_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 _LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -114,15 +113,11 @@ def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
         yield
     except RuntimeError as error:
         deadline = time.monotonic() + _NAME_GRACE
-        while (named := comm.blame(error)) is None and _is_connection(error) and time.monotonic() < deadline:
+        while (named := comm.blame(error)) is None and is_connection_error(error) and time.monotonic() < deadline:
             time.sleep(0.02)
         if named is not None:
             raise named from error
         raise
-
-
-def _is_connection(error: RuntimeError) -> bool:
-    return not isinstance(error, DistmetricsError) and any(word in str(error) for word in _CONNECTION_WORDS)
 
 
 _world: ScriptWorld | None = None

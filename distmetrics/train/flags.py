@@ -157,7 +157,7 @@ def fast(trainer: Trainer, batches: int | bool) -> None:
 def ordered(
     callbacks: Callback | Sequence[Callback] | None,
     *,
-    progress_bar: bool | None,
+    progress: bool | None,
     summary: bool | None,
     checkpointing: bool | None,
 ) -> list[Callback]:
@@ -169,7 +169,7 @@ def ordered(
     found = [callbacks] if isinstance(callbacks, Callback) else _listed(callbacks)
     for each in found:
         _require(each, Callback, "callbacks")
-    if ProgressBar.wanted(progress_bar) and not _has(found, ProgressBar):
+    if ProgressBar.wanted(progress) and not _has(found, ProgressBar):
         found.append(ProgressBar())
     if ModelSummary.wanted(summary) and not _has(found, ModelSummary):
         found.append(ModelSummary())

@@ -28,7 +28,6 @@ from distmetrics.train.sources import Call, Sources
 from distmetrics.train.state import TrainerState
 
 if TYPE_CHECKING:
-    from distmetrics.train.data import Limit
     from distmetrics.train.trainer import Trainer
 
 __all__ = ["Session", "Start"]
@@ -51,18 +50,6 @@ class Start:
 
 class Session(TrainerState):
     """The part of a trainer that works, on one rank."""
-
-    max_epochs: int | None
-    max_steps: int
-    limit_val_batches: Limit
-    limit_test_batches: Limit
-    limit_predict_batches: Limit
-    num_sanity_val_steps: int
-    default_root_dir: Path
-    seed: int | None
-    deterministic: bool | str
-    detect_anomaly: bool
-    use_distributed_sampler: bool
 
     def run_here(self, module: Module, data: Sources, call: Call, start: Start) -> Any:
         """Do what ``call`` says in this process, as one of the ranks."""

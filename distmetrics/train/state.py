@@ -17,6 +17,7 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.data import DataModule
 from distmetrics.train.files import write
+from distmetrics.train.kept import KeptFlags
 from distmetrics.train.log import Logged
 from distmetrics.train.loggers.base import Logger
 from distmetrics.train.loops import Position, Run
@@ -40,17 +41,13 @@ _PROGRESS = (
 )
 
 
-class TrainerState:
+class TrainerState(KeptFlags):
     """The part of a trainer that changes; see :class:`~distmetrics.train.Trainer` for the attributes."""
-
-    default_root_dir: Path
 
     def __init__(self, strategy: Strategy, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> None:
         self.strategy = strategy
         self.callbacks = list(callbacks)
         self.loggers = list(loggers)
-        self.log_every_n_steps = 50
-        self.val_check_interval: int | float = 1.0
         self.position = Position()
         self.is_resumed = False  # whether the fit under way goes on from a checkpoint
         self.sanity_checking = False

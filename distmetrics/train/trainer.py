@@ -127,41 +127,20 @@ class Trainer(Session):
     ) -> None:
         flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-        self.default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
-        super().__init__(
-            resolve(
-                strategy,
-                devices=devices,
-                accelerator=accelerator,
-                num_nodes=num_nodes,
-                precision=precision,
-                plugins=plugins,
-            ),
-            flags.ordered(
-                callbacks,
-                progress_bar=enable_progress_bar,
-                summary=enable_model_summary,
-                checkpointing=enable_checkpointing,
-            ),
-            flags.loggers_of(logger, self.default_root_dir),
+        default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
+        placed = resolve(
+            strategy,
+            devices=devices,
+            accelerator=accelerator,
+            num_nodes=num_nodes,
+            precision=precision,
+            plugins=plugins,
         )
-        self.max_epochs = max_epochs
-        self.max_steps = max_steps
-        self.limit_train_batches = limit_train_batches
-        self.limit_val_batches = limit_val_batches
-        self.limit_test_batches = limit_test_batches
-        self.limit_predict_batches = limit_predict_batches
-        self.val_check_interval = val_check_interval
-        self.check_val_every_n_epoch = check_val_every_n_epoch
-        self.num_sanity_val_steps = num_sanity_val_steps
-        self.accumulate_grad_batches = accumulate_grad_batches
-        self.gradient_clip_val = gradient_clip_val
-        self.log_every_n_steps = log_every_n_steps
-        self.seed = seed
-        self.deterministic = deterministic
-        self.detect_anomaly = detect_anomaly
-        self.terminate_on_nan = terminate_on_nan
-        self.use_distributed_sampler = use_distributed_sampler
+        called = flags.ordered(
+            callbacks, progress=enable_progress_bar, summary=enable_model_summary, checkpointing=enable_checkpointing
+        )
+        super().__init__(placed, called, flags.loggers_of(logger, default_root_dir))
+        self.keep(locals())
         if fast_dev_run:
             flags.fast(self, fast_dev_run)
         flags.check(self)

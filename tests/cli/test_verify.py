@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from distmetrics.cli import main, verify, verify_cell
-from distmetrics.cli.verify_cell import Shards, bounds, counts
+from distmetrics.cli import main, verify, verify_cell, verify_table
+from distmetrics.cli.verify_data import Shards, bounds, counts
 from distmetrics.cli.verify_table import Verdict, judge, tables
+from distmetrics.errors import ConfigurationError
 
 EXPECTED = {"logged": {"even": {"RMSE": 0.5, "confusion 0": 3.0}}, "float32": [1.0, 2.0], "bf16": [1.0, 2.0]}
 
@@ -59,6 +61,44 @@ def test_weights_have_limits(part, value, wrong):
     assert verdict.wrong == wrong
     assert ("WRONG" in tables([verdict])) == wrong
     assert ("bf16 2.1e-03 (over 2e-03)" in str(verdict)) == (value == 2.0021)
+
+
+IN_PARTS = EXPECTED | {"bf16 in parts": [1.0, 2.02]}
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "wrong"),
+    [
+        (2.02, "bf16 2.0e-02 (from the same parts 0e+00)", False),
+        (2.0005, "bf16 5e-04", False),  # near the whole batches: that is enough
+        (2.003, "bf16 3.0e-03 (over 2e-03)", False),
+        (2.021, "bf16 WRONG 2e-02", True),
+    ],
+)
+def test_rounding_of_parts_is_told_from_errors(value, said, wrong):
+    verdict = judge("ddp", 3, EXPECTED | {"bf16": [1.0, value]}, IN_PARTS)
+    assert str(verdict).endswith(said)
+    assert verdict.wrong == wrong
+    explained = judge("ddp", 4, EXPECTED | {"bf16": [1.0, 2.02]}, IN_PARTS)
+    row = tables([verdict, explained]).splitlines()[2]
+    assert row.endswith("| WRONG 2e-02 |" if wrong else "| 2.0e-02 (from the same parts 0e+00) |")
+
+
+def test_another_world_than_asked_for_is_no_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(verify_cell, "ONE_PROCESS", ("dp", "ddp2"))
+    assert "float32" in verify_cell.run("float32", "single", 1, tmp_path / "cell.json")
+    with pytest.raises(ConfigurationError, match="1 ranks or devices are at work, not 2"):
+        verify_cell.run("float32", "single", 2, tmp_path / "cell.json")
+
+
+@pytest.mark.timeout(120)
+def test_parts_in_one_process_are_those_of_ranks(tmp_path):
+    found = {devices: verify_cell.run("bf16", "single", devices, tmp_path / "cell.json") for devices in (1, 2, 3)}
+    assert found[1]["bf16"] == found[1]["bf16 in parts"]
+    for devices in (2, 3):
+        whole, parts = (torch.tensor(found[devices][name]) for name in ("bf16", "bf16 in parts"))
+        torch.testing.assert_close(parts, whole, rtol=0, atol=1e-2)
+        assert not torch.equal(parts, whole)
 
 
 def test_what_was_not_run_is_no_pass():
@@ -113,6 +153,10 @@ def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
     assert (len({len(mine) for mine in ranks}) > 1) == uneven
     together = [sorted(itertools.chain(*step)) for step in itertools.zip_longest(*ranks, fillvalue=())]
     assert batches(0, 1) == together
+    apart = Shards(devices, apart=True)
+    apart.trainer = Rank(0, 1)
+    if not uneven:
+        assert list(apart.train_dataloader().batch_sampler) == list(itertools.chain(*zip(*ranks, strict=True)))
 
 
 def test_what_is_asked_for(capsys):
@@ -122,6 +166,7 @@ def test_what_is_asked_for(capsys):
     assert "--python takes STRATEGY=PATH" in capsys.readouterr().err
     assert verify._pythons([f"xla={sys.executable}"]) == {"xla": sys.executable, "tpu_spawn": sys.executable}
     assert (verify.PARTS, verify.SPMD) == (verify_cell.PARTS, verify_cell.SPMD)
+    assert verify_table._IN_PARTS == verify_cell.IN_PARTS
 
 
 def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ from distmetrics.launch.environment import ClusterEnvironment, Environment, dete
 SLURM = {
     "SLURM_JOB_ID": "1234567",
     "SLURM_JOB_NAME": "train.sh",
+    "SLURM_STEP_ID": "0",
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
     "SLURM_NODEID": "1",
@@ -81,6 +82,33 @@ def test_slurms_tasks_of_a_machine(text, node, count):
 )
 def test_an_interactive_shell_of_slurm_is_no_part_of_a_job(change):
     assert detect(SLURM | change) is None
+
+
+def test_a_step_may_have_fewer_tasks_than_its_job():
+    step = {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "1,2"}
+    assert place(detect(SLURM | step)) == (2, 3, 1, 2, 1)
+    assert detect(SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
+
+
+def test_what_a_batch_script_starts_without_srun_is_no_task():
+    batch = {name: value for name, value in SLURM.items() if name != "SLURM_STEP_ID"} | {"SLURM_PROCID": "0"}
+    with pytest.warns(UserWarning, match=r"a job of 7 tasks here, but srun has not started(.|\n)*by srun, mpirun or"):
+        assert detect(batch) is None
+
+
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "0"}])  # in the batch script, and by its daemon elsewhere
+@pytest.mark.parametrize("mpirun", ["ompi", "mv2", "hydra"])
+def test_mpirun_in_a_job_of_slurm_knows_better(step, mpirun):
+    hydra = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    mv2 = {name.replace("OMPI", "MV2"): value for name, value in OMPI.items()}
+    variables = {"ompi": OMPI, "mv2": mv2, "hydra": hydra}[mpirun]
+    job = {name: value for name, value in SLURM.items() if name != "SLURM_STEP_ID"} | {"SLURM_PROCID": "0"}
+    found = detect(job | step | variables)
+    assert (found.launcher, *place(found)) == ("mpi", 3, 4, 1, 2, 1)
+
+
+def test_srun_that_speaks_pmi_is_slurm():
+    assert detect(SLURM | {"PMI_RANK": "5", "PMI_SIZE": "7", "PMIX_RANK": "5"}).launcher == "slurm"
 
 
 def test_slurm_without_machines():

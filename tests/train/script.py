@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from distmetrics.launch.environment import detect
 from distmetrics.train import ModelCheckpoint, Trainer
 from tests.train.models import Logistic, loader
 
@@ -27,7 +28,8 @@ def fail(where: str, rank: int) -> None:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    rank = int(os.environ.get("RANK", "0"))
+    place = detect()
+    rank = 0 if place is None else place.rank
     fail("start", rank)
     module = Logistic() if len(sys.argv) == 2 else Scripted()
     if rank:  # scripts may differ in their seeds

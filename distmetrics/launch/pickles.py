@@ -1,0 +1,62 @@
+"""What travels between the processes of a world: jobs to them, and how they ended back."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any
+
+from distmetrics.comm.outcome import Outcome
+from distmetrics.errors import DistmetricsError, InputTypeError
+from distmetrics.preflight import find_unpicklable
+
+__all__ = ["packed", "pickled", "unpacked"]
+
+
+def pickled(job: Any) -> bytes:
+    """Pickle what is to be sent to another process; lambdas and local classes too, with cloudpickle installed.
+
+    Raises:
+        InputTypeError: it cannot be pickled.
+    """
+    try:
+        return pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        try:
+            import cloudpickle
+        except ImportError:
+            raise InputTypeError(
+                f"this cannot be sent to another process: {error}\n"
+                "Likely: a lambda, a local function or class, an open file or a lock.\n"
+                "Do:     move it to the top level of a module, or pip install cloudpickle."
+            ) from error
+        return bytes(cloudpickle.dumps(job))
+
+
+def packed(outcome: Outcome) -> bytes:
+    """Pickle how a rank ended; an error or a value that can't travel becomes an error that says so."""
+    trace = "".join(traceback.format_exception(outcome.error)) if outcome.error is not None else ""
+    try:
+        data = pickle.dumps((outcome.value, outcome.error, trace))
+        pickle.loads(data)  # noqa: S301  (an exception with a required argument pickles, but does not come back)
+    except Exception as problem:  # noqa: BLE001  (any class may raise anything from its own pickling)
+        if outcome.error is not None:
+            return pickle.dumps((None, DistmetricsError(trace, rank=outcome.rank), trace))
+        parts = find_unpicklable(outcome.value, "result", by_value=False)
+        text = f"rank {outcome.rank} returned a {type(outcome.value).__name__} that can't be sent: {problem}"
+        text = "\n  ".join([text, *map(str, parts)]) + "\nDo:     return tensors, numbers, or what can be pickled."
+        return pickle.dumps((None, InputTypeError(text, rank=outcome.rank), ""))
+    return data
+
+
+def unpacked(rank: int, data: bytes) -> Outcome:
+    """Return how a rank ended; where its error came from is shown with it."""
+    value, error, trace = pickle.loads(data)  # noqa: S301  (our own child's bytes)
+    if error is not None:
+        error.__cause__ = _RemoteTraceback(trace)
+    return Outcome(rank, value, error)
+
+
+class _RemoteTraceback(Exception):  # noqa: N818  (never raised: it shows the other process's traceback as a cause)
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
