@@ -65,7 +65,7 @@ def main() -> int:
     start = time.monotonic()
     rows, missing = _run(chosen, plan, args.jobs)
     took = time.monotonic() - start
-    report = Report(rows, absent() | missing, _facts(took))
+    report = Report(rows, absent() | missing, facts("benchmarks.conformance", took))
     if args.out or args == options(["--jobs", str(args.jobs)]):  # a part does not replace the results of the whole
         report.write(args.out or RESULTS)
     return _summary(report, took)
@@ -89,8 +89,9 @@ def _tally(rows: Sequence[Row], library: str) -> str:
     return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n) or "–"
 
 
-def _facts(took: float) -> dict[str, str]:
-    words = ["python", "-m", "benchmarks.conformance", *sys.argv[1:]]
+def facts(module: str, took: float) -> dict[str, str]:
+    """Return what a reader must know of a run: the command, the versions, the machine and the time it took."""
+    words = ["python", "-m", module, *sys.argv[1:]]
     return {
         "command": f"`{shlex.join(words)}`",
         "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),

@@ -15,10 +15,10 @@ from benchmarks.conformance.catalogue import find
 from distmetrics import sync_and_compute
 from distmetrics.testing import outcomes
 
-__all__ = ["Ended", "by_distmetrics", "by_threads", "by_torchmetrics", "missing"]
+__all__ = ["PLACE", "Ended", "by_distmetrics", "by_threads", "by_torchmetrics", "missing"]
 
 _LONG = 200
-_PLACE = re.compile(r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")  # gloo's source line and the peer's port: other ones each time
+PLACE = re.compile(r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")  # gloo's source line and the peer's port: other ones each time
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _filled(case: Case, dealt: Iterable[Batch]) -> Any:
 
 
 def _raised(error: BaseException) -> Ended:
-    first = _PLACE.sub("", str(error).strip().partition("\n")[0])
+    first = PLACE.sub("", str(error).strip().partition("\n")[0])
     short = first if len(first) < _LONG else f"{first[:_LONG]}…"
     return Ended("error", text=f"{type(error).__name__}: {short}" if short else type(error).__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.conformance.compare import difference
 from benchmarks.conformance.ranks import Ended
+from distmetrics.testing.equality import CLOSE, EXACT
 
 __all__ = ["VERDICTS", "Row", "judge"]
 
@@ -56,9 +56,9 @@ def _values(single: Ended, ranks: Sequence[Ended]) -> tuple[str, str]:
     if single.kind == "error":
         return "wrong", f"a value where the single process raises {single.text}"
     for rank, one in enumerate(ranks):
-        if found := difference(single.value, one.value):
+        if found := CLOSE.difference(single.value, one.value):
             return "wrong", f"rank {rank}: {found}"
     for rank, one in enumerate(ranks):
-        if found := difference(ranks[0].value, one.value, rtol=0, atol=0):
+        if found := EXACT.difference(ranks[0].value, one.value):
             return "wrong", f"rank {rank} is not as rank 0: {found}"
     return "ok", ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from benchmarks.conformance.__main__ import spread
 from benchmarks.conformance.case import LAYOUTS, batches, deal
 from benchmarks.conformance.catalogue import cases, find
 from benchmarks.conformance.causes import cause_of, is_possible
-from benchmarks.conformance.compare import difference
 from benchmarks.conformance.ranks import Ended
 from benchmarks.conformance.report import Report, disagreements
 from benchmarks.conformance.verdict import Row, judge
@@ -37,28 +34,6 @@ def test_batches_are_the_same_for_whoever_asks():
     assert all(torch.equal(x, y) for a, b in zip(once, again, strict=True) for x, y in zip(a.args, b.args, strict=True))
     other = batches(case, "ragged", 3, 1)
     assert not torch.equal(once[0].args[0][:3], other[0].args[0][:3])
-
-
-@pytest.mark.parametrize(
-    ("expected", "got", "said"),
-    [
-        (torch.tensor(1.0), torch.tensor(1.0 + 1e-6), ""),
-        (torch.tensor(math.nan), torch.tensor(math.nan), ""),
-        (torch.tensor(1.0), torch.tensor(1.1), "1.1 instead of 1"),
-        (torch.tensor(1), torch.tensor(2), "2 instead of 1"),
-        (torch.tensor(1), torch.tensor(1.0), "float32[] instead of int64[]"),
-        (torch.zeros(2), torch.zeros(3), "float32[3] instead of float32[2]"),
-        (torch.zeros(2), torch.ones(2), "2 of 2 values differ, at most by 1"),
-        ({"a": (1, torch.tensor(1.0))}, {"a": (1, torch.tensor(2.0))}, "['a'][1] 2 instead of 1"),
-        ({"a": 1}, {"b": 1}, "keys ['b'] instead of ['a']"),
-        ([1], [1, 2], "2 items instead of 1"),
-        ((1,), [1], "[1] (list) instead of (1,) (tuple)"),
-        ("a", "b", "'b' instead of 'a'"),
-        (math.nan, math.nan, ""),
-    ],
-)
-def test_difference(expected, got, said):
-    assert difference(expected, got) == said
 
 
 _ONE, _TWO = Ended("value", torch.tensor(1.0)), Ended("value", torch.tensor(2.0))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -43,21 +45,29 @@ def paired(make: Callable[..., Tensor], *shape: int) -> Source:
     return lambda generator, n: Batch((make(generator, n, *shape), make(generator, n, *shape)))
 
 
-def seeded(cls: Any) -> Any:
+@contextlib.contextmanager
+def _seed(number: int) -> Iterator[None]:
+    with _drawing, torch.random.fork_rng():
+        torch.manual_seed(number)
+        yield
+
+
+def seeded(cls: Any, *, draws_in_compute: bool = True) -> Any:
     """Return a class like ``cls`` that draws its random numbers anew from the same seed in each update and compute.
+
+    A class whose compute syncs other metrics must not draw in it: one rank at a time draws.
 
     What a batch draws then depends on the batch alone, and not on who saw it, or when: the value is determined.
     """
 
     def update(self: Any, *args: Any, **kwargs: Any) -> None:
         numbers = [float(arg.double().sum()) for arg in args if isinstance(arg, Tensor)]
-        with _drawing, torch.random.fork_rng():
-            torch.manual_seed(hash(tuple(numbers)) % 2**31)  # of floats: the same in every process
+        with _seed(zlib.crc32(repr(numbers).encode())):  # a hash of NaN would be another one each time
             cls.update(self, *args, **kwargs)
 
     def compute(self: Any) -> Any:
-        with _drawing, torch.random.fork_rng():
-            torch.manual_seed(0)
+        with _seed(0):
             return cls.compute(self)
 
-    return type(cls.__name__, (cls,), {"update": update, "compute": compute, "__doc__": cls.__doc__})
+    methods = {"update": update, "compute": compute} if draws_in_compute else {"update": update}
+    return type(cls.__name__, (cls,), {**methods, "__doc__": cls.__doc__})

@@ -73,11 +73,15 @@ def _of_predictions(name: str, **options: Any) -> Callable[[], Any]:
 
 _ALL: dict[str, tuple[Callable[[], Any], Source]] = {
     "BootStrapper[seeded]": (
-        lambda: seeded(wrappers.BootStrapper)(MeanSquaredError(), num_bootstraps=4, quantile=0.5, raw=True),
+        lambda: seeded(wrappers.BootStrapper, draws_in_compute=False)(
+            MeanSquaredError(), num_bootstraps=4, quantile=0.5, raw=True
+        ),
         _scalars,
     ),
     "BootStrapper[seeded, lists]": (
-        lambda: seeded(wrappers.BootStrapper)(c.BinaryAUROC(), num_bootstraps=4, sampling_strategy="multinomial"),
+        lambda: seeded(wrappers.BootStrapper, draws_in_compute=False)(
+            c.BinaryAUROC(), num_bootstraps=4, sampling_strategy="multinomial"
+        ),
         _scores,
     ),
     "ClasswiseWrapper": (lambda: wrappers.ClasswiseWrapper(_accuracy()), _classes),

@@ -1,0 +1,126 @@
+"""The parts of the kit's benchmarks that decide and tell. No process is started."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from benchmarks import kit_replay, kit_torchmetrics
+from benchmarks.conformance.catalogue import cases, find
+from benchmarks.kit_replay import Compared
+from benchmarks.kit_results import Judged, totals, undocumented, why, write
+from distmetrics.testing import laws
+
+
+def violation(law: str = "no-hang", detail: str = "rank 0 | waits\nfor ever") -> dict[str, object]:
+    return {
+        "law": law,
+        "detail": detail,
+        "shards": ["(1,)", "no data"],
+        "expected": "1",
+        "got": ["1", "2"],
+        "snippet": "print(1)",
+        "again": True,
+    }
+
+
+def row(name: str, sync: str, *broken: str, error: str = "") -> Judged:
+    report = {
+        "judged": dict.fromkeys(["single-is-sharded", "no-hang", "state-restored", "sample-order"], 2),
+        "skipped": {"associative": "not of its own sync"},
+        "violations": [violation(law) for law in broken],
+    }
+    return Judged(name, "group", sync, 1.5, {} if error else report, error)
+
+
+ROWS = [
+    row("A", "own", "state-restored"),
+    row("A", "distmetrics"),
+    row("B[x]", "own", "state-restored", "no-hang"),
+    row("B[x]", "distmetrics", "no-hang"),
+    row("BinaryFairness", "distmetrics", "sample-order"),
+    row("C", "own", error="no end after 60 s"),
+]
+
+
+def test_totals_count_classes_and_those_that_break_more_than_the_usual():
+    own, ours = totals(ROWS)
+    assert own == (
+        "own sync: 2 of 2 classes break a law, 1 of them another one than state-restored; "
+        "3 violations, of which the programs of 3 were run: 3 show them again; 1 cases not judged"
+    )
+    assert ours.startswith("distmetrics sync: 2 of 3 classes break a law")
+
+
+def test_only_what_no_known_fault_explains_is_undocumented():
+    assert undocumented(ROWS) == ["B[x]: no-hang: rank 0 | waits"]
+    assert "counted as group 0" in why("BinaryFairness", "sample-order")
+
+
+def test_all_is_written(tmp_path):
+    write(ROWS, tmp_path, {"command": "`x`"})
+    page = (tmp_path / "kit_torchmetrics.md").read_text()
+    assert "| 15 no-hang | 1 of 2 | 1 of 3 |" in page
+    assert "| `B[x]` | group |  |  | ✗ | ✗ |" in page.replace("| – ", "")
+    assert "- `B[x]`, no-hang: rank 0 \\| waits. Cause: **not documented**." in page
+    assert "- `C`, own: no end after 60 s" in page
+    assert "```python\nprint(1)\n```" in page
+    lines = list(csv.DictReader((tmp_path / "kit_torchmetrics.csv").read_text().splitlines()))
+    assert {"name": "C", "verdict": "not judged"}.items() <= lines[-1].items()
+    (broken,) = [line for line in lines if line["name"] == "A" and line["verdict"] == "broken"]
+    assert (broken["law"], broken["shards"], broken["got"]) == ("state-restored", "(1,); no data", "1; 2")
+    assert len(json.loads((tmp_path / "kit_torchmetrics.json").read_text())) == len(ROWS)
+
+
+def test_a_class_is_judged_and_its_program_shows_the_violation_again():
+    found = kit_torchmetrics.judge("BinaryAUROC", "own", 1, 0)
+    assert found["metric"] == "BinaryAUROC"
+    assert {case["law"]: case["again"] for case in found["violations"]} == {"state-restored": True, "no-hang": True}
+
+
+@pytest.mark.parametrize("snippet", ["1 / 0", "print('breaks the law of gravity')", ""])
+def test_a_program_that_shows_nothing_is_told(snippet):
+    assert not kit_torchmetrics.shows_again(snippet, "no-hang")
+
+
+def test_laws_that_a_class_cannot_keep_are_off_with_a_reason():
+    asked = kit_torchmetrics.asked_of("CatMetric")
+    assert laws.RANK_ORDER not in asked
+    assert asked.off_because[laws.RANK_ORDER]
+    assert kit_torchmetrics.asked_of("BinaryAUROC") == laws.DEFAULT
+
+
+def test_the_sample_is_spread_over_classes_layouts_laws_and_both_syncs():
+    chosen = list(kit_replay.chosen(list({case.kind: case for case in cases().values()}.values()), 70))
+    assert len({case.kind for case, _, _ in chosen}) == 70
+    assert {sync for _, sync, _ in chosen} == {"own", "distmetrics"}
+    for sync in ("own", "distmetrics"):
+        asked = {asked for _, whose, asked in chosen if whose == sync}
+        assert {*kit_replay.LAYOUTS, *kit_replay.OF_STATE} <= asked
+
+
+@pytest.mark.parametrize(
+    ("name", "sync", "asked", "verdict"),
+    [
+        ("BinaryF1Score", "own", "even", "holds"),
+        ("BinaryAUROC", "own", "empty last", "no-hang broken"),
+        ("BinaryAUROC", "distmetrics", "empty last", "holds"),
+        ("RetrievalMAP", "own", "empty last", "raises"),
+        ("StructuralSimilarityIndexMeasure[none]", "own", "even", "another value"),
+        ("BinaryF1Score", "own", laws.STATE_RESTORED, "broken"),
+        ("BinaryF1Score", "distmetrics", laws.STATE_RESTORED, "holds"),
+    ],
+)
+def test_verdicts_on_threads(name, sync, asked, verdict):
+    trial = kit_replay.made(find(name), sync, asked)
+    assert kit_replay.verdict(trial, asked)[0] == verdict
+
+
+def test_agreement_is_told():
+    same = Compared("A", "own", "even", "holds", "holds", "", 1.0)
+    other = Compared("B", "own", "even", "holds", "raises", "why", 1.0)
+    page = kit_replay.markdown([same, other])
+    assert "1 of 2 agree." in page
+    assert "threads: holds; gloo: raises" in page
