@@ -22,13 +22,14 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup  # two at a time: real processes are started by many of them
+	$(BIN)/python -m pytest -n 3 --dist loadgroup  # many wait for real processes: three at a time keep two cores busy
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sync
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.trainer
 	$(BIN)/python -m benchmarks.trainer_memory
+	$(BIN)/python -m benchmarks.kit
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py

@@ -1,7 +1,8 @@
 """Every code block of the README and the docs runs: Python blocks page by page, console blocks command by command.
 
-``<!-- no-run: reason -->`` on the line before a fence leaves a block out. A console command that ends in ``# exit N``
-must exit with N, every other with 0, and what the page shows below a command must be in its output.
+``<!-- no-run: reason -->`` on the line before a fence leaves a block out; ``<!-- file: name -->`` makes it a file for
+the commands below. A console command that ends in ``# exit N`` must exit with N, every other with 0, and what the page
+shows below a command must be in its output.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = Path(__file__).parent / "sample"  # the folder in which the pages' commands are typed
-PAGES = [ROOT / "README.md", ROOT / "lint" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "lint" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "kit").glob("*.md")),
+]
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Block:
     language: str
     code: str
     skipped: bool
+    file: str = ""  # what it is called in the folder in which commands run
 
 
 def blocks(text: str) -> list[Block]:
@@ -37,7 +44,8 @@ def blocks(text: str) -> list[Block]:
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         before = text[: match.start()].rstrip("\n").rpartition("\n")[2]
         line = text.count("\n", 0, match.start()) + 2
-        found.append(Block(line, match[1], match[2], before.startswith("<!-- no-run: ")))
+        file = before.removeprefix("<!-- file: ").removesuffix(" -->") if before.startswith("<!-- file: ") else ""
+        found.append(Block(line, match[1], match[2], before.startswith("<!-- no-run: "), file))
     return found
 
 
@@ -48,9 +56,11 @@ def run_python(page: Path, code: list[Block]) -> None:
         exec(compile(source, str(page), "exec"), namespace)
 
 
-def run_console(block: Block, folder: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'lint'}"
+def run_console(block: Block, folder: Path, python: Path | None = None) -> None:
+    """Type the commands of a block in a folder; those of this tree, or those that another Python has installed."""
+    home = (python or Path(sys.executable)).parent
+    environment = {**os.environ, "PATH": f"{home}{os.pathsep}{os.environ['PATH']}"}
+    environment["PYTHONPATH"] = "" if python else f"{ROOT}{os.pathsep}{ROOT / 'lint'}"
     for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
         line, *shown = part.splitlines()
         command, _, wanted = line.partition("  # exit ")
@@ -67,14 +77,21 @@ def run_console(block: Block, folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_python(page, [b for b in blocks(page.read_text()) if b.language == "python" and not b.skipped])
+    code = [b for b in blocks(page.read_text()) if b.language == "python" and not b.skipped and not b.file]
+    run_python(page, code)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+# What tests/test_wheels.py walks in an environment of its own, command by command, need not be run here as well.
+WALKED = ROOT / "docs" / "kit" / "first.md"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p != WALKED], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_console_blocks_run(page: Path, tmp_path: Path) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
     for block in blocks(page.read_text()):
-        if block.language == "console" and not block.skipped:
+        if block.file:
+            (tmp_path / block.file).write_text(block.code)
+        elif block.language == "console" and not block.skipped:
             run_console(block, tmp_path)
 
 

@@ -31,6 +31,11 @@ def test_import_of_the_linter_loads_no_torch(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"torch", "distmetrics", "torchmetrics"}
 
 
+def test_pytest_s_plugin_is_cheap() -> None:
+    """Every run of pytest loads it, also those without a distributed test."""
+    assert not loaded_by("import pytest_distmetrics") & {"torch", "distmetrics", "cloudpickle", *HEAVY}
+
+
 def test_the_import_test_can_fail() -> None:
     assert "rich" in loaded_by("import distmetrics", prelude="import rich")
 

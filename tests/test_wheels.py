@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docs import blocks, run_console
+
 ROOT = Path(__file__).parent.parent
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheels")]
 
@@ -57,7 +59,8 @@ def test_distmetrics_wheel(tmp_path: Path) -> None:
     wheel = build(ROOT, tmp_path / "dist")
     files = names(wheel)
     assert {"distmetrics/py.typed", "distmetrics/cli/data/bad_training.py"} <= files
-    assert all(name.startswith(("distmetrics/", "distmetrics-")) for name in files)
+    assert all(name.startswith(("distmetrics/", "distmetrics-", "pytest_distmetrics.py")) for name in files)
+    assert "pytest_distmetrics.py" in files
     python = environment(tmp_path / "venv")
     call(python, "-m", "pip", "install", "--quiet", wheel)
     assert "pip install 'distmetrics[torch]'" in call(python, "-c", "import distmetrics", code=1)
@@ -67,3 +70,15 @@ def test_distmetrics_wheel(tmp_path: Path) -> None:
         "print(run(2, lambda comm: all_gather(torch.tensor(comm.rank)))[1].tolist())"
     )
     assert "[0, 1]" in call(python, "-W", "ignore", "-c", program)
+    call(python, "-m", "pip", "install", "--quiet", f"{wheel}[metrics,test]", "pytest")
+    catch_the_first_bug(python, tmp_path / "first")
+
+
+def catch_the_first_bug(python: Path, folder: Path) -> None:
+    """Do what docs/kit/first.md tells, where nothing but what it installs is there."""
+    folder.mkdir()
+    for block in blocks((ROOT / "docs" / "kit" / "first.md").read_text()):
+        if block.file:
+            (folder / block.file).write_text(block.code)
+        elif block.language == "console":
+            run_console(block, folder, python)

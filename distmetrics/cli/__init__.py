@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from distmetrics._version import __version__
 from distmetrics.errors import DistmetricsError
@@ -35,30 +36,71 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the differences")
     demo.add_argument("--json", action="store_true", help="print JSON instead of tables")
     demo.set_defaults(run=_demo)
-    verify = commands.add_parser(
-        "verify",
-        help="every strategy against the single process: what it logs, and the weights that it trains",
-        description="Train and validate under each strategy in each world; compare with one process.",
-    )
-    verify.add_argument("--strategies", required=True, metavar="NAMES", help="names with commas between, or all")
-    verify.add_argument("--devices", type=int, nargs="+", default=[1, 2, 3, 4], metavar="N", help="default 1 2 3 4")
-    verify.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    verify.add_argument("--update", type=Path, metavar="PAGE.md", help="make the tables of a page anew")
-    verify.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="an interpreter for a strategy: xla=/venv/bin/python",
-    )
-    verify.set_defaults(run=_verify)
+    _add_verify(commands)
     return parser
 
 
-def _verify(args: argparse.Namespace) -> int:
+def _add_verify(commands: Any) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="a metric, or all metrics of a module, by the laws of distributed metrics; or strategies",
+        description="Judge metrics by the laws of distributed metrics: is the number the single process's, however "
+        "data is dealt to ranks? Or, with --strategies, train under each strategy and compare with one process.",
+    )
+    verify.set_defaults(run=lambda args: _verify(verify, args))
+    verify.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    what = verify.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "target", nargs="?", metavar="TARGET", help="package.module:Metric, or package.module for all in it"
+    )
+    what.add_argument("--strategies", metavar="NAMES", help="names with commas between, or all")
+    _add_of_metrics(verify.add_argument_group("metrics"))
+    _add_of_strategies(verify.add_argument_group("strategies"))
+
+
+def _add_of_metrics(group: Any) -> None:
+    group.add_argument("--sync", choices=["distmetrics", "own"], help="whose sync is judged; default distmetrics")
+    group.add_argument("--world-sizes", type=int, nargs="+", metavar="N", help="numbers of ranks; default 2 3")
+    group.add_argument("--backend", choices=["threads", "gloo"], help="gloo: real processes; default threads")
+    group.add_argument(
+        "--laws", metavar="NAMES", help="names or numbers with commas between, all, default; default,-name is one off"
+    )
+    group.add_argument(
+        "--inputs",
+        metavar="NAME",
+        help="binary, multiclass(num_classes=3), …, or package.module:function; else guessed",
+    )
+    group.add_argument("--arg", action="append", metavar="NAME=VALUE", help="of the constructor; else guessed")
+    group.add_argument("--max-examples", type=int, metavar="N", help="lists of batches that are drawn; default 10")
+    group.add_argument("--seed", type=int, metavar="N", help="of what is drawn; default 0")
+    group.add_argument("--html", type=Path, metavar="FILE.html", help="also write a page with every smallest case")
+
+
+def _add_of_strategies(group: Any) -> None:
+    group.add_argument("--devices", type=int, nargs="+", metavar="N", help="default 1 2 3 4")
+    group.add_argument("--update", type=Path, metavar="PAGE.md", help="make the tables of a page anew")
+    group.add_argument(
+        "--python", action="append", metavar="NAME=PATH", help="an interpreter for a strategy: xla=/venv/bin/python"
+    )
+
+
+_OF_METRICS = ("sync", "world_sizes", "backend", "laws", "inputs", "max_examples", "seed")
+_OF_STRATEGIES = ("devices", "update", "python")
+
+
+def _verify(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    strange = _OF_STRATEGIES if args.target else (*_OF_METRICS, "arg", "html")
+    if wrong := [f"--{name.replace('_', '-')}" for name in strange if getattr(args, name) is not None]:
+        parser.error(f"{', '.join(wrong)}: not with {'TARGET' if args.target else '--strategies'}")
+    if args.target:
+        from distmetrics.cli.metrics import Options, verify_metrics
+
+        options = Options(**{name: value for name in _OF_METRICS if (value := getattr(args, name)) is not None})
+        return verify_metrics(args.target, options, given=args.arg or (), as_json=args.json, html=args.html)
     from distmetrics.cli.verify import verify
 
-    return verify(args.strategies, args.devices, as_json=args.json, update=args.update, pythons=args.python)
+    devices, pythons = args.devices or [1, 2, 3, 4], args.python or ()
+    return verify(args.strategies, devices, as_json=args.json, update=args.update, pythons=pythons)
 
 
 def _demo(args: argparse.Namespace) -> int:

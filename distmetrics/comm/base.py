@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ __all__ = [
     "fold",
     "in_call",
     "raise_site",
+    "under_way",
 ]
 
 Op = Literal["sum", "prod", "max", "min"]
@@ -129,11 +130,16 @@ def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a rank is doing, in the user's terms: ``all_gather "val/f1" float32[10]`` and where."""
+    """What a rank is doing, in the user's terms: ``all_gather "val/f1" float32[10]`` and where.
+
+    ``exact`` is what a strict world compares besides the transport's own call: the destination of a gather, say, which
+    a transport without gathers moves by an all_gather.
+    """
 
     op: str
     detail: str = ""
     site: Site | None = None
+    exact: tuple[Hashable, ...] = ()
 
     def __str__(self) -> str:
         return "  ".join(part for part in (f"{self.op} {self.detail}".strip(), str(self.site or "")) if part)
@@ -150,6 +156,11 @@ def in_call(call: Call) -> Iterator[None]:
         yield
     finally:
         _call.reset(token)
+
+
+def under_way() -> Call | None:
+    """Return the user's call that the transport calls of this moment are made for, if one was named."""
+    return _call.get()
 
 
 def current_call(op: str, x: Tensor | None = None) -> Call:

@@ -12,7 +12,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import InputTypeError
 
-__all__ = ["chosen", "current", "use"]
+__all__ = ["chosen", "current", "in_force", "use"]
 
 _in_force: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
 _single = SingleCommunicator()
@@ -35,6 +35,11 @@ def current() -> Communicator:
 
         return GroupCommunicator.of(dist.group.WORLD)
     return _single
+
+
+def in_force() -> Communicator | None:
+    """Return the communicator of the nearest :func:`use`, if there is one."""
+    return _in_force.get()
 
 
 def chosen(comm: Communicator | None) -> Communicator:

@@ -27,7 +27,7 @@ if not dist.is_initialized():
     # DistributedDataParallel is made, say, it would keep the job's group alive past destroy_process_group.
     import torch.distributed.nn.functional
 
-__all__ = ["GroupCommunicator"]
+__all__ = ["GroupCommunicator", "is_connection_error"]
 
 _SLICE = timedelta(milliseconds=100)  # how long a wait lasts before it looks at the notice board
 _ALIGN = 16  # bytes of the widest element
@@ -209,9 +209,7 @@ class GroupCommunicator:
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
         """Name the rank behind a connection error of the backend that did not pass through this communicator."""
-        if not isinstance(error, RuntimeError) or isinstance(error, DistmetricsError):
-            return None
-        if not any(word in str(error) for word in _CONNECTION_WORDS) or self._board is None:
+        if not is_connection_error(error) or self._board is None:
             return None
         departures = sorted((d for d in self._board.departures() if d.rank != self.rank), key=lambda d: not d.failed)
         if not departures:
@@ -241,6 +239,12 @@ class GroupCommunicator:
         while not (gone := self._board.missing(self.calls)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return gone
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Whether an error of torch.distributed's says that a peer is gone, or has sent what was not expected."""
+    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
+    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
 
 
 @atexit.register

@@ -8,7 +8,7 @@ from typing import Any
 
 from distmetrics.errors import DivergedError, PeerLostError, who
 
-__all__ = ["Outcome", "settle"]
+__all__ = ["Outcome", "blame", "settle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if not failed:
         return [outcome.value for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
-    root = min(failed, key=lambda outcome: (_blame(outcome.error), outcome.rank))
+    root = min(failed, key=lambda outcome: (blame(outcome.error), outcome.rank))
     error = root.error
     assert error is not None
     error.add_note(f"raised on rank {root.rank}")
@@ -43,5 +43,6 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     raise error
 
 
-def _blame(error: BaseException | None) -> int:
+def blame(error: BaseException | None) -> int:
+    """Rank errors: 0 for what began it, 1 and 2 for those of ranks that were let down by another."""
     return 2 if isinstance(error, PeerLostError) else 1 if isinstance(error, DivergedError) else 0

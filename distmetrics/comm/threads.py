@@ -7,7 +7,11 @@ the moment it can never be met, because a rank that it needs has returned or rai
 from __future__ import annotations
 
 import contextvars
+import ctypes
+import sys
 import threading
+import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +25,7 @@ from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
 
-__all__ = ["ThreadCommunicator", "ThreadWorld"]
+__all__ = ["ThreadCommunicator", "ThreadWorld", "is_of_threads"]
 
 
 @dataclass
@@ -70,8 +74,12 @@ class ThreadWorld:
         """Call ``fn(comm, *args)`` on every rank; return the results in rank order, or raise the first cause."""
         return settle(self.outcomes(fn, *args))
 
-    def outcomes(self, fn: Callable[..., Any], *args: Any) -> list[Outcome]:
-        """Like :meth:`run`, but return how each rank ended and raise nothing."""
+    def outcomes(self, fn: Callable[..., Any], *args: Any, limit: float | None = None) -> list[Outcome]:
+        """Like :meth:`run`, but return how each rank ended and raise nothing.
+
+        A deadlock is decided at once. What never comes back outside of a collective is left behind after ``limit``
+        seconds, and its outcome says where each rank was.
+        """
         self._reset()
         ended: list[Outcome | None] = [None] * self.world_size
 
@@ -93,14 +101,38 @@ class ThreadWorld:
         ]
         for thread in threads:
             thread.start()
+        deadline = None if limit is None else time.monotonic() + limit
         try:
             for thread in threads:
-                thread.join()
+                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
             text = f"the world was stopped: {error!r}"
             self._break(lambda rank: PeerLostError(text, rank=rank))
             raise
-        return [outcome for outcome in ended if outcome is not None]
+        known = [*ended]
+        late = [rank for rank, outcome in enumerate(known) if outcome is None]
+        found = [outcome for outcome in known if outcome is not None] + self._give_up(late, threads, limit)
+        return sorted(found, key=lambda outcome: outcome.rank)
+
+    def _give_up(self, late: list[int], threads: Sequence[threading.Thread], limit: float | None) -> list[Outcome]:
+        """Say where ranks are that have not ended, and end what can be ended."""
+        frames = sys._current_frames()
+        ended = []
+        for rank in late:
+            text = f"rank {rank} was still busy after {limit or 0:g} s, the limit of this run, and was left behind"
+            error = PeerLostError(text, rank=rank)
+            frame = frames.get(threads[rank].ident or 0)
+            if frame is not None:
+                stack = traceback.extract_stack(frame)
+                begin = next((place for place, call in enumerate(stack, 1) if call.filename == __file__), 0)
+                error.add_note(f"rank {rank} was here:\n" + "".join(traceback.format_list(stack[begin:])).rstrip())
+            ended.append(Outcome(rank, error=error))
+        if late:
+            self._break(lambda rank: PeerLostError("the limit of this run is over", rank=rank))
+        for rank in late:  # ends a loop of Python code; a call that never returns stays
+            ident = ctypes.c_ulong(threads[rank].ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
+        return ended
 
     def meet(
         self, rank: int, members: tuple[int, ...], kind: tuple[Any, ...], sent: list[Tensor], call: Call
@@ -208,7 +240,7 @@ class ThreadCommunicator:
         x = sent[0] if sent else None
         copies = [part.detach().clone(memory_format=torch.contiguous_format) for part in sent]
         call = current_call(op, x)
-        met = self._world.meet(self._me, self._members, kind, copies, call)
+        met = self._world.meet(self._me, self._members, (*kind, call.exact), copies, call)
         return [met[member] for member in self._members]
 
     def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
@@ -239,3 +271,10 @@ class ThreadCommunicator:
     def barrier(self) -> None:
         """Wait for every rank."""
         self._meet(("barrier",), [], "barrier")
+
+
+def is_of_threads(comm: object) -> bool:
+    """Whether a communicator is one of a world of threads, or passes its calls on to one."""
+    while comm is not None and not isinstance(comm, ThreadCommunicator):
+        comm = getattr(comm, "inner", None)
+    return comm is not None

@@ -1,18 +1,59 @@
-"""The testing kit: worlds of threads and of processes, and a trained module against the single process's."""
+"""The testing kit: worlds of threads and of processes, and the laws that a distributed metric keeps."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.testing.world import Outcome, outcomes, run
 
 if TYPE_CHECKING:
+    from distmetrics.testing import faults, laws
+    from distmetrics.testing.check import assert_distributed, check_metric, replay
+    from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
+    from distmetrics.testing.report import Report, Violation
+    from distmetrics.testing.rows import Batch
     from distmetrics.testing.same import assert_same_as_single
+    from distmetrics.testing.subject import function
 
-__all__ = ["Outcome", "assert_same_as_single", "outcomes", "run"]
+__all__ = [
+    "BITWISE",
+    "EXACT",
+    "Batch",
+    "Equality",
+    "Outcome",
+    "Report",
+    "Violation",
+    "assert_distributed",
+    "assert_same_as_single",
+    "check_metric",
+    "faults",
+    "function",
+    "laws",
+    "outcomes",
+    "relative",
+    "replay",
+    "run",
+]
+
+# Loaded when they are asked for: they bring the trainer along, or the laws, which few tests need.
+_LATER = {
+    "BITWISE": "equality",
+    "EXACT": "equality",
+    "Batch": "rows",
+    "Equality": "equality",
+    "Report": "report",
+    "Violation": "report",
+    "assert_distributed": "check",
+    "assert_same_as_single": "same",
+    "check_metric": "check",
+    "function": "subject",
+    "relative": "equality",
+    "replay": "check",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "assert_same_as_single":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from distmetrics.testing.same import assert_same_as_single  # brings the trainer along, which few tests need
-
-    return assert_same_as_single
+    if name in _LATER:
+        return getattr(importlib.import_module(f"distmetrics.testing.{_LATER[name]}"), name)
+    if name in ("faults", "inputs", "laws", "shards"):
+        return importlib.import_module(f"distmetrics.testing.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

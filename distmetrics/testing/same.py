@@ -7,7 +7,7 @@ import copy
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,10 @@ class _Case:
     world_size: int
     seed: int
     flags: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        name = self.strategy if isinstance(self.strategy, str) else self.strategy.name
+        return f"strategy={name!r}, world size {self.world_size}"
 
 
 def assert_same_as_single(
@@ -93,14 +97,10 @@ def assert_same_as_single(
     single = _Case(module, data, "single", 1, seed, flags)
     with _generators_kept():
         expected = _run(single)
-    differences: list[str] = []
-    for strategy in strategies:
-        for world_size in world_sizes:
-            case = _Case(module, data, strategy, world_size, seed, flags)
-            found = _found(case)
-            name = strategy if isinstance(strategy, str) else strategy.name
-            label = f"strategy={name!r}, world size {world_size}"
-            differences += [f"  {label}: {line}" for line in _differences(found, expected, rtol, atol)]
+    cases = [replace(single, strategy=name, world_size=count) for name in strategies for count in world_sizes]
+    differences = [
+        f"  {case}: {line}" for case in cases for line in _differences(_found(case), expected, rtol=rtol, atol=atol)
+    ]
     if differences:
         raise AssertionError("\n".join(["not what a single process gets", *differences]))
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
+from distmetrics.testing.faults import Fault, faulty, told
 
 __all__ = ["Backend", "Outcome", "outcomes", "run"]
 
 Backend = Literal["threads", "gloo"]
 
 
-def run(world_size: int, fn: Callable[..., Any], *args: Any, backend: Backend = "threads") -> list[Any]:
+def run(
+    world_size: int,
+    fn: Callable[..., Any],
+    *args: Any,
+    backend: Backend = "threads",
+    faults: Sequence[Fault] = (),
+    limit: float | None = None,
+    hash_seeds: Sequence[int] = (),
+) -> list[Any]:
     """Call ``fn(comm, *args)`` on every rank of a new world; return each rank's result in rank order.
 
     Inside, ``comm`` is also the communicator in force, so ``distmetrics.all_gather(x)`` needs no ``comm=``.
@@ -24,6 +33,10 @@ def run(world_size: int, fn: Callable[..., Any], *args: Any, backend: Backend = 
         fn: what each rank does. With ``backend="gloo"`` it must be picklable, or cloudpickle installed.
         args: passed to every rank: the same objects with threads, copies with gloo.
         backend: "threads" is fast, strict, and decides deadlock exactly; "gloo" is the real thing.
+        faults: of :mod:`distmetrics.testing.faults`, each of which strikes one rank.
+        limit: seconds after which processes that have not ended are stopped; threads need none for a deadlock.
+        hash_seeds: ``PYTHONHASHSEED`` of each rank, on gloo: sets of texts are in another order on every rank, as they
+            are in most jobs. :func:`~distmetrics.testing.shards.hash_seeds` draws them.
 
     Raises:
         Exception: the error of the rank that failed first, with notes of what the others raised. Ranks that were only
@@ -32,13 +45,27 @@ def run(world_size: int, fn: Callable[..., Any], *args: Any, backend: Backend = 
     >>> run(2, lambda comm: comm.rank)
     [0, 1]
     """
-    return settle(outcomes(world_size, fn, *args, backend=backend))
+    return settle(outcomes(world_size, fn, *args, backend=backend, faults=faults, limit=limit, hash_seeds=hash_seeds))
 
 
-def outcomes(world_size: int, fn: Callable[..., Any], *args: Any, backend: Backend = "threads") -> list[Outcome]:
+def outcomes(
+    world_size: int,
+    fn: Callable[..., Any],
+    *args: Any,
+    backend: Backend = "threads",
+    faults: Sequence[Fault] = (),
+    limit: float | None = None,
+    hash_seeds: Sequence[int] = (),
+) -> list[Outcome]:
     """Like :func:`run`, but return how each rank ended (``.value`` or ``.error``) and raise nothing."""
+    if backend not in ("threads", "gloo"):
+        raise ValueError(f"backend must be 'threads' or 'gloo', got {backend!r}")
+    if hash_seeds and (backend == "threads" or len(hash_seeds) < world_size):
+        raise ValueError("hash_seeds needs backend='gloo' and a seed for each rank: threads share one interpreter")
+    struck = faulty(fn, faults, world_size)
     if backend == "threads":
-        return ThreadWorld(world_size).outcomes(fn, *args)
-    if backend == "gloo":
-        return launch(fn, world_size, *args, backend="gloo")
-    raise ValueError(f"backend must be 'threads' or 'gloo', got {backend!r}")
+        return told(ThreadWorld(world_size).outcomes(struck, *args, limit=limit))
+    if not hash_seeds:
+        return launch(struck, world_size, *args, backend="gloo", limit=limit)
+    variables = [{"PYTHONHASHSEED": str(seed)} for seed in hash_seeds]
+    return launch(struck, world_size, *args, backend="gloo", limit=limit, start_method="spawn", variables=variables)

@@ -1,0 +1,142 @@
+"""Whether two computed values are the same: in structure, in type, and within a tolerance."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["BITWISE", "CLOSE", "EXACT", "Equality", "relative"]
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """A sense in which two values are the same.
+
+    Integers, booleans and texts must be equal in every sense, NaN equals NaN, and containers have the same type, length
+    and keys.
+
+    Attributes:
+        name: how reports call it.
+        rtol: relative difference that floats may have; ``atol``: absolute one.
+        bitwise: whether floats must have the same bits, so that −0 is not 0.
+        types: whether tensors must have the same dtype and shape, and numbers the same type.
+
+    >>> relative(1e-6).difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]))
+    '1 of 2 values differ, at most by 0.5'
+    >>> EXACT.difference(0.5, 0.5)
+    ''
+    """
+
+    name: str
+    rtol: float = 0.0
+    atol: float = 0.0
+    bitwise: bool = False
+    types: bool = True
+
+    def difference(self, expected: Any, got: Any) -> str:
+        """Say how ``got`` differs from ``expected``, or "" if it does not."""
+        if isinstance(expected, Tensor) and isinstance(got, Tensor):
+            return self._tensors(expected, got)
+        if isinstance(expected, Tensor | float | int) and isinstance(got, Tensor | float | int) and not self.types:
+            return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))
+        if type(expected) is not type(got):
+            return f"{brief(got)} ({type(got).__name__}) instead of {brief(expected)} ({type(expected).__name__})"
+        if isinstance(expected, Mapping):
+            if list(map(str, expected)) != list(map(str, got)):
+                return f"keys {brief(list(got))} instead of {brief(list(expected))}"
+            return self._first({f"[{key!r}]": (expected[key], got[key]) for key in expected})
+        if isinstance(expected, list | tuple):
+            if len(expected) != len(got):
+                return f"{len(got)} items instead of {len(expected)}"
+            return self._first({f"[{i}]": pair for i, pair in enumerate(zip(expected, got, strict=True))})
+        if isinstance(expected, float):
+            return "" if self._same_float(expected, got) else _instead(got, expected)
+        return "" if bool(expected == got) else f"{brief(got)} instead of {brief(expected)}"
+
+    def _same_float(self, expected: float, got: float) -> bool:
+        if self.bitwise:
+            return struct.pack("d", expected) == struct.pack("d", got)
+        close = math.isclose(expected, got, rel_tol=self.rtol, abs_tol=self.atol)
+        return close or (math.isnan(expected) and math.isnan(got))
+
+    def _first(self, pairs: dict[str, tuple[Any, Any]]) -> str:
+        """Return the first difference among the items of a container, with its place."""
+        for place, (expected, got) in pairs.items():
+            if found := self.difference(expected, got):
+                return f"{place}{'' if found.startswith('[') else ' '}{found}"
+        return ""
+
+    def _tensors(self, expected: Tensor, got: Tensor) -> str:
+        expected, got = expected.detach().cpu(), got.detach().cpu()
+        if expected.shape != got.shape or (self.types and expected.dtype != got.dtype):
+            return f"{_type(got)} instead of {_type(expected)}"
+        if expected.dtype != got.dtype:
+            wide = torch.promote_types(torch.promote_types(expected.dtype, got.dtype), torch.float64)
+            expected, got = expected.to(wide), got.to(wide)
+        if self._same(expected, got):
+            return ""
+        if expected.numel() == 1:
+            return _instead(got.item(), expected.item())
+        apart = (got.to(torch.complex128) - expected.to(torch.complex128)).abs()
+        apart[got.isnan() & expected.isnan()] = 0
+        return f"{int((apart > self.atol).sum())} of {apart.numel()} values differ, at most by {_largest(apart)}"
+
+    def _same(self, expected: Tensor, got: Tensor) -> bool:
+        if self.bitwise:
+            bits = [x.contiguous().reshape(-1).view(torch.uint8) for x in (expected, got)]
+            return torch.equal(*bits)
+        if expected.is_floating_point() or expected.is_complex():
+            return torch.allclose(expected, got, rtol=self.rtol, atol=self.atol, equal_nan=True)
+        return torch.equal(expected, got)
+
+
+def relative(rtol: float, atol: float = 0.0) -> Equality:
+    """Return the equality of values that differ by no more than ``atol + rtol · |expected|``.
+
+    >>> relative(1e-3).name
+    'relative 0.001'
+    """
+    return Equality(f"relative {rtol:g}" + (f", absolute {atol:g}" if atol else ""), rtol, atol)
+
+
+EXACT = Equality("exact")
+BITWISE = Equality("bitwise", bitwise=True)
+CLOSE = relative(1e-5, 1e-6)  # float32 sums, in whatever order they are taken
+
+
+def brief(value: Any) -> str:
+    """Write a value on at most a line.
+
+    >>> brief(torch.zeros(100))
+    'float32[100]'
+    """
+    if isinstance(value, Tensor):
+        text = repr(value.tolist())
+        return text if len(text) <= _SHOWN and value.numel() else _type(value)
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _type(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _instead(got: Any, expected: Any) -> str:
+    """Write two numbers with as many digits as it takes to tell them apart."""
+    for digits in (6, 9, 17) if isinstance(got, float) and isinstance(expected, float) else ():
+        text = f"{got:.{digits}g}", f"{expected:.{digits}g}"
+        if text[0] != text[1]:
+            return f"{text[0]} instead of {text[1]}"
+    return f"{got} instead of {expected}"
+
+
+def _largest(apart: Tensor) -> str:
+    return f"{apart.nan_to_num(0, posinf=math.inf).max():.3g}"

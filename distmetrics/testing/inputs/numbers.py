@@ -1,0 +1,273 @@
+"""Batches of numbers and labels."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Unpack
+
+import torch
+from hypothesis.strategies import SearchStrategy
+from torch import Tensor
+
+from distmetrics.errors import InputError
+from distmetrics.testing.inputs.draws import (
+    Batches,
+    Sizes,
+    batch_lists,
+    count_checked,
+    grid,
+    levels_checked,
+    one_of,
+    scaled,
+    simplex,
+)
+
+__all__ = ["aggregation", "binary", "clustering", "multiclass", "multilabel", "regression", "retrieval"]
+
+Preds = Literal["probabilities", "labels", "logits"]
+_PREDS = ("probabilities", "labels", "logits")
+
+
+def binary(
+    *,
+    preds: Preds = "probabilities",
+    ties: bool = True,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` for binary classification, both of shape ``(samples,)``.
+
+    Args:
+        preds: ``"probabilities"``, ``"labels"`` (0 or 1) or ``"logits"`` (from −4 to 4). Many metrics take numbers for
+            logits only if one of the batch lies outside of 0 to 1, so what they make of logits depends on the batches.
+        ties: whether two samples may have equal probabilities or logits.
+        levels: steps between 0 and 1, a power of two up to 64; the fewer, the more ties.
+        dtype: of probabilities and logits.
+        sizes: ``min_batches=1``, ``max_batches=5``, ``min_samples=1``, ``max_samples=6``; samples are those of a batch.
+
+    >>> from hypothesis import find
+    >>> find(binary(preds="labels"), lambda batches: batches[0][0].sum() == 2)
+    [(tensor([1, 1]), tensor([0, 0]))]
+    """
+    _check_preds(preds)
+    levels_checked(levels)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        return _scores(rows[:, 0], preds, 2, levels, dtype, ties), rows[:, 1] % 2
+
+    return batch_lists(build, 2, sizes)
+
+
+def multiclass(
+    num_classes: int = 5,
+    *,
+    preds: Preds = "probabilities",
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` for classification: preds of shape ``(samples, num_classes)``, or labels.
+
+    Args:
+        num_classes: number of classes, two or more.
+        preds: ``"probabilities"``, whose rows sum to exactly 1, ``"labels"`` or ``"logits"``.
+        levels: steps between 0 and 1, a power of two up to 64; the fewer, the more ties.
+        dtype: of probabilities and logits.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(multiclass(3), lambda batches: batches[0][1].max() == 2)
+    [(tensor([[1., 0., 0.]]), tensor([2]))]
+    """
+    _check_preds(preds)
+    levels_checked(levels)
+    count_checked("num_classes", num_classes, 2)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        target = rows[:, 0] % num_classes
+        if preds == "probabilities":
+            return simplex(rows[:, 2:], levels, dtype), target
+        cells = rows[:, 1] if preds == "labels" else rows[:, 1:]
+        return _scores(cells, preds, num_classes, levels, dtype, ties=True), target
+
+    return batch_lists(build, num_classes + 1, sizes)
+
+
+def multilabel(
+    num_labels: int = 3,
+    *,
+    preds: Preds = "probabilities",
+    ties: bool = True,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of shape ``(samples, num_labels)``, where each label holds or not.
+
+    Args:
+        num_labels: number of labels.
+        preds: as for :func:`binary`.
+        ties: as for :func:`binary`.
+        levels: as for :func:`binary`.
+        dtype: as for :func:`binary`.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(multilabel(2), lambda batches: bool(batches[0][1].all()))
+    [(tensor([[0., 0.]]), tensor([[1, 1]]))]
+    """
+    _check_preds(preds)
+    levels_checked(levels)
+    count_checked("num_labels", num_labels, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        return _scores(rows[:, :num_labels], preds, 2, levels, dtype, ties), rows[:, num_labels:] % 2
+
+    return batch_lists(build, 2 * num_labels, sizes)
+
+
+def regression(
+    num_outputs: int = 1,
+    *,
+    low: float = -2.0,
+    high: float = 2.0,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of numbers, of shape ``(samples,)``, or ``(samples, num_outputs)`` for more than one.
+
+    Args:
+        num_outputs: number of outputs.
+        low: the least number; some metrics need positive ones.
+        high: the largest number.
+        levels: steps between 0 and 1, a power of two up to 64; the fewer, the more ties.
+        dtype: of both.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(regression(low=0.5), lambda batches: bool((batches[0][0] > batches[0][1]).all()))
+    [(tensor([0.5625]), tensor([0.5000]))]
+    """
+    count_checked("num_outputs", num_outputs, 1)
+    values = grid(low, high, levels_checked(levels))
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        both = one_of(rows, values, dtype)
+        halves = both[:, :num_outputs], both[:, num_outputs:]
+        return halves if num_outputs > 1 else tuple(half[:, 0] for half in halves)
+
+    return batch_lists(build, 2 * num_outputs, sizes)
+
+
+def aggregation(
+    *,
+    weights: bool = False,
+    nan: bool = False,
+    low: float = -2.0,
+    high: float = 2.0,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(values,)``, or ``(values, weights)``, for sums, means and extremes.
+
+    Args:
+        weights: whether each value has a weight, from 0 to 1.
+        nan: whether some values are NaN.
+        low: as for :func:`regression`.
+        high: as for :func:`regression`.
+        levels: as for :func:`regression`.
+        dtype: of both.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(aggregation(weights=True), lambda batches: batches[0][1].sum() >= 1)
+    [(tensor([0.]), tensor([1.]))]
+    """
+    values = grid(low, high, levels_checked(levels)) + [float("nan")] * nan
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        numbers = one_of(rows[:, 0], values, dtype)
+        return (numbers, scaled(rows[:, 1], levels, dtype)) if weights else (numbers,)
+
+    return batch_lists(build, 1 + weights, sizes)
+
+
+def retrieval(
+    *,
+    num_queries: int = 3,
+    graded: bool = False,
+    ties: bool = False,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target, indexes)``: scores of documents, their relevance, and which query each belongs to.
+
+    Args:
+        num_queries: number of queries.
+        graded: whether the relevance is from 0 to 3, and not 0 or 1.
+        ties: whether two documents may have the same score. How those are ranked is up to the metric: most take them
+            as they come, so that their value depends on the order of the samples.
+        levels: as for :func:`binary`.
+        dtype: as for :func:`binary`.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(retrieval(), lambda batches: len(batches[0][0]) == 2)
+    [(tensor([0.0000, 0.0156]), tensor([0, 0]), tensor([0, 0]))]
+    """
+    levels_checked(levels)
+    count_checked("num_queries", num_queries, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        scores = scaled(rows[:, 0], levels, dtype, ties)
+        return scores, rows[:, 1] % (4 if graded else 2), rows[:, 2] % num_queries
+
+    return batch_lists(build, 3, sizes)
+
+
+def clustering(
+    *,
+    num_clusters: int = 3,
+    num_features: int = 0,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)`` for metrics that look at the data.
+
+    Args:
+        num_clusters: number of clusters.
+        num_features: columns of the data, 0 for labels on both sides.
+        levels: as for :func:`regression`.
+        dtype: of the data.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(clustering(num_features=2), lambda batches: batches[0][1].sum() == 1)
+    [(tensor([[0., 0.]]), tensor([1]))]
+    """
+    count_checked("num_clusters", num_clusters, 1)
+    count_checked("num_features", num_features, 0)
+    values = grid(-2.0, 2.0, levels_checked(levels))
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        labels = rows[:, 0] % num_clusters
+        first = one_of(rows[:, 1:], values, dtype) if num_features else rows[:, 1] % num_clusters
+        return first, labels
+
+    return batch_lists(build, 1 + max(1, num_features), sizes)
+
+
+def _scores(cells: Tensor, preds: Preds, classes: int, levels: int, dtype: torch.dtype, ties: bool) -> Tensor:
+    if preds == "labels":
+        return cells % classes
+    numbers = scaled(cells, levels, dtype, ties)
+    return numbers if preds == "probabilities" else numbers * 8 - 4
+
+
+def _check_preds(preds: str) -> None:
+    if preds not in _PREDS:
+        raise InputError(f"preds must be one of {', '.join(map(repr, _PREDS))}, got {preds!r}")

@@ -1,0 +1,189 @@
+"""Batches of sentences, boxes, masks and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import torch
+from hypothesis.strategies import SearchStrategy
+from torch import Tensor
+
+from distmetrics.errors import InputError
+from distmetrics.testing.inputs.draws import Batches, Sizes, batch_lists, count_checked, levels_checked, scaled
+
+__all__ = ["detection", "image", "segmentation", "text"]
+
+_WORDS = ("a", "cat", "the", "dog", "sat", "on", "mat", "ran")
+_SIDE = 4  # drawn numbers along each side of a picture
+
+
+def text(
+    *,
+    references: tuple[int, int] | None = (1, 2),
+    words: Sequence[str] = _WORDS,
+    min_words: int = 1,
+    max_words: int = 5,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(candidates, references)`` of sentences.
+
+    Args:
+        references: how many each candidate has, at least and at most, in a list of lists; with ``None`` it has one, and
+            they are a list of sentences, as word error rates want them.
+        words: what sentences are made of.
+        min_words: a sentence has at least as many words; with 0 there are empty ones.
+        max_words: and at most as many.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(text(), lambda batches: "cat" in batches[0][0][0])
+    [(['cat'], [['a']])]
+    >>> find(text(references=None), lambda batches: True)
+    [(['a'], ['a'])]
+    """
+    least, most = references or (1, 1)
+    if not 0 <= min_words <= max_words or not 1 <= least <= most or not words:
+        raise InputError(
+            f"text: {min_words} to {max_words} words of {len(words)}, {least} to {most} references; there must be "
+            "words, one reference or more, and no bound may lie below the one before it"
+        )
+
+    def sentence(row: list[int]) -> str:
+        said = [words[place - 1] for cell in row if (place := cell % (len(words) + 1))]
+        return " ".join(said + [words[0]] * (min_words - len(said)))
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        candidates, answers = [], []
+        for row in rows.tolist():
+            count = least + row[0] % (most - least + 1)
+            each = [sentence(row[1 + index * max_words : 1 + (index + 1) * max_words]) for index in range(count + 1)]
+            candidates.append(each[0])
+            answers.append(each[1] if references is None else each[1:])
+        return candidates, answers
+
+    return batch_lists(build, 1 + max_words * (1 + most), sizes)
+
+
+def detection(
+    *,
+    num_labels: int = 2,
+    ties: bool = False,
+    min_boxes: int = 0,
+    max_boxes: int = 3,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy), ``labels``, and in preds ``scores``.
+
+    Args:
+        num_labels: number of labels.
+        ties: whether two boxes may have the same score. Boxes with equal scores are ranked as they come, so with ties
+            mean average precision depends on the order of the images.
+        min_boxes: an image has at least as many boxes, on either side.
+        max_boxes: and at most as many.
+        dtype: of boxes and scores.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(detection(), lambda batches: len(batches[0][0][0]["boxes"]) == 1)
+    [([{'boxes': tensor([[0., 0., 1., 1.]]), 'labels': tensor([0]), 'scores': tensor([0.])}],
+      [{'boxes': tensor([], size=(0, 4)), 'labels': tensor([], dtype=torch.int64)}])]
+    """
+    count_checked("num_labels", num_labels, 1)
+    if not 0 <= min_boxes <= max_boxes:
+        raise InputError(f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min")
+
+    def side(rows: Tensor) -> list[dict[str, Tensor]]:
+        cells = rows[:, 1:].reshape(len(rows), max_boxes, 6)
+        counts = (min_boxes + rows[:, 0] % (max_boxes - min_boxes + 1)).tolist()
+        corner, size = cells[..., :2] % 8, 1 + cells[..., 2:4] % 8
+        boxes = torch.cat([corner, corner + size], dim=-1).to(dtype)
+        scores = scaled(cells[..., 5], 16, dtype, ties)
+        return [
+            {"boxes": boxes[i, :n].clone(), "labels": cells[i, :n, 4] % num_labels, "scores": scores[i, :n].clone()}
+            for i, n in enumerate(counts)
+        ]
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        half = rows.shape[1] // 2
+        truth = [{"boxes": each["boxes"], "labels": each["labels"]} for each in side(rows[:, half:])]
+        return side(rows[:, :half]), truth
+
+    return batch_lists(build, 2 * (1 + 6 * max_boxes), sizes)
+
+
+def segmentation(
+    num_classes: int = 3,
+    *,
+    size: int = 4,
+    one_hot: bool = True,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of masks: one-hot ``(samples, num_classes, size, size)``, or indices without classes.
+
+    Args:
+        num_classes: number of classes.
+        size: height and width, a multiple of 4.
+        one_hot: whether masks are one-hot.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> [(preds, target)] = find(segmentation(), lambda batches: True)
+    >>> preds.shape, target.sum()
+    (torch.Size([1, 3, 4, 4]), tensor(16))
+    """
+    count_checked("num_classes", num_classes, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        both = _pictures(rows % num_classes, 2, size)
+        if not one_hot:
+            return both[:, 0], both[:, 1]
+        hot = torch.nn.functional.one_hot(both, num_classes).movedim(-1, 2).contiguous()
+        return hot[:, 0], hot[:, 1]
+
+    return batch_lists(build, _cells(2, size), sizes)
+
+
+def image(
+    channels: int = 1,
+    *,
+    size: int = 16,
+    levels: int = 16,
+    dtype: torch.dtype = torch.float32,
+    **sizes: Unpack[Sizes],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` with values from 0 to 1.
+
+    Args:
+        channels: of each picture.
+        size: height and width, a multiple of 4; a picture is made of 4 × 4 tiles.
+        levels: as for :func:`binary`.
+        dtype: of both.
+        sizes: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> [(preds, target)] = find(image(3), lambda batches: True)
+    >>> preds.shape, target.sum()
+    (torch.Size([1, 3, 16, 16]), tensor(0.))
+    """
+    levels_checked(levels)
+    count_checked("channels", channels, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        both = scaled(_pictures(rows, 2 * channels, size), levels, dtype)
+        return both[:, :channels], both[:, channels:]
+
+    return batch_lists(build, _cells(2 * channels, size), sizes)
+
+
+def _cells(layers: int, size: int) -> int:
+    if size < _SIDE or size % _SIDE:
+        raise InputError(f"size must be a multiple of {_SIDE}, got {size}")
+    return layers * _SIDE * _SIDE
+
+
+def _pictures(rows: Tensor, layers: int, size: int) -> Tensor:
+    """Return ``(samples, layers, size, size)``, each picture 4 × 4 tiles."""
+    tiles = rows.reshape(len(rows), layers, _SIDE, _SIDE)
+    return tiles.repeat_interleave(size // _SIDE, 2).repeat_interleave(size // _SIDE, 3)

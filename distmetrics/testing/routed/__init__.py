@@ -1,0 +1,109 @@
+"""``torch.distributed`` of a rank that is a thread: its functions go to the thread's communicator.
+
+torchmetrics' and torcheval's own sync, and user code, call ``torch.distributed.all_gather`` and its kin. In a world of
+threads there is no process group; inside :func:`routed` those calls reach the world of threads instead, which is as
+strict as gloo and decides deadlocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from distmetrics.comm.current import in_force
+from distmetrics.comm.threads import is_of_threads
+from distmetrics.errors import ConfigurationError
+from distmetrics.testing.routed import moves, objects, reductions  # noqa: F401  (what they define is then in CALLS)
+from distmetrics.testing.routed.base import CALLS
+
+__all__ = ["routed"]
+
+_UNSUPPORTED = (
+    "all_gather_coalesced",
+    "all_reduce_coalesced",
+    "batch_isend_irecv",
+    "destroy_process_group",
+    "init_process_group",
+    "irecv",
+    "isend",
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "recv",
+    "recv_object_list",
+    "send",
+    "send_object_list",
+    "split_group",
+)
+_lock = threading.Lock()
+_blocks = 0
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+@contextmanager
+def routed() -> Iterator[None]:
+    """Let ``torch.distributed``'s functions talk through the communicator in force, on threads that are ranks.
+
+    Inside the block the attributes of ``torch.distributed`` are replaced, for the whole process; a thread whose
+    communicator in force is not one of a ThreadWorld gets torch's own functions as before. Blocks may nest and overlap;
+    the last one to end puts everything back. Names that were imported from ``torch.distributed`` before the block
+    (``from torch.distributed import all_gather``) are not reached. Groups, point-to-point calls and what gloo refuses
+    raise an error that names the function.
+
+    >>> import torch
+    >>> from distmetrics.testing import run
+    >>> def total(comm):
+    ...     value = torch.tensor(comm.rank + 1)
+    ...     torch.distributed.all_reduce(value)
+    ...     return int(value)
+    >>> with routed():
+    ...     run(3, total)
+    [6, 6, 6]
+    """
+    global _blocks
+    with _lock:
+        if not _blocks:
+            _replace()
+        _blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            if not _blocks:
+                _put_back()
+
+
+def _replace() -> None:
+    for name in (*CALLS, *_UNSUPPORTED):
+        original = getattr(dist, name, None)  # some came with a later torch
+        if original is not None:
+            _originals[name] = original
+            setattr(dist, name, _dispatching(name, original, CALLS.get(name)))
+
+
+def _put_back() -> None:
+    for name, original in _originals.items():
+        setattr(dist, name, original)
+    _originals.clear()
+
+
+def _dispatching(name: str, original: Callable[..., Any], ours: Callable[..., Any] | None) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        comm = in_force()
+        if comm is None or not is_of_threads(comm):
+            return original(*args, **kwargs)
+        if ours is None:
+            raise ConfigurationError(
+                f"torch.distributed.{name} is not supported in a world of threads\n"
+                "Do:     run this test on real processes, with backend='gloo'."
+            )
+        return ours(comm, *args, **kwargs)
+
+    return function

@@ -1,0 +1,133 @@
+"""Batches as rows of samples, whatever their arguments are: count, take, join. Pure.
+
+What has one entry a sample is a tensor (its first axis), an array, a list, or a mapping of such; numbers, texts and the
+rest belong to the batch as a whole, as ``real=True`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.errors import InputError
+
+__all__ = ["Batch", "as_batch", "changed", "count", "join", "take"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one ``metric.update(*args, **kwargs)`` is called with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def as_batch(value: Any) -> Batch:
+    """Return what a user calls a batch as one: a tuple is positional arguments, a mapping named ones.
+
+    >>> as_batch((1, 2)) == Batch((1, 2))
+    True
+    >>> as_batch({"preds": 1}).kwargs
+    {'preds': 1}
+    """
+    if isinstance(value, Batch):
+        return value
+    if isinstance(value, Mapping):
+        return Batch((), value)
+    if isinstance(value, tuple):
+        return Batch(value)
+    args, kwargs = getattr(value, "args", None), getattr(value, "kwargs", None)
+    if isinstance(args, tuple) and isinstance(kwargs, Mapping):  # a recorded call, in somebody else's class
+        return Batch(args, kwargs)
+    return Batch((value,))
+
+
+def count(batch: Batch) -> int | None:
+    """Return the number of samples, or None where the arguments have none or do not agree.
+
+    >>> count(as_batch((torch.zeros(3, 5), torch.zeros(3))))
+    3
+    """
+    lengths = {length for value in _values(batch) for length in _lengths(value)}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def take(batch: Batch, indices: Sequence[int]) -> Batch:
+    """Return the samples at ``indices``, in that order.
+
+    >>> take(as_batch((torch.tensor([5, 6, 7]), ["a", "b", "c"])), [2, 0]).args
+    (tensor([7, 5]), ['c', 'a'])
+    """
+    return changed(batch, lambda value: _take(value, indices))
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """Return one batch with the samples of all.
+
+    Raises:
+        InputError: they do not go together: shapes, or arguments that belong to a batch as a whole.
+
+    >>> join([as_batch(([1],)), as_batch(([2, 3],))]).args
+    ([1, 2, 3],)
+    """
+    first = batches[0]
+    if any(len(b.args) != len(first.args) or b.kwargs.keys() != first.kwargs.keys() for b in batches):
+        raise InputError("batches with different arguments cannot be joined")
+    args = tuple(_join(column) for column in zip(*(batch.args for batch in batches), strict=True))
+    return Batch(args, {key: _join([batch.kwargs[key] for batch in batches]) for key in first.kwargs})
+
+
+def changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
+    """Return the batch with ``change`` applied to every argument."""
+    return Batch(tuple(map(change, batch.args)), {key: change(value) for key, value in batch.kwargs.items()})
+
+
+def _values(batch: Batch) -> list[Any]:
+    return [*batch.args, *batch.kwargs.values()]
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, list) or (getattr(value, "ndim", 0) > 0 and hasattr(value, "shape"))
+
+
+def _lengths(value: Any) -> set[int]:
+    if isinstance(value, Mapping):
+        return {length for each in value.values() for length in _lengths(each)}
+    return {len(value)} if _has_rows(value) else set()
+
+
+def _take(value: Any, indices: Sequence[int]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _take(each, indices) for key, each in value.items()}
+    if isinstance(value, list):
+        return [value[index] for index in indices]
+    if isinstance(value, Tensor) and value.ndim:
+        return value[torch.tensor(indices, dtype=torch.int64, device=value.device)]
+    return value[list(indices)] if _has_rows(value) else value
+
+
+def _join(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _join([value[key] for value in values]) for key in first}
+    if isinstance(first, list):
+        return [item for value in values for item in value]
+    if isinstance(first, Tensor) and first.ndim:
+        if len({(value.shape[1:], value.dtype) for value in values}) > 1:
+            raise InputError("batches of different shapes cannot be joined")
+        return torch.cat(list(values))
+    if _has_rows(first):
+        import numpy as np
+
+        return np.concatenate(list(values))
+    if any(type(value) is not type(first) or not _equal(value, first) for value in values):
+        raise InputError("batches that differ in an argument of the whole batch cannot be joined")
+    return first
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)

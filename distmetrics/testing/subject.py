@@ -1,0 +1,184 @@
+"""What is judged: how a metric is made, updated, synced and read, whatever library it is of."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.state.adapters import MergingAdapter, Target, targets
+from distmetrics.state.adapters.registry import adapter_of
+from distmetrics.state.function import FunctionMetric
+from distmetrics.state.sync import sync_and_compute
+from distmetrics.testing.rows import Batch
+
+__all__ = ["Subject", "Sync", "function", "quiet"]
+
+Sync = Literal["distmetrics", "own"]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings, for all threads: most metrics warn of samples as small as those that are tried."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFunction:
+    """A function of a list of batches that does its own collectives."""
+
+    fn: Callable[[list[Any]], Any]
+
+    def __call__(self, batches: Sequence[Batch]) -> Any:
+        """Call it with batches as the user wrote them."""
+        return self.fn([tuple(batch.args) if not batch.kwargs else dict(batch.kwargs) for batch in batches])
+
+
+def function(fn: Callable[[list[Any]], Any]) -> Callable[[], PlainFunction]:
+    """Say that ``fn(batches) -> value`` is what is to be judged, and not what makes a metric.
+
+    It is called on every rank with that rank's batches, and does its own collectives. A function that needs an argument
+    is taken for one anyway.
+
+    >>> function(len)().fn([(1,), (2,)])
+    2
+    """
+    return lambda: PlainFunction(fn)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A metric under test, and whose sync is judged.
+
+    Attributes:
+        make: makes the metric.
+        sync: "distmetrics", or "own": that of the metric's library, or of its ``compute``.
+        name: in reports.
+        is_function: whether it is a function, which holds no state.
+    """
+
+    make: Callable[[], Any]
+    sync: Sync
+    name: str
+    is_function: bool = False
+
+    @classmethod
+    def of(cls, make: Any, sync: Sync) -> Subject:
+        """Return the subject for what a user gave.
+
+        Raises:
+            InputTypeError: ``make`` makes nothing that could be judged.
+            ConfigurationError: distmetrics cannot sync it.
+        """
+        if sync not in ("distmetrics", "own"):
+            raise ConfigurationError(f'sync must be "distmetrics" or "own", got {sync!r}')
+        if not callable(make) or adapter_of(make) is not None:
+            raise InputTypeError(
+                f"make must be a function or class that makes a new metric each time, got {type(make).__name__}\n"
+                "Do:     pass BinaryF1Score, or lambda: MulticlassF1Score(num_classes=5), not a metric itself."
+            )
+        name = _name(make)
+        if _needs_argument(make):
+            make = function(make)
+        with quiet():
+            made = make()
+        if isinstance(made, PlainFunction):
+            return cls(make, sync, name, is_function=True)
+        if adapter_of(made) is None and sync == "distmetrics":
+            raise ConfigurationError(
+                f"make() returned a {type(made).__name__}, which distmetrics cannot sync\n"
+                'Do:     register_adapter makes other metrics known; sync="own" judges the sync of its own compute().'
+            )
+        if isinstance(made, FunctionMetric) and sync == "own":
+            raise ConfigurationError(
+                'a metric of from_function has no sync of its own; judge it with sync="distmetrics"'
+            )
+        if not (hasattr(made, "update") and hasattr(made, "compute")) and adapter_of(made) is None:
+            raise InputTypeError(f"make() returned a {type(made).__name__}, which has no update() and compute()")
+        return cls(make, sync, type(made).__name__ if name in ("<lambda>", "") else name)
+
+    def filled(self, batches: Sequence[Batch]) -> Any:
+        """Make one and update it."""
+        made = self.make()
+        self.update(made, batches)
+        return made
+
+    def update(self, metric: Any, batches: Sequence[Batch]) -> None:
+        """Update with copies: a metric may change what it is given, and ranks that are threads share it."""
+        for batch in batches:
+            mine = copy.deepcopy(batch)
+            metric.update(*mine.args, **mine.kwargs)
+
+    def value(self, metric: Any) -> Any:
+        """Compute in a world of one."""
+        return _kept(metric.compute())
+
+    def synced(self, metric: Any, comm: Communicator) -> Any:
+        """Compute over all ranks, by the sync that is judged."""
+        if self.sync == "distmetrics":
+            return _kept(sync_and_compute(metric, comm=comm))
+        if type(metric).__module__.partition(".")[0] == "torcheval":
+            toolkit = importlib.import_module("torcheval.metrics.toolkit")
+            return _kept(toolkit.sync_and_compute(metric, recipient_rank="all"))
+        return _kept(metric.compute())
+
+    def state(self, metric: Any) -> dict[str, Any]:
+        """Return a copy of the local state, by name."""
+        if adapter_of(metric) is None:
+            return {name: _kept(value) for name, value in vars(metric).items()}
+        found: dict[str, Any] = {}
+        for target in targets(metric):
+            if isinstance(target.adapter, MergingAdapter):  # its one state is all attributes, and the metric itself
+                found |= {f"{target.path}.{name}".lstrip("."): _kept(x) for name, x in _merging(target).items()}
+                continue
+            for spec in target.specs.each:
+                name = f"{target.path}.{spec.name}" if target.path else spec.name
+                found[name] = _kept(target.home.get(spec.name))
+        return found
+
+
+def _kept(value: Any) -> Any:
+    """Return a copy that later updates cannot change; tensors only, since anything else may refuse."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _kept(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_kept(each) for each in value]
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_kept(each) for each in value)
+    return copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value
+
+
+def _merging(target: Target) -> dict[str, Any]:
+    assert isinstance(target.adapter, MergingAdapter)
+    state = target.adapter.state(target.metric)
+    return {name: value for name, value in state.items() if name != target.adapter.flag}
+
+
+def _needs_argument(make: Callable[..., Any]) -> bool:
+    if inspect.isclass(make):
+        return False
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # of C
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def _name(make: Any) -> str:
+    inner = getattr(make, "func", make)  # of a functools.partial
+    return str(getattr(inner, "__name__", type(inner).__name__))

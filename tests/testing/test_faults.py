@@ -1,0 +1,249 @@
+"""Faults: each strikes one rank where it should, on threads as on processes; survivors are told, and nothing hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import distmetrics as dm
+from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.single import SingleCommunicator
+from distmetrics.errors import ConfigurationError, DivergedError, InputError, MismatchError, PeerLostError
+from distmetrics.testing import Outcome, outcomes, run
+from distmetrics.testing.faults import (
+    Fault,
+    RankKilled,
+    delay,
+    injected,
+    kill,
+    raises,
+    reshape,
+    retype,
+    skip,
+    stop,
+    swap,
+)
+from tests.backends import both_backends, verdicts
+from tests.testing import struck
+
+PLACES = ["update", "manifest", "data", "compute", 1, 2, "all_gather"]
+
+
+def kinds(ended: list[Outcome]) -> list[str]:
+    return [type(outcome.error).__name__ if outcome.error else "" for outcome in ended]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(("rank", "at"), [(1, "update"), (0, "manifest"), (2, "data")])
+def test_a_killed_rank_is_told_of_on_both_backends(rank: int, at: Any) -> None:
+    """The killed rank, rank 0 too, is a lost peer; so it is for every survivor, by its name."""
+    ended = [outcomes(3, struck.score, backend=backend, faults=[kill(rank, at)]) for backend in ("threads", "gloo")]
+    for found in ended:
+        assert kinds(found) == ["PeerLostError"] * 3
+        assert f"rank {rank} was killed" in str(found[rank].error)
+        assert all(getattr(outcome.error, "peers", ()) == (rank,) for outcome in found)
+    assert verdicts(ended[0]) == verdicts(ended[1])
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("at", ["data", "compute"])
+def test_an_error_is_the_rank_s_own_on_both_backends(at: str) -> None:
+    ended = [
+        outcomes(3, struck.score, backend=backend, faults=[raises(1, at, OSError("cable"))])
+        for backend in ("threads", "gloo")
+    ]
+    for found in ended:
+        assert str(found[1].error) == "cable"
+        assert kinds(found) == (["PeerLostError", "OSError", "PeerLostError"] if at == "data" else ["", "OSError", ""])
+    assert verdicts(ended[0]) == verdicts(ended[1])
+
+
+@both_backends
+@pytest.mark.parametrize("fault", [stop(1, "manifest", seconds=0.3), delay(0, "data", 0.3)])
+def test_who_is_only_late_changes_nothing(fault: Fault, backend: Any) -> None:
+    assert run(3, struck.score, backend=backend, faults=[fault]) == run(3, struck.score)
+
+
+@both_backends
+def test_a_skipped_collective_leaves_the_others_waiting(backend: Any) -> None:
+    ended = outcomes(3, struck.sums, backend=backend, faults=[skip(1, 2)])
+    assert kinds(ended) == ["DivergedError", "", "DivergedError"]
+    assert ended[0].error.peers == (1,)  # type: ignore[union-attr]
+
+
+def test_a_skipped_collective_may_give_a_wrong_number_before_it_is_noticed() -> None:
+    """What the fault is for: the next call of the same shape pairs with the one that was left out."""
+
+    def two(comm: Any) -> float:
+        first = float(comm.all_reduce(torch.tensor(1.0), "sum"))
+        return first if comm.rank else float(comm.all_reduce(torch.tensor(100.0), "sum"))
+
+    ended = outcomes(2, two, faults=[skip(0, 1)])
+    assert [outcome.value for outcome in ended] == [101.0, 101.0]
+
+
+@pytest.mark.gloo
+def test_two_swapped_collectives_are_a_mismatch() -> None:
+    """Of the transport itself: gloo hangs or aborts there, and the limit ends it."""
+    found = outcomes(3, struck.mixed, faults=[swap(2, 1)])
+    assert kinds(found) == ["MismatchError"] * 3
+    assert re.search(r"rank 2 +all_gather int64\[1\]", str(found[0].error))
+    ended = outcomes(3, struck.mixed, backend="gloo", faults=[swap(2, 1)], limit=10)
+    assert any(kinds(ended))
+
+
+def test_swapped_collectives_that_nothing_follows() -> None:
+    with pytest.raises(ConfigurationError, match="swap on rank 1: no collective followed"):
+        run(2, lambda comm: comm.barrier(), faults=[swap(1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("fault", "sent"),
+    [
+        (reshape(1, 1, (3, 1)), "all_reduce sum float32[3, 1]"),
+        (reshape(1, "all_reduce", lambda x: x[:1]), "all_reduce sum float32[1]"),
+        (retype(1, "all_reduce sum", torch.float64), "all_reduce sum float64[2]"),
+        (retype(1, "all_to_all", torch.int32), "all_to_all int32[]"),
+        (reshape(1, 4, (5,)), "broadcast from rank 0 int64[5]"),
+    ],
+)
+def test_another_shape_or_dtype_is_a_mismatch(fault: Fault, sent: str) -> None:
+    ended = outcomes(3, struck.mixed, faults=[fault])
+    assert kinds(ended) == ["MismatchError"] * 3
+    assert re.search(f"rank 1 +{re.escape(sent)} ", str(ended[0].error))
+
+
+@pytest.mark.gloo
+def test_another_shape_ends_real_processes_too() -> None:
+    """Whatever gloo makes of it, abort included, is told, and no rank gets through as if nothing were."""
+    ended = outcomes(3, struck.mixed, backend="gloo", faults=[reshape(1, 1, (4096,))], limit=10)
+    assert any(outcome.error for outcome in ended)
+
+
+@pytest.mark.parametrize("at", PLACES)
+def test_every_place_is_found(at: Any) -> None:
+    ended = outcomes(2, struck.score, faults=[raises(1, at, KeyError(at))])
+    assert ended[1].error is not None
+    assert ended[1].error.args == (at,)
+
+
+def test_places_are_where_they_are_said_to_be() -> None:
+    """Update comes before any collective, the manifest before the data, and compute after both."""
+    finished: dict[str, int] = {}
+
+    def counted(comm: Any, at: str) -> None:
+        recording = RecordingCommunicator(comm)
+        with contextlib.suppress(KeyError), injected(raises(0, at, KeyError(at)), recording):
+            struck.score(comm)
+        if comm.rank == 0:
+            finished[at] = len(recording.calls)
+
+    for at in ("update", "manifest", "data", "compute"):
+        outcomes(2, counted, at)
+    assert finished == {"update": 0, "manifest": 0, "data": 1, "compute": 2}
+
+
+def test_several_faults_strike_one_after_another() -> None:
+    ended = outcomes(2, struck.sums, faults=[delay(1, 1, 0.01), raises(1, 3, OSError("third")), delay(0, 2, 0.01)])
+    assert str(ended[1].error) == "third"
+
+
+def test_an_error_class_or_none_at_all() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(2, struck.sums, faults=[raises(1, 1, ZeroDivisionError)])
+    with pytest.raises(RuntimeError, match="injected: raises rank 1 at collective 1"):
+        run(2, struck.sums, faults=[raises(1, 1)])
+
+
+def test_no_except_exception_holds_a_kill() -> None:
+    held: list[BaseException] = []
+
+    def stubborn(comm: Any) -> None:
+        try:
+            comm.barrier()
+        except Exception as error:  # noqa: BLE001  (what is tested)
+            held.append(error)
+
+    ended = outcomes(2, stubborn, faults=[kill(1, 1)])
+    assert kinds(ended) == ["", "PeerLostError"]
+    assert [type(error) for error in held] == [PeerLostError]
+
+
+@both_backends
+def test_a_fault_that_never_strikes_is_an_error(backend: Any) -> None:
+    """Else the test would show nothing."""
+    with pytest.raises(ConfigurationError, match=r"kill rank 1 at collective 9: never reached; rank 1 made 3 collec"):
+        run(2, struck.sums, backend=backend, faults=[kill(1, 9)])
+
+
+@pytest.mark.parametrize("at", ["data", "updtae", "broadcast"])
+def test_a_place_that_is_not_there_is_an_error(at: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"raises rank 0 at {at}: never reached"):
+        run(2, lambda comm: comm.barrier(), faults=[raises(0, at)])
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: kill(-1, 1), "kill: rank must be 0 or more, got -1"),
+    (lambda: kill(0, 0), "kill: at counts collectives from 1, got 0"),
+    (lambda: kill(0, True), "at must be the name of a place or a number, got True"),
+    (lambda: kill(0, 1.5), "at must be the name of a place or a number, got 1.5"),  # type: ignore[arg-type]
+    (lambda: skip(0, "update"), "skip changes a collective, and 'update' is none"),
+    (lambda: run(2, struck.sums, faults=[kill(2, 1)]), "a world of 2 has no rank 2"),
+    (lambda: run(2, struck.mixed, faults=[retype(0, 1, torch.float32)]), "has that dtype and shape already"),
+    (lambda: run(2, struck.mixed, faults=[reshape(0, "barrier", (1,))]), "changes nothing: barrier sends nothing"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "text"), WRONG)
+def test_what_makes_no_sense_is_refused(wrong: Callable[[], Any], text: str) -> None:
+    with pytest.raises((InputError, ConfigurationError), match=text):
+        wrong()
+
+
+@pytest.mark.parametrize("fault", [kill(0, 1), stop(0, 1)])
+def test_the_process_of_the_test_is_never_struck(fault: Fault) -> None:
+    with pytest.raises(ConfigurationError, match="the fault would strike the test itself"):  # noqa: SIM117
+        with injected(fault, SingleCommunicator()) as comm:
+            comm.barrier()
+
+
+def test_the_block_puts_in_force_and_puts_back() -> None:
+    def inside(comm: Any) -> bool:
+        with injected([], comm) as faulty_comm:
+            assert dm.current() is faulty_comm
+        return dm.current() is comm
+
+    assert run(2, inside) == [True, True]
+
+
+def test_a_profiler_of_the_user_s_is_put_back() -> None:
+    events: list[str] = []
+
+    def theirs(_frame: Any, event: str, _argument: Any) -> None:
+        events.append(event)
+
+    def measured(comm: Any) -> bool:
+        sys.setprofile(theirs)
+        try:
+            with contextlib.suppress(KeyError), injected(raises(0, "update", KeyError()), comm):
+                struck.score(comm)
+            return sys.getprofile() is theirs
+        finally:
+            sys.setprofile(None)
+
+    assert run(1, measured) == [True]
+
+
+def test_without_faults_nothing_is_wrapped() -> None:
+    assert run(2, lambda comm: type(comm).__name__) == ["ThreadCommunicator"] * 2
+
+
+def test_killed_is_no_ordinary_exception() -> None:
+    assert not issubclass(RankKilled, Exception)
+    assert {DivergedError, MismatchError, PeerLostError}.isdisjoint({RankKilled})

@@ -1,0 +1,26 @@
+"""The kit is silent about metrics that keep the laws."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.testing.zoo.base import Specimen
+from tests.testing.zoo.inhabitants import RIGHT, judged
+
+SEEDS = range(int(os.environ.get("DISTMETRICS_ZOO_SEEDS", "1")))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("metric", RIGHT, ids=str)
+def test_no_false_alarm(metric: Specimen, seed: int) -> None:
+    report = judged(metric, seed, examples=3)
+    assert report.ok, str(report)
+    unexplained = set(metric.judged) - report.judged.keys() - report.skipped.keys()
+    assert not unexplained
+    assert len(report.judged) >= 8
+
+
+def test_there_are_many_kinds() -> None:
+    assert len({metric.name for metric in RIGHT}) == len(RIGHT) >= 24
