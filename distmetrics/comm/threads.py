@@ -25,7 +25,14 @@ from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
 
-__all__ = ["ThreadCommunicator", "ThreadWorld", "is_of_threads"]
+__all__ = ["LeftBehind", "ThreadCommunicator", "ThreadWorld", "is_of_threads"]
+
+_LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without them
+
+
+class LeftBehind(SystemExit):
+    """Ends the Python code of a rank that its world no longer waits for; nobody hears what it has to say."""
+
 
 
 @dataclass
@@ -131,7 +138,10 @@ class ThreadWorld:
             self._break(lambda rank: PeerLostError("the limit of this run is over", rank=rank))
         for rank in late:  # ends a loop of Python code; a call that never returns stays
             ident = ctypes.c_ulong(threads[rank].ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(LeftBehind))
+        until = time.monotonic() + _LAST_WORDS
+        for rank in late:
+            threads[rank].join(max(0.0, until - time.monotonic()))
         return ended
 
     def meet(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from distmetrics.comm.outcome import Outcome, blame
+from distmetrics.comm.threads import LeftBehind
 from distmetrics.errors import ConfigurationError, InputTypeError, MissingDependencyError, PeerLostError, who
 from distmetrics.testing import world as worlds
 from distmetrics.testing.faults import Fault
@@ -113,6 +114,8 @@ class _AsRank:
         try:
             with self.look.comparisons():
                 self.test(**values)
+        except LeftBehind:
+            raise
         except BaseException as error:
             shown(error, self.look)
             raise

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = ["Look", "carried", "failure_of", "shown"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _OWN_FRAMES = re.compile(rf'  File "{re.escape(str(Path(__file__).with_name("plugin.py")))}".*(\n    .*)?\n?')
+_one_at_a_time = threading.Lock()  # it parses source, which threads of Python 3.11 must not do together (gh-106905)
 _ATTRIBUTE = "_distmetrics_shown"  # of an error: its representation, which travels with it from a process
 
 
@@ -80,11 +82,12 @@ class Look:
 def shown(error: BaseException, look: Look) -> ExceptionChainRepr:
     """Make the representation of an error on the rank where it was raised, and let the error carry it."""
     excinfo = pytest.ExceptionInfo.from_exception(error)
-    made = excinfo.getrepr(
-        style="value" if isinstance(error, pytest.fail.Exception) and not error.pytrace else look.style,
-        showlocals=look.showlocals,
-        tbfilter=False if look.fulltrace else look.cut,
-    )
+    with _one_at_a_time:
+        made = excinfo.getrepr(
+            style="value" if isinstance(error, pytest.fail.Exception) and not error.pytrace else look.style,
+            showlocals=look.showlocals,
+            tbfilter=False if look.fulltrace else look.cut,
+        )
     chain = made if isinstance(made, ExceptionChainRepr) else _chain([(made.reprtraceback, made.reprcrash, None)])
     setattr(error, _ATTRIBUTE, chain)
     return chain
