@@ -34,7 +34,6 @@ class LeftBehind(SystemExit):
     """Ends the Python code of a rank that its world no longer waits for; nobody hears what it has to say."""
 
 
-
 @dataclass
 class _Meeting:
     """The n-th collective of one group of ranks: who has come, and how it ended."""
