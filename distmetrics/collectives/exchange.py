@@ -18,20 +18,22 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.past import check_lines, past_of, refuse_past
 from distmetrics.comm.base import Communicator, Meanwhile, in_call
 from distmetrics.errors import MismatchError
 
 __all__ = ["HASH_BYTES", "LARGE_WORLD", "Judge", "exchange", "inline_capacity", "new_frame", "to_bytes"]
 
 Judge = Callable[[Sequence[bytes]], None]
-_HEAD = struct.Struct("<QQQQ")  # mark and protocol; bytes of the manifest, of the inline and of the bulk data
-_MARK = 0x646D6574_00000001  # "dmet", protocol 1
+_HEAD = struct.Struct("<QQQQQ")  # mark and protocol; bytes of manifest, inline and bulk data; hash of direct calls
+_MARK = 0x646D6574_00000002  # "dmet", protocol 2
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 LARGE_WORLD = 256  # ranks above which hashes are compared first; up to here all frames together are at most 4 MiB
 HASH_BYTES = 32
@@ -44,6 +46,7 @@ class _Frame(NamedTuple):
     manifest_bytes: int
     inline_bytes: int
     bulk_bytes: int
+    past: int
     inline: Tensor
 
 
@@ -68,7 +71,9 @@ def inline_capacity(world_size: int) -> int:
 def new_frame(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> tuple[Tensor, Tensor]:
     """Return a frame to be sent, its head in place, and the run in it where inline data goes, if it fits."""
     size = frame_size(comm.world_size)
-    frame = _head(manifest.encode(), inline_bytes, bulk_bytes, size // 4).empty.to(comm.device, copy=True)
+    frame = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), size // 4).empty.to(
+        comm.device, copy=True
+    )
     return frame, frame[size // 4 : size // 4 + inline_bytes]
 
 
@@ -104,7 +109,11 @@ def exchange(
             judge([manifest.encode()] * comm.world_size)
             return _gather_alike(comm, inline, bulk)
         frames = _gather_frames(comm, manifest, inline, bulk, frame, meanwhile)
-        judge([_inflate(frame.manifest) for frame in frames])
+        blobs = [_inflate(frame.manifest) for frame in frames]
+        judge(blobs)
+        if any(frame.past != frames[0].past for frame in frames):
+            raise refuse_past(comm, partial(_gather_padded, comm))
+        check_lines(comm, blobs)
         sizes = [f.bulk_bytes + (f.inline_bytes if f.inline_bytes > capacity else 0) for f in frames]
         if not any(sizes):
             return [(frame.inline, bulk) for frame in frames]
@@ -121,7 +130,7 @@ def exchange(
 
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
     """Whether all ranks have the same manifest and the same sizes, by a max-reduce of a few numbers."""
-    text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel())
+    text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), past_of(comm))
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
     mine = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest)) >> 1  # so that -h is in range as well
     largest, smallest = comm.all_reduce(torch.cat([mine, -mine]).to(comm.device), "max").chunk(2)
@@ -147,12 +156,13 @@ def _gather_frames(
 ) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
     area = frame_size(comm.world_size) // 4
-    blob, head, _ = _head(manifest.encode(), inline.numel(), bulk.numel(), area)
+    past = past_of(comm)
+    blob, head, _ = _head(manifest.encode(), inline.numel(), bulk.numel(), past, area)
     if frame is None:
         frame, room = new_frame(comm, manifest, inline.numel(), bulk.numel())
         if inline.numel() <= inline_capacity(comm.world_size):
             room.copy_(inline)
-    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), inline)
+    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline)
     rows = comm.all_gather(frame, meanwhile)
     frames = [mine if r == comm.rank else _read_frame(row, area, mine, head) for r, row in enumerate(rows)]
     longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
@@ -175,11 +185,11 @@ class _Head(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, area: int) -> _Head:
+def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, past: int, area: int) -> _Head:
     """Return what is the same from one sync to the next."""
     if len(blob) > area - _HEAD.size:
         blob = zlib.compress(blob, level=1)
-    beginning = _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes) + blob[: area - _HEAD.size]
+    beginning = _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes, past) + blob[: area - _HEAD.size]
     return _Head(blob, beginning, torch.frombuffer(bytearray(beginning.ljust(4 * area, b"\0")), dtype=torch.uint8))
 
 
@@ -187,8 +197,8 @@ def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
     """Read one rank's frame; most often its head is that of ``mine``."""
     start = _beginning(row, len(head))
     if start == head:
-        return _Frame(*mine[:4], row[area : area + mine.inline_bytes])
-    mark, manifest_bytes, inline_bytes, bulk_bytes = _HEAD.unpack_from(start)
+        return _Frame(*mine[:5], row[area : area + mine.inline_bytes])
+    mark, manifest_bytes, inline_bytes, bulk_bytes, past = _HEAD.unpack_from(start)
     if mark != _MARK:
         raise MismatchError(
             "a rank answered with data that is no frame of distmetrics\n"
@@ -196,7 +206,7 @@ def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
             "Do:     make every rank call the same collectives in the same order, with one version installed."
         )
     manifest = to_bytes(row[_HEAD.size : min(area, _HEAD.size + manifest_bytes)])
-    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, row[area : area + inline_bytes])
+    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, past, row[area : area + inline_bytes])
 
 
 def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:

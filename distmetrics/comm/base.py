@@ -36,7 +36,9 @@ __all__ = [
     "current_call",
     "fold",
     "in_call",
+    "is_user_code",
     "raise_site",
+    "short_path",
     "under_way",
 ]
 
@@ -181,8 +183,8 @@ def call_site() -> Site | None:
     """Find the nearest caller outside distmetrics: the line that a user must look at."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_user_code(frame.f_code.co_filename):
-            return Site(_short(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
+        if is_user_code(frame.f_code.co_filename):
+            return Site(short_path(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return None
 
@@ -192,19 +194,21 @@ def raise_site(traceback: TracebackType | None) -> Site | None:
     site = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if _is_user_code(code.co_filename):
-            site = Site(_short(code.co_filename), traceback.tb_lineno, code.co_name)
+        if is_user_code(code.co_filename):
+            site = Site(short_path(code.co_filename), traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next
     return site
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_user_code(file: str) -> bool:
+def is_user_code(file: str) -> bool:
+    """Whether a file's lines are the user's: neither ours nor torch's."""
     return not file.startswith(_BETWEEN) or file.startswith(_OWN_TOOLS)
 
 
 @functools.lru_cache(maxsize=4096)
-def _short(file: str) -> str:
+def short_path(file: str) -> str:
+    """Write a file as people know it: from where the job was started, or its folder and name."""
     here = Path.cwd()
     path = Path(file)
     return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])

@@ -9,35 +9,57 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from distmetrics.comm.base import raise_site
 from distmetrics.errors import PeerLostError
 
-__all__ = ["Board", "Departure", "meet"]
+__all__ = ["Board", "Departure", "meet", "reason"]
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """That ``rank`` left: after how many transport calls, why, and whether that was a failure."""
+    """That ``rank`` left: after how many transport calls, why, and whether that was a failure.
+
+    ``calls`` are those of the group of all ranks; ``groups`` has those of others by their names, where they are known.
+    """
 
     rank: int
     calls: int
     why: str
     failed: bool
+    groups: dict[str, int] = field(default_factory=dict)
+
+    def calls_of(self, group: str, world: str) -> int | None:
+        """Return how many calls of a group the rank made before it left; None where that is not known."""
+        return self.groups.get(group, self.calls if group == world else None)
+
+
+def reason(error: BaseException | None) -> str:
+    """Say in a few words why a rank leaves: for what it raised, or for no error."""
+    if error is None:
+        return "has returned"
+    first_line = str(error).partition("\n")[0]
+    site = getattr(error, "site", None) or raise_site(error.__traceback__)
+    return f"raised {type(error).__name__}: {first_line}  {site or ''}".rstrip()
 
 
 class Board:
     """One rank's view of the departures in a ``torch.distributed`` store."""
 
     def __init__(self, store: Any) -> None:
-        self._store = store
+        self.store = store
         self._seen: list[Departure] = []
 
-    def leave(self, rank: int, why: str, *, failed: bool, calls: int = 0) -> None:
+    def leave(
+        self, rank: int, why: str, *, failed: bool, calls: int = 0, groups: Mapping[str, int] | None = None
+    ) -> None:
         """Publish that ``rank`` has left after ``calls`` transport calls."""
-        number = self._store.add("left", 1)
-        self._store.set(f"left/{number}", json.dumps(asdict(Departure(rank, calls, why, failed))))
+        number = self.store.add("left", 1)
+        departure = Departure(rank, calls, why, failed, dict(groups or {}))
+        self.store.set(f"left/{number}", json.dumps(asdict(departure)))
 
     def leave_for(self, rank: int, why: str) -> None:
         """Publish for ``rank``, which failed, unless it said so itself."""
@@ -46,8 +68,8 @@ class Board:
 
     def departures(self) -> list[Departure]:
         """Return every departure published so far, oldest first."""
-        while self._store.check([key := f"left/{len(self._seen) + 1}"]):
-            self._seen.append(Departure(**json.loads(self._store.get(key))))
+        while self.store.check([key := f"left/{len(self._seen) + 1}"]):
+            self._seen.append(Departure(**json.loads(self.store.get(key))))
         return list(self._seen)
 
     def missing(self, call: int) -> list[Departure]:

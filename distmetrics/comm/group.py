@@ -9,30 +9,31 @@ from __future__ import annotations
 
 import atexit
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.base import Meanwhile, Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.board import Board
-from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError, compose, who
+from distmetrics.comm.guard.sentry import Sentry
+from distmetrics.comm.guard.settings import in_force
+from distmetrics.comm.waits import Waits
+from distmetrics.errors import ConfigurationError, DistmetricsError, rank_ranges
 
 if not dist.is_initialized():
     # Its functions have the group of this moment as a default argument. Imported later, by torch._dynamo when
     # DistributedDataParallel is made, say, it would keep the job's group alive past destroy_process_group.
     import torch.distributed.nn.functional
 
-__all__ = ["GroupCommunicator", "is_connection_error"]
+__all__ = ["GroupCommunicator"]
 
-_SLICE = timedelta(milliseconds=100)  # how long a wait lasts before it looks at the notice board
 _ALIGN = 16  # bytes of the widest element
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
-_NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _DEVICE_OF = {"nccl": "cuda", "gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "xccl": "xpu", "fake": "cpu"}
 _REDUCE = {
     "sum": dist.ReduceOp.SUM,
@@ -40,7 +41,6 @@ _REDUCE = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
-_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 # What every backend reduces; the rest is gathered as bytes and folded here.
 _REDUCIBLE = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.uint8})
 
@@ -60,12 +60,27 @@ class GroupCommunicator:
         # Weak: who holds a group past destroy_process_group ends with its threads running, in an abort at exit.
         self._weak_group = weakref.ref(dist.group.WORLD if group is None else group)
         GroupCommunicator._any_made = True
-        self._board = board
-        self._broken: tuple[type[DistmetricsError], str, list[int]] | None = None
-        self.calls = 0
-        self.rank: int = dist.get_rank(self._group)
-        self.world_size: int = dist.get_world_size(self._group)
-        self.device = _transport_device(self._group)
+        group = self._group
+        self.rank: int = dist.get_rank(group)
+        self.world_size: int = dist.get_world_size(group)
+        self.device = _transport_device(group)
+        members = rank_ranges(dist.get_process_group_ranks(group))
+        self._waits = Waits(self.rank, group.group_name, members, self.device, board, _sentry_of(group, board))
+
+    @property
+    def past(self) -> int:
+        """Hash of the calls that were made on this communicator directly, by no collective of ours."""
+        return self._waits.past
+
+    @property
+    def direct_calls(self) -> Sequence[str]:
+        """The last of them."""
+        return self._waits.direct_calls
+
+    @property
+    def calls(self) -> int:
+        """How many collectives this group has made."""
+        return self._waits.calls
 
     @property
     def _group(self) -> Any:
@@ -100,7 +115,7 @@ class GroupCommunicator:
             rows = list(flat.new_empty(self.world_size, (size // _ALIGN + 1) * _ALIGN)[:, :size].unbind())
         # The group's own method: what torch's function checks before it comes to this is so here, and costs as much
         # as a tenth of the collective.
-        self._run(current_call("all_gather", x), lambda group: group.allgather([rows], [flat]), meanwhile)
+        self._run("all_gather", x, lambda group: group.allgather([rows], [flat]), meanwhile)
         return rows if flat is x else [self._back(row, x) for row in rows]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -109,7 +124,8 @@ class GroupCommunicator:
             return fold(self.all_gather(x), op)
         moved = x.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         self._run(
-            current_call(f"all_reduce {op}", x),
+            f"all_reduce {op}",
+            x,
             lambda group: dist.all_reduce(moved, op=_REDUCE[op], group=group, async_op=True),
         )
         return moved.to(x.device)
@@ -120,7 +136,8 @@ class GroupCommunicator:
         sent = torch.cat([self._bytes(part) for part in parts])
         received = torch.empty_like(sent)
         self._run(
-            current_call("all_to_all", parts[0]),
+            "all_to_all",
+            parts[0],
             lambda group: dist.all_to_all_single(received, sent, group=group, async_op=True),
         )
         return [self._back(row, parts[0]) for row in received.chunk(self.world_size)]
@@ -130,14 +147,15 @@ class GroupCommunicator:
         check_src(src, self.world_size)
         flat = self._bytes(x).clone()
         self._run(
-            current_call(f"broadcast from rank {src}", x),
+            f"broadcast from rank {src}",
+            x,
             lambda group: dist.broadcast(flat, group_src=src, group=group, async_op=True),
         )
         return self._back(flat, x)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self._run(current_call("barrier"), lambda group: dist.barrier(group=group, async_op=True))
+        self._run("barrier", None, lambda group: dist.barrier(group=group, async_op=True))
 
     def _bytes(self, x: Tensor) -> Tensor:
         if x.dtype == torch.uint8 and x.ndim == 1 and x.device == self.device and x.is_contiguous():
@@ -151,100 +169,15 @@ class GroupCommunicator:
             return flat.to(like.device)
         return flat.view(like.dtype).reshape(like.shape).to(like.device)
 
-    def _run(self, call: Call, start: Callable[[Any], Any], meanwhile: Meanwhile | None = None) -> None:
-        if self._broken is not None:
-            kind, text, peers = self._broken
-            raise kind(text, rank=self.rank, peers=peers, site=call.site)
-        self.calls += 1
-        try:
-            work = start(self._group)
-        except RuntimeError as error:
-            raise self._lost(call, error) from error
-        if meanwhile is not None:
-            meanwhile()
-        try:
-            self._wait(work, call)
-        except RuntimeError as error:
-            raise self._lost(call, error) from error
-
-    def _wait(self, work: Any, call: Call) -> None:
-        if self.device.type != "cpu":
-            work.wait()  # a stream's order, not the host's: slices would block the host
-            return
-        while True:
-            try:
-                work.wait(_SLICE)
-                return
-            except RuntimeError:
-                if work.is_completed():
-                    work.wait()  # finished between the slice and the look, or failed: this tells
-                    return
-            if self._board is not None and self._board.missing(self.calls):
-                raise self._lost(call, None)
-
-    def _lost(self, call: Call, error: RuntimeError | None) -> DistmetricsError:
-        """Build the error for a wait that can't be met, and refuse every later call on this group."""
-        gone = self._name_the_missing(0.0 if error is None else _NAME_GRACE)
-        raised = [departure for departure in gone if departure.failed]
-        kind: type[DistmetricsError] = PeerLostError if raised or not gone else DivergedError
-        peers = sorted(departure.rank for departure in raised or gone)
-        lines = {departure.rank: departure.why for departure in gone} | {self.rank: f"waits in {call}"}
-        if raised:
-            headline, do = (
-                f"{who(peers)} failed and will never answer",
-                f"mend the failure of {who(peers)} first.",
-            )
-        elif gone:
-            headline = f"{who(peers)} {'has' if len(peers) == 1 else 'have'} returned, and others still wait for it"
-            do = "make every rank call the same collectives, in the same order."
-        else:
-            headline = "the connection to another rank broke"
-            do = "look for the first error or kill in the other ranks' logs."
-        notes = ["Every later call on this group raises at once."]
-        if error is not None and not gone:
-            notes.insert(0, f"The backend says: {str(error).strip().splitlines()[-1]}")
-        text = compose(headline, lines, notes=notes, do=do)
-        self._broken = (kind, text, peers)
-        return kind(text, rank=self.rank, peers=peers, site=call.site)
+    def _run(
+        self, kind: str, x: Tensor | None, start: Callable[[Any], Any], meanwhile: Meanwhile | None = None
+    ) -> None:
+        group = self._group
+        self._waits.run(current_call(kind, x), kind, lambda: start(group), meanwhile)
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
         """Name the rank behind a connection error of the backend that did not pass through this communicator."""
-        if not is_connection_error(error) or self._board is None:
-            return None
-        departures = sorted((d for d in self._board.departures() if d.rank != self.rank), key=lambda d: not d.failed)
-        if not departures:
-            return None
-        first = departures[0]
-        peers = [first.rank]
-        lines = {first.rank: first.why, self.rank: "was in a collective of torch.distributed's own (DDP, say)"}
-        if first.failed:
-            text = compose(
-                f"{who(peers)} failed while this rank talked to it",
-                lines,
-                do=f"mend the failure of {who(peers)} first.",
-            )
-            return PeerLostError(text, rank=self.rank, peers=peers)
-        text = compose(
-            f"{who(peers)} has left, and this rank still waits for it",
-            lines,
-            likely="ranks take different numbers of steps, or a condition on the rank ends one early.",
-            do="let every rank take the same steps.",
-        )
-        return DivergedError(text, rank=self.rank, peers=peers)
-
-    def _name_the_missing(self, grace: float) -> list[Any]:
-        if self._board is None:
-            return []
-        deadline = time.monotonic() + grace
-        while not (gone := self._board.missing(self.calls)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return gone
-
-
-def is_connection_error(error: BaseException) -> bool:
-    """Whether an error of torch.distributed's says that a peer is gone, or has sent what was not expected."""
-    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
-    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+        return self._waits.blame(error)
 
 
 @atexit.register
@@ -257,6 +190,27 @@ def _let_go() -> None:
     """
     if GroupCommunicator._any_made:
         time.sleep(_LET_GO)
+
+
+_sentries: weakref.WeakKeyDictionary[Any, Sentry] = weakref.WeakKeyDictionary()  # by the group of all ranks
+
+
+def _sentry_of(group: Any, board: Board | None) -> Sentry | None:
+    """Return the guard of this rank, which watches all its groups; made with the first, unless it is switched off."""
+    world: Any = dist.group.WORLD
+    sentry = _sentries.get(world)
+    settings = in_force()
+    if sentry is not None or settings.mode == "off" or dist.get_world_size() == 1:
+        return sentry
+    try:
+        store = world.get_group_store() if board is None else board.store
+        sentry = Sentry(store, dist.get_rank(), dist.get_world_size(), settings, world.group_name, board)
+    except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
+        warnings.warn(f"distmetrics watches no rank of this job: its store says {error}", stacklevel=4)
+        return None
+    _sentries[world] = sentry
+    weakref.finalize(world, sentry.close)
+    return sentry
 
 
 def _transport_device(group: Any) -> torch.device:

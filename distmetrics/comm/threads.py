@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold, raise_site
+from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.board import reason
 from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
@@ -182,12 +183,8 @@ class ThreadWorld:
 
     def _leave(self, rank: int, error: BaseException | None) -> None:
         with self._change:
-            if error is None:
-                self._gone[rank] = "has returned"
-            else:
-                where = getattr(error, "site", None) or raise_site(error.__traceback__)
-                first_line = str(error).partition("\n")[0]
-                self._gone[rank] = f"raised {type(error).__name__}: {first_line}  {where or ''}".rstrip()
+            self._gone[rank] = reason(error)
+            if error is not None:
                 self._raised.add(rank)
             self._find_stuck()
 

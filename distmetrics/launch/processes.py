@@ -26,8 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distmetrics.comm.base import raise_site
-from distmetrics.comm.board import Board, meet
+from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.outcome import Outcome
@@ -226,13 +225,12 @@ def rank_main(
         with use(comm):
             value = body(comm)
     except BaseException as error:
-        site = getattr(error, "site", None) or raise_site(error.__traceback__)
-        board.leave(rank, f"raised {_first_line(error)}  {site or ''}".rstrip(), failed=True, calls=comm.calls)
+        board.leave(rank, reason(error), failed=True, calls=comm.calls)
         named = comm.blame(error)
         if named is not None:
             raise named from error
         raise
-    board.leave(rank, "has returned", failed=False, calls=comm.calls)
+    board.leave(rank, reason(None), failed=False, calls=comm.calls)
     dist.destroy_process_group()
     return value
 
@@ -260,10 +258,6 @@ def _main_thread(stacks: str) -> str:
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
     os._exit(1)
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _obituary(rank: int, code: int | None) -> str:

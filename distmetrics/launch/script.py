@@ -26,10 +26,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from distmetrics.comm.base import raise_site
-from distmetrics.comm.board import Board, meet
+from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator, is_connection_error
+from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
 from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
@@ -72,14 +72,9 @@ class ScriptWorld:
     def _leave(self, error: BaseException | None) -> None:
         if self.board is None:
             return
-        why = "has returned"
-        if error is not None:
-            site = getattr(error, "site", None) or raise_site(error.__traceback__) or ""
-            first_line = str(error).partition("\n")[0]
-            why = f"raised {type(error).__name__}: {first_line}  {site}".rstrip()
         with contextlib.suppress(RuntimeError):  # the store may be gone, with the process that hosts it
             rank, calls = self.environment.rank, self.comm.calls
-            self.board.leave(rank, why, failed=error is not None, calls=calls)
+            self.board.leave(rank, reason(error), failed=error is not None, calls=calls)
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 brings home the ranks that it started."""

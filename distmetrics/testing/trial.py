@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distmetrics.comm.group import is_connection_error
 from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.testing import acts
 from distmetrics.testing.equality import Equality

@@ -1,0 +1,91 @@
+"""Where a thread of this process is, and how a process of this machine fares."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch.distributed as dist
+
+from distmetrics.comm.base import is_user_code, short_path
+from distmetrics.errors import Site
+
+__all__ = ["Place", "machine", "place_of", "process_state", "this_process"]
+
+_TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
+_DEPTH = 12  # lines of a stack that are told
+
+
+class Place:
+    """Where a thread was at one moment.
+
+    Attributes:
+        stack: the user's lines, innermost first.
+        doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce".
+        group: name of the group, where that function is a collective of torch's; empty elsewhere.
+    """
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self.stack: list[Site] = []
+        self.doing = self.group = ""
+        while frame is not None and len(self.stack) < _DEPTH:
+            code = frame.f_code
+            if is_user_code(code.co_filename):
+                self.stack.append(Site(short_path(code.co_filename), frame.f_lineno, code.co_name))
+            elif not self.stack and code.co_filename.startswith(_TORCH_CALLS) and not code.co_name.startswith("_"):
+                self._name_call(frame)
+            frame = frame.f_back
+
+    def _name_call(self, frame: FrameType) -> None:
+        name = frame.f_code.co_name
+        if name == "wrapper" or not hasattr(dist, name):
+            return
+        self.doing = f"torch.distributed.{name}"
+        if "group" in frame.f_locals:
+            group = frame.f_locals["group"] or dist.group.WORLD
+            self.group = str(getattr(group, "group_name", ""))
+
+    def __str__(self) -> str:
+        if not self.stack:
+            return "is in no code of the user's"
+        return f"is in {self.doing}  {self.stack[0]}" if self.doing else f"is at {self.stack[0]}"
+
+
+def place_of(thread: int) -> Place:
+    """Return where the thread of this process with that ident is."""
+    return Place(sys._current_frames().get(thread))
+
+
+@functools.cache
+def machine() -> str:
+    """Name the machine, or container, in which a process number means a process; empty where that can't be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # no Linux
+        return ""
+
+
+def this_process() -> tuple[int, str]:
+    """Return this process's number, and when it was born: numbers are given again."""
+    return os.getpid(), _stat(os.getpid())[1]
+
+
+def process_state(pid: int, born: str) -> str:
+    """Return "gone", "stopped" or "alive" for a process of this machine."""
+    state, begun = _stat(pid)
+    if begun != born or state in "ZX":
+        return "gone"
+    return "stopped" if state == "T" else "alive"
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """Read a process's state letter and the time of its birth."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", ""
+    return fields[0], fields[19]

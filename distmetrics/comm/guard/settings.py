@@ -1,0 +1,99 @@
+"""What the guard does, and how long a rank may wait: from the environment, or from a caller."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from distmetrics.errors import ConfigurationError
+
+__all__ = ["Mode", "Settings", "in_force", "use_settings"]
+
+Mode = Literal["off", "warn", "on", "strict"]
+MODE, TIMEOUT, REPORT = "DISTMETRICS_GUARD", "DISTMETRICS_TIMEOUT", "DISTMETRICS_REPORT"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How ranks that wait for each other are watched.
+
+    Attributes:
+        mode: ``"on"`` ends a wait that can't be met in an error; ``"warn"`` only says so; ``"strict"`` also refuses
+            ranks that make the same call from different lines; ``"off"`` watches nothing.
+        timeout: seconds that a rank waits for one that is alive and busy elsewhere.
+        report: the folder into which each rank writes what it did last once something has gone wrong, or None.
+
+    Raises:
+        ConfigurationError: a mode that there is not, or a time that is none.
+
+    >>> Settings("on", timeout=60).report is None
+    True
+    """
+
+    mode: Mode = "on"
+    timeout: float = 300.0
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ConfigurationError(f"{MODE}: no such mode: {self.mode!r}\nDo:     say {', '.join(get_args(Mode))}.")
+        if not isinstance(self.timeout, int | float) or not self.timeout > 0 or math.isnan(self.timeout):
+            raise ConfigurationError(f"{TIMEOUT}: not a time in seconds: {self.timeout!r}\nDo:     say 300, for one.")
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` (seconds) and ``DISTMETRICS_REPORT`` (a folder).
+
+        >>> Settings.of_environment({"DISTMETRICS_GUARD": "strict", "DISTMETRICS_TIMEOUT": "20"}).timeout
+        20.0
+        """
+        variables = os.environ if environ is None else environ
+        text = variables.get(TIMEOUT) or str(cls.__dataclass_fields__["timeout"].default)
+        try:
+            timeout = float(text)
+        except ValueError:
+            raise ConfigurationError(f"{TIMEOUT}: not a time in seconds: {text!r}\nDo:     say 300, for one.") from None
+        folder = variables.get(REPORT)
+        mode = cast("Mode", (variables.get(MODE) or "on").strip().lower())
+        return cls(mode, timeout, Path(folder) if folder else None)
+
+
+_chosen: ContextVar[Settings | None] = ContextVar("distmetrics_guard", default=None)
+
+
+def in_force() -> Settings:
+    """Return the settings of the nearest :func:`use_settings`, else those of the environment."""
+    return _chosen.get() or Settings.of_environment()
+
+
+@contextmanager
+def use_settings(
+    *, mode: Mode | None = None, timeout: float | None = None, report: Path | str | None = None
+) -> Iterator[Settings]:
+    """Put settings in force for communicators that are made inside the block; what is not said stays as it is.
+
+    Raises:
+        ConfigurationError: a mode that there is not, or a time that is none.
+
+    >>> with use_settings(timeout=20):
+    ...     in_force().timeout
+    20
+    """
+    before = in_force()
+    chosen = replace(
+        before,
+        mode=before.mode if mode is None else mode,
+        timeout=before.timeout if timeout is None else timeout,
+        report=before.report if report is None else Path(report),
+    )
+    token = _chosen.set(chosen)
+    try:
+        yield chosen
+    finally:
+        _chosen.reset(token)
