@@ -53,6 +53,7 @@ from distmetrics.state.function import from_function
 from distmetrics.state.sync import sync_and_compute, synced
 
 if TYPE_CHECKING:
+    from distmetrics import guard
     from distmetrics.preflight import find_unpicklable
     from distmetrics.runner import Runner
 
@@ -85,6 +86,7 @@ __all__ = [
     "explain",
     "find_unpicklable",
     "from_function",
+    "guard",
     "mean",
     "register_adapter",
     "sync_and_compute",
@@ -93,9 +95,12 @@ __all__ = [
 ]
 
 _LATE = {"Runner": "distmetrics.runner", "find_unpicklable": "distmetrics.preflight"}  # imported on first use
+_LATE_MODULES = ("guard",)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LATE_MODULES:
+        return importlib.import_module(f"distmetrics.{name}")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATE[name]), name)

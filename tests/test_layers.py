@@ -20,6 +20,7 @@ BELOW = {
     "comm": set(),
     "collectives": {"tree", "comm"},
     "state": {"tree", "comm", "collectives"},
+    "guard": {"tree", "comm", "collectives"},
     "launch": {"comm", "preflight"},
     "strategies": {"tree", "comm", "collectives", "state", "launch", "preflight"},
     "train": {"tree", "comm", "collectives", "state", "launch", "strategies"},
@@ -29,7 +30,7 @@ BELOW = {
     "testing/same": {"tree", "comm", "launch", "strategies", "train"},  # the one part of the kit that knows the trainer
     "cli": {"", "tree", "comm", "collectives", "state", "launch", "strategies", "train", "testing"},
     "__main__": {"cli"},
-    "": {"tree", "comm", "collectives", "state", "preflight", "runner"},  # the façade; the last two late
+    "": {"tree", "comm", "collectives", "state", "preflight", "runner", "guard"},  # the façade; the last three late
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {

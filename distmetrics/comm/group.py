@@ -32,6 +32,10 @@ if not dist.is_initialized():
 
 __all__ = ["GroupCommunicator"]
 
+# As they are now: our own calls are watched already, where guard.watch() replaces torch's.
+_all_reduce, _all_to_all_single = dist.all_reduce, dist.all_to_all_single
+_broadcast, _barrier = dist.broadcast, dist.barrier
+
 _ALIGN = 16  # bytes of the widest element
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
 _DEVICE_OF = {"nccl": "cuda", "gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "xccl": "xpu", "fake": "cpu"}
@@ -126,7 +130,7 @@ class GroupCommunicator:
         self._run(
             f"all_reduce {op}",
             x,
-            lambda group: dist.all_reduce(moved, op=_REDUCE[op], group=group, async_op=True),
+            lambda group: _all_reduce(moved, op=_REDUCE[op], group=group, async_op=True),
         )
         return moved.to(x.device)
 
@@ -138,7 +142,7 @@ class GroupCommunicator:
         self._run(
             "all_to_all",
             parts[0],
-            lambda group: dist.all_to_all_single(received, sent, group=group, async_op=True),
+            lambda group: _all_to_all_single(received, sent, group=group, async_op=True),
         )
         return [self._back(row, parts[0]) for row in received.chunk(self.world_size)]
 
@@ -149,13 +153,13 @@ class GroupCommunicator:
         self._run(
             f"broadcast from rank {src}",
             x,
-            lambda group: dist.broadcast(flat, group_src=src, group=group, async_op=True),
+            lambda group: _broadcast(flat, group_src=src, group=group, async_op=True),
         )
         return self._back(flat, x)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self._run("barrier", None, lambda group: dist.barrier(group=group, async_op=True))
+        self._run("barrier", None, lambda group: _barrier(group=group, async_op=True))
 
     def _bytes(self, x: Tensor) -> Tensor:
         if x.dtype == torch.uint8 and x.ndim == 1 and x.device == self.device and x.is_contiguous():
@@ -174,6 +178,14 @@ class GroupCommunicator:
     ) -> None:
         group = self._group
         self._waits.run(current_call(kind, x), kind, lambda: start(group), meanwhile)
+
+    def wait_for(self, kind: str, start: Callable[[], Any]) -> None:
+        """Make a call of torch's own on this group, one that was agreed upon, and wait for its end."""
+        self._waits.run(current_call(kind), kind, start)
+
+    def give_up(self, error: BaseException, scope: str) -> None:
+        """Tell the others that this rank has left a block that it was to go through with them; refuse later calls."""
+        self._waits.give_up(error, scope)
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
         """Name the rank behind a connection error of the backend that did not pass through this communicator."""

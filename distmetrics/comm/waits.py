@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from distmetrics.comm.base import Call, Meanwhile, under_way
-from distmetrics.comm.board import Board, Departure
+from distmetrics.comm.board import Board, Departure, reason
 from distmetrics.comm.guard.judge import Verdict, departed
 from distmetrics.comm.guard.sentry import Sentry, Wait
 from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, compose, who
@@ -114,9 +114,13 @@ class Waits:
         )
         return DivergedError(text, rank=self._rank, peers=peers)
 
-    def break_off(self, verdict: Verdict) -> None:
-        """Refuse every later call."""
-        self._broken = verdict
+    def give_up(self, error: BaseException, scope: str) -> None:
+        """Tell the others that this rank has left ``scope`` by an exception; refuse every later call."""
+        if self._broken is None:
+            text = f"this rank has left {scope}: it {reason(error)}\nThe other ranks have been told."
+            self._broken = Verdict(DivergedError.code, text, (self._rank,))
+            if self.sentry is not None:
+                self.sentry.depart(f"left {scope}: it {reason(error)}")
 
     def _wait(self, work: Any, wait: Wait) -> None:
         patience = _SLICE if self.sentry is None else self.sentry.patience

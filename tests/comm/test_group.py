@@ -47,7 +47,7 @@ def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> Non
         raise RuntimeError("first\nConnection closed by peer")
 
     with pytest.raises(PeerLostError, match="the connection to another rank broke") as caught:
-        comm._run(_call(), fails)
+        comm._run("all_gather", None, fails)
     assert "The backend says: Connection closed by peer" in str(caught.value)
     with pytest.raises(PeerLostError, match="the connection to another rank broke"):
         comm.barrier()
@@ -67,9 +67,3 @@ def test_blame_leaves_other_errors_alone() -> None:
 def test_the_transport_wants_the_cpu_where_the_backend_has_one() -> None:
     """gloo moves CPU tensors; the trip to a GPU is spared."""
     assert _transport_device(dist.new_group([0], timeout=timedelta(seconds=5))) == torch.device("cpu")
-
-
-def _call() -> Any:
-    from distmetrics.comm.base import Call
-
-    return Call("all_gather")

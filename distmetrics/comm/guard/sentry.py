@@ -157,6 +157,10 @@ class Sentry:
         if not self._store_error:
             _within(_LAST, lambda: [self._notices.ask(peer, report=True) for peer in error.peers])
 
+    def depart(self, why: str) -> None:
+        """Tell the others that this rank makes no further call."""
+        _within(_LAST, lambda: self._leave(why, failed=True))
+
     def close(self) -> None:
         """End the threads: the process ends, or its group is gone."""
         if self._closed.is_set():
@@ -173,8 +177,12 @@ class Sentry:
         if not self._tells:
             return
         raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+        self._leave(reason(raised), failed=raised is not None)
+
+    def _leave(self, why: str, *, failed: bool) -> None:
         with contextlib.suppress(RuntimeError):  # the store may be gone, with the process that hosts it
-            self._board.leave(self._me.rank, reason(raised), failed=raised is not None, groups=self.counts)
+            calls = self.counts.get(self._me.world, 0)
+            self._board.leave(self._me.rank, why, failed=failed, calls=calls, groups=self.counts)
 
     def _silence(self, wait: Wait) -> Verdict | None:
         """Return a verdict where the store has not answered for too long."""

@@ -1,0 +1,22 @@
+"""The guard: a hang, or a silent mix-up, becomes the same readable error on every rank, within seconds.
+
+It is on wherever two ranks or more talk through distmetrics; nothing has to be called. Set it by the environment:
+
+======================== ========================================================================================
+``DISTMETRICS_GUARD``    ``on`` (default), ``off``, ``warn`` (says what it would raise), ``strict`` (also refuses equal
+                         calls from different lines)
+``DISTMETRICS_TIMEOUT``  seconds that a rank waits for one that is alive and busy elsewhere; default 300
+``DISTMETRICS_REPORT``   a folder: once something has gone wrong, each rank writes there what it did last
+======================== ========================================================================================
+
+or by :func:`use_settings`. :func:`watch` extends it to collectives that do not pass through distmetrics, and
+:func:`guarded_epoch` checks that all ranks come through a block with the same calls.
+"""
+
+from __future__ import annotations
+
+from distmetrics.comm.guard.settings import Mode, Settings, use_settings
+from distmetrics.guard.epoch import guarded_epoch
+from distmetrics.guard.watch import WATCHED, watch
+
+__all__ = ["WATCHED", "Mode", "Settings", "guarded_epoch", "use_settings", "watch"]

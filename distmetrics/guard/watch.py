@@ -1,0 +1,148 @@
+"""Watch the collectives of torch.distributed that do not pass through distmetrics, by explicit wish."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from distmetrics.collectives.manifest import LeafSpec, Manifest
+from distmetrics.comm.base import call_site, in_call, is_user_code, short_path
+from distmetrics.comm.group import GroupCommunicator
+from distmetrics.errors import Site
+from distmetrics.guard.epoch import agree_on
+
+__all__ = ["WATCHED", "watch"]
+
+# Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or no tensor is given.
+WATCHED: Mapping[str, str] = {
+    "all_gather": "tensor",
+    "all_gather_into_tensor": "input_tensor",
+    "all_gather_object": "",
+    "all_reduce": "tensor",
+    "all_to_all": "",
+    "all_to_all_single": "",
+    "barrier": "",
+    "broadcast": "tensor",
+    "broadcast_object_list": "",
+    "gather": "tensor",
+    "gather_object": "",
+    "reduce": "tensor",
+    "reduce_scatter": "output",
+    "reduce_scatter_tensor": "input",
+    "scatter": "tensor",
+    "scatter_object_list": "",
+}
+_LIBRARIES = ("site-packages", "dist-packages")
+_inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
+
+
+@contextmanager
+def watch() -> Iterator[None]:
+    """Compare and watch every collective of ``torch.distributed`` inside the block, whoever makes it.
+
+    Each of :data:`WATCHED` is replaced in ``torch.distributed`` for the length of the block, and put back whatever
+    happens. Before data moves all ranks compare what they are about to do, in a round of its own, and while a rank
+    waits the guard finds out why: the collectives of torchmetrics, Lightning and Accelerate end in the same errors as
+    ours. Not watched: what a module took by ``from torch.distributed import all_reduce`` before, sends and receives
+    between two ranks, and what DistributedDataParallel sends from its own C++ code.
+
+    Raises:
+        MismatchError: ranks make different calls (inside, on every rank, before data moves).
+        DivergedError, PeerLostError: a rank does not come (inside).
+
+    >>> with watch():
+    ...     pass
+    """
+    originals = {name: getattr(dist, name) for name in WATCHED}
+    try:
+        for name, original in originals.items():
+            _put(name, _watched(name, original))
+        yield
+    finally:
+        for name, original in originals.items():
+            _put(name, original)
+
+
+def _put(name: str, function: Callable[..., Any]) -> None:
+    for module in (dist, dist.distributed_c10d):
+        setattr(module, name, function)
+
+
+def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _inside.get():
+            return original(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        comm = _communicator(bound.arguments.get("group"))
+        if comm is None:
+            return original(*args, **kwargs)
+        token = _inside.set(True)
+        try:
+            return _checked(comm, name, original, bound.arguments)
+        finally:
+            _inside.reset(token)
+
+    return call
+
+
+def _communicator(group: Any) -> GroupCommunicator | None:
+    """Return the communicator of a group that this rank is in, if there is anybody to agree with."""
+    if not dist.is_initialized() or group is dist.GroupMember.NON_GROUP_MEMBER:
+        return None
+    comm = GroupCommunicator.of(dist.group.WORLD if group is None else group)
+    return comm if comm.world_size > 1 else None
+
+
+def _checked(comm: GroupCommunicator, name: str, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    manifest = _manifest(name, arguments)
+    agree_on(comm, manifest)
+    with in_call(manifest.call()):
+        if arguments.get("async_op", True):  # not waited for here, or not to be waited for in slices
+            return original(**arguments)
+        comm.wait_for(manifest.op, lambda: original(**{**arguments, "async_op": True}))
+    return None
+
+
+def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
+    parts = [f"torch.distributed.{name}"]
+    if "op" in arguments:
+        parts.append(str(arguments["op"]).rpartition(".")[2].lower())
+    for end, word in (("src", "from"), ("dst", "to")):
+        rank, within = arguments.get(end), arguments.get(f"group_{end}")
+        if rank is not None or within is not None:
+            parts.append(f"{word} rank {rank}" if rank is not None else f"{word} rank {within} of the group")
+    tensor = arguments.get(WATCHED[name])
+    leaves: tuple[LeafSpec, ...] = ()
+    if isinstance(tensor, Tensor):
+        leaves = (LeafSpec("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)),)
+    metric, site = _caller()
+    return Manifest(" ".join(parts), tree=metric, leaves=leaves, site=site)
+
+
+def _caller() -> tuple[str, Site | None]:
+    """Find the metric that calls, if one does, and the nearest line that is no library's, which would say little."""
+    frame: FrameType | None = sys._getframe(1)
+    metric = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        owner = frame.f_locals.get("self")
+        if not metric and hasattr(owner, "update") and hasattr(owner, "compute"):
+            logged = getattr(getattr(owner, "meta", None), "name", "")  # Lightning's holder of a value that is logged
+            metric = f"{type(owner).__name__} {logged}".rstrip()
+        if is_user_code(file) and not any(part in file for part in _LIBRARIES):
+            return metric, Site(short_path(file), frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return metric, call_site()
