@@ -58,6 +58,7 @@ class Strategy:
         isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
         joins: whether ranks are a launcher's, or runs of the script: what is there already is joined.
         manual: whether a training step may do its own backward and step its own optimizers.
+        whole_on_each_rank: whether every rank has all weights and all of the optimizers' state.
         devices: number of ranks on this machine.
         device_ids: which of the machine's devices those are.
         device_type: "cpu" or "cuda".
@@ -70,6 +71,7 @@ class Strategy:
     isolated: bool = False
     manual: ClassVar[bool] = True
     joins: ClassVar[bool] = False
+    whole_on_each_rank: ClassVar[bool] = True
     devices: int = 1
     device_ids: Sequence[int] = (0,)
     device_type: str = "cpu"

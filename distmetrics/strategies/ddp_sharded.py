@@ -27,6 +27,8 @@ class ShardedUpdates(Strategy):
     (``ZeroRedundancyOptimizer`` would be another object, whose learning rates no scheduler reaches.)
     """
 
+    whole_on_each_rank: ClassVar[bool] = False
+
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Check that the optimizers can be shared out; the rest is the strategy's that this one is mixed into.
 

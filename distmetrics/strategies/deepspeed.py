@@ -35,6 +35,8 @@ class DeepSpeedProcesses(ProcessStrategy):
             unless it names one.
     """
 
+    whole_on_each_rank: ClassVar[bool] = False
+
     manual: ClassVar[bool] = False
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:

@@ -40,6 +40,8 @@ class FullyShardedStrategy(ProcessStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
+    whole_on_each_rank: ClassVar[bool] = False
+
     manual: ClassVar[bool] = False
 
     def __init__(

@@ -50,6 +50,7 @@ class XLA(Strategy):
     """
 
     name: ClassVar[str] = "xla"
+    whole_on_each_rank: ClassVar[bool] = False
 
     def __init__(self, *, spmd: bool = False) -> None:
         super().__init__()

@@ -27,12 +27,13 @@ _VALUES = ("callback_metrics", "logged_metrics")
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
 
-def checkpoint(trainer: TrainerState, run: Run) -> dict[str, Any]:
-    """Return what a checkpoint holds, of plain types; called on every rank.
+def checkpoint(trainer: TrainerState, run: Run, *, alone: bool = False) -> dict[str, Any]:
+    """Return what a checkpoint holds, of plain types; called on every rank, or on one ``alone`` that is left.
 
     ``ranks`` has what each rank has of its own: random generators, metric states, the epoch's log so far, and
     between two steps of an update the gradients.
     """
+    own = _rank_state(trainer, run)
     content: dict[str, Any] = {
         "distmetrics_version": __version__,
         "epoch": trainer.current_epoch,
@@ -48,7 +49,7 @@ def checkpoint(trainer: TrainerState, run: Run) -> dict[str, Any]:
         "batch_size": getattr(run.train_loader, "batch_size", None),
         "values": {name: _cpu(getattr(trainer, name)) for name in _VALUES},
         "names": {name: sorted(getattr(trainer, name)) for name in _NAMES},
-        "ranks": all_gather_object(_rank_state(trainer, run), comm=trainer.strategy.comm(), name="checkpoint"),
+        "ranks": [own] if alone else all_gather_object(own, comm=trainer.strategy.comm(), name="checkpoint"),
     }
     if trainer.datamodule is not None:
         content["datamodule_hyper_parameters"] = dict(trainer.datamodule.hparams)

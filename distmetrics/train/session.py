@@ -22,6 +22,7 @@ from distmetrics.train.loops import Position, Run, run_epoch
 from distmetrics.train.metric_state import load_states, metric_states, metrics_in
 from distmetrics.train.module import Module
 from distmetrics.train.optimizers import configured
+from distmetrics.train.rescue import rescue
 from distmetrics.train.resume import restore
 from distmetrics.train.signatures import overrides
 from distmetrics.train.sources import Call, Sources
@@ -69,6 +70,7 @@ class Session(TrainerState):
             status = "success"
             return results
         except BaseException as error:
+            rescue(self, self._run, error)
             for callback in self.callbacks:
                 callback.on_exception(self._self, module, error)
             raise

@@ -7,11 +7,10 @@ are for the guard's own threads, never for the user's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Protocol
-
-from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.guard.judge import Verdict
 from distmetrics.comm.guard.slips import Answer, Slip
@@ -20,8 +19,7 @@ __all__ = ["ALL_ASK", "Listener", "Notices", "Store", "asks"]
 
 ALL_ASK = 64  # ranks up to which every rank that waits finds out for itself; in larger worlds the first three do
 _FIRST = 3
-_DAY = timedelta(days=1)
-_POLL = 0.1  # seconds between two looks at a store that can't wake who waits for a key
+_POLL, _POLL_A_RANK = 0.1, 2.5e-4  # seconds between two looks for a question: at most 4 000 a second in all
 _WHERE, _REPORT = "where", "report"
 
 
@@ -105,6 +103,14 @@ class Notices:
         """Count this rank among those who wait in a call; return how many came before it, or with it."""
         return self._store.add(_place(place), 1)
 
+    def goodbye(self) -> int:
+        """Count this rank among those that are done with the store; return how many are."""
+        return self._store.add("bye", 1)
+
+    def gone(self) -> int:
+        """Return how many ranks are done with the store."""
+        return self._store.add("bye", 0)
+
     def forget(self, place: tuple[str, int]) -> None:
         """Take the count of a call away."""
         self._store.delete_key(_place(place))
@@ -128,25 +134,23 @@ def asks(nth: int, world_size: int) -> bool:
 
 
 class Listener:
-    """Waits for the questions that are put to this rank; on a connection of its own, for it may wait for ever."""
+    """Looks for the questions that are put to this rank, seldom enough for a store that all ranks look at.
 
-    def __init__(self, store: Any, rank: int) -> None:
+    It does not block in the store until there is one: a store that ends with rank 0, as it does in every job that ends
+    well, would be an error then, of which torch writes a page of C++ to the user's screen.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
         self._store = store
         self._rank = rank
         self._next = 1
-        self._wakes = type(_innermost(store)).__name__ == "TCPStore"
+        self._pause = max(_POLL, world_size * _POLL_A_RANK)
 
-    def listen(self, closed: Any) -> tuple[int, bool] | None:
+    def listen(self, closed: threading.Event) -> tuple[int, bool] | None:
         """Return the number of the next question and whether it asks for a report; None once ``closed`` is set."""
-        key = f"ask/{self._rank}/{self._next}"
-        if self._wakes:
-            self._store.wait([key], _DAY)
-        else:
-            while not self._store.check([key]):
-                if closed.wait(_POLL):
-                    return None
-        if closed.is_set():
-            return None
+        while not self._store.check([f"ask/{self._rank}/{self._next}"]):
+            if closed.wait(self._pause):
+                return None
         newest = self._store.add(f"asked/{self._rank}", 0)
         keys = [f"ask/{self._rank}/{number}" for number in range(self._next, newest + 1)]
         wanted = [self._take(key) for key in keys]
@@ -159,15 +163,3 @@ class Listener:
         text: bytes = self._store.get(key)
         self._store.delete_key(key)
         return text.decode()
-
-    def wake(self) -> None:
-        """Let :meth:`listen` return; from another thread, on another connection."""
-        if self._wakes:
-            self._store.clone().set(f"ask/{self._rank}/{self._next}", _WHERE)
-
-
-def _innermost(store: Any) -> Any:
-    inner: Sequence[Any] = [store]
-    while isinstance(inner[0], PrefixStore):
-        inner = [inner[0].underlying_store]
-    return inner[0]

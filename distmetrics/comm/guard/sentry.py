@@ -35,6 +35,8 @@ __all__ = ["STORE_SILENT", "Sentry", "Wait"]
 STORE_SILENT = 4.0  # seconds in which a call of the store must be done while a rank waits
 _KEPT = 50  # calls that a report tells of
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
+_FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
+_MOMENT = 0.01  # seconds between two looks whether the others have left
 _RETRY = 0.5  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
 
@@ -104,7 +106,7 @@ class Sentry:
         kept = PrefixStore("guard", store)
         self._notices = Notices(_clone(kept), rank, world_size)
         own = _clone(kept)
-        self._answers, self._listener = Notices(own, rank, world_size), Listener(own, rank)
+        self._answers, self._listener = Notices(own, rank, world_size), Listener(own, rank, world_size)
         self._thread = threading.get_ident()
         self._serial = 0
         self._open: deque[Wait] = deque()
@@ -168,16 +170,19 @@ class Sentry:
         self._closed.set()
         self._bell.set()
         atexit.unregister(self.close)
-        _within(_LAST, self._say_goodbye)
+        _within(_FAREWELL, self._say_goodbye)
         for thread in self._threads:
             thread.join(_LAST)
 
     def _say_goodbye(self) -> None:
-        self._listener.wake()
         if not self._tells:
             return
         raised = getattr(sys, "last_value", None)  # what ended the script, if something did
         self._leave(reason(raised), failed=raised is not None)
+        with contextlib.suppress(RuntimeError):
+            self._notices.goodbye()
+            while self._me.rank == 0 and self._notices.gone() < self._me.world_size:
+                time.sleep(_MOMENT)  # it may host the store, and the others are about to leave as well
 
     def _leave(self, why: str, *, failed: bool) -> None:
         with contextlib.suppress(RuntimeError):  # the store may be gone, with the process that hosts it
