@@ -29,6 +29,7 @@ import torch.distributed as dist
 from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.guard.settings import in_force, put_in_force
 from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import packed, pickled, unpacked
@@ -73,7 +74,7 @@ def launch(
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
-    job = pickled((fn, args, connect))
+    job = pickled((fn, args, connect, in_force()))  # the ranks' server has the variables of its own start
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
         ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
@@ -188,10 +189,11 @@ def _child(rank: int, world_size: int, path: str, backend: str, job: bytes, out:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     try:
         board = Board(_open(path, "board"))  # a store of its own: the group may block on the other
-        fn, arguments, connect = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
-        value = rank_main(
-            lambda comm: fn(comm, *arguments), rank, world_size, backend, _open(path, "job"), board, connect
-        )
+        fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
+        with put_in_force(settings):
+            value = rank_main(
+                lambda comm: fn(comm, *arguments), rank, world_size, backend, _open(path, "job"), board, connect
+            )
         out.send_bytes(packed(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
         out.send_bytes(packed(Outcome(rank, error=error)))

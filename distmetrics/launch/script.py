@@ -30,11 +30,11 @@ from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.waits import is_connection_error
-from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
+from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
 from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
 
-__all__ = ["ScriptWorld", "join", "naming_the_lost"]
+__all__ = ["ScriptWorld", "join", "named_error", "naming_the_lost"]
 
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -99,20 +99,26 @@ class ScriptWorld:
 def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
     """Turn a connection error of torch's own collectives (DDP's, say) into one that names the rank that is gone.
 
-    Whoever watches that rank's process may be a moment late in publishing its death.
-
     Raises:
         PeerLostError: another rank failed and broke the connection to this one.
     """
     try:
         yield
     except RuntimeError as error:
-        deadline = time.monotonic() + _NAME_GRACE
-        while (named := comm.blame(error)) is None and is_connection_error(error) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if named is not None:
+        if (named := named_error(comm, error)) is not None:
             raise named from error
         raise
+
+
+def named_error(comm: GroupCommunicator, error: RuntimeError) -> DistmetricsError | None:
+    """Return an error that names the rank behind a connection error; None for others, or where nobody knows.
+
+    Whoever watches that rank's process may be a moment late in publishing its death.
+    """
+    deadline = time.monotonic() + _NAME_GRACE
+    while (named := comm.blame(error)) is None and is_connection_error(error) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return named
 
 
 _world: ScriptWorld | None = None

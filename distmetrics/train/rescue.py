@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError
-from distmetrics.launch.script import naming_the_lost
+from distmetrics.launch.script import named_error
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.files import write
 from distmetrics.train.metric_state import metric_states, metrics_in
@@ -59,12 +58,8 @@ def rescue(trainer: TrainerState, run: Run | None, error: BaseException) -> Path
 def _lost(trainer: TrainerState, error: BaseException) -> DistmetricsError | None:
     """Return the error that names who is lost, where this is one of that kind; DDP's own connections name nobody."""
     comm = trainer.strategy.comm()
-    if isinstance(comm, GroupCommunicator) and is_connection_error(error):
-        try:
-            with naming_the_lost(comm):
-                raise error
-        except BaseException as named:  # noqa: BLE001  (the same error, or the one that names the rank)
-            error = named
+    if isinstance(comm, GroupCommunicator) and isinstance(error, RuntimeError):
+        return named_error(comm, error)
     return error if isinstance(error, PeerLostError | DivergedError | MismatchError) else None
 
 

@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["Mode", "Settings", "in_force", "use_settings"]
+__all__ = ["Mode", "Settings", "in_force", "put_in_force", "use_settings"]
 
 Mode = Literal["off", "warn", "on", "strict"]
 MODE, TIMEOUT, REPORT = "DISTMETRICS_GUARD", "DISTMETRICS_TIMEOUT", "DISTMETRICS_REPORT"
@@ -73,6 +73,16 @@ def in_force() -> Settings:
 
 
 @contextmanager
+def put_in_force(settings: Settings) -> Iterator[Settings]:
+    """Put settings in force for communicators that are made inside the block."""
+    token = _chosen.set(settings)
+    try:
+        yield settings
+    finally:
+        _chosen.reset(token)
+
+
+@contextmanager
 def use_settings(
     *, mode: Mode | None = None, timeout: float | None = None, report: Path | str | None = None
 ) -> Iterator[Settings]:
@@ -92,8 +102,5 @@ def use_settings(
         timeout=before.timeout if timeout is None else timeout,
         report=before.report if report is None else Path(report),
     )
-    token = _chosen.set(chosen)
-    try:
+    with put_in_force(chosen):
         yield chosen
-    finally:
-        _chosen.reset(token)

@@ -1,0 +1,148 @@
+"""A store, a clock and ranks that are objects: the guard's own code, without threads, processes or waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from distmetrics.comm.board import Board
+from distmetrics.comm.guard.inquiry import Inquiry, Self
+from distmetrics.comm.guard.notices import Listener, Notices
+from distmetrics.comm.guard.slips import Answer, Waiting
+from distmetrics.errors import rank_ranges
+
+
+class MemoryStore:
+    """What a store does, and how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, str] = {}
+        self.calls: Counter[str] = Counter()
+
+    def set(self, key: str, value: str) -> None:
+        self.calls["set"] += 1
+        self.content[key] = value
+
+    def add(self, key: str, amount: int) -> int:
+        self.calls["add"] += 1
+        self.content[key] = str(int(self.content.get(key, "0")) + amount)
+        return int(self.content[key])
+
+    def check(self, keys: list[str]) -> bool:
+        self.calls["check"] += 1
+        return all(key in self.content for key in keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.calls["multi_get"] += 1
+        return [self.content[key].encode() for key in keys]
+
+    def get(self, key: str) -> bytes:
+        self.calls["get"] += 1
+        return self.content[key].encode()
+
+    def wait(self, keys: list[str], timeout: object) -> None:
+        self.calls["wait"] += 1
+        assert self.check(keys)
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        self.calls["compare_set"] += 1
+        return self.content.setdefault(key, value).encode()
+
+    def delete_key(self, key: str) -> bool:
+        self.calls["delete_key"] += 1
+        return self.content.pop(key, None) is not None
+
+
+class Rank:
+    """One rank: what it waits in, if it does, and how it answers."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.rank = job, rank
+        self.me = Self(rank, job.world_size, "machine", 100 + rank, "then", "world")
+        self.notices = Notices(job.store, rank, job.world_size)
+        self.listener = Listener(job.store, rank, job.world_size)
+        self.inquiry: Inquiry | None = None
+        self.serial = 0
+        self.next = 0.0
+        self.where = f"is at train.py:{rank} in main"
+        self.foreign = ""
+        self.deaf = False
+        self.notices.publish(self.me.slip(None))
+
+    def wait(
+        self,
+        group: str = "world",
+        members: str = "",
+        call: int = 1,
+        *,
+        kind: str = "all_gather",
+        timeout: float = 300.0,
+        after: float = 0.0,
+    ) -> None:
+        """Begin to wait."""
+        self.serial += 1
+        members = members or rank_ranges(range(self.job.world_size))
+        waiting = Waiting(
+            self.serial, group, members, call, kind, f'{kind} "{group} {call}"  train.py:{10 + call} in main'
+        )
+        begun = self.job.now + after
+        self.inquiry = Inquiry(
+            self.me, waiting, timeout, self.notices, Board(self.job.store), begun, state_of=self.job.state_of
+        )
+        self.next = begun + self.me.first_look
+
+    def go_on(self) -> None:
+        """The wait is over."""
+        assert self.inquiry is not None
+        self.inquiry.close()
+        self.inquiry = None
+
+    def answer(self) -> None:
+        """Answer what was asked, as the thread of a rank does."""
+        key = f"ask/{self.rank}/{self.listener._next}"
+        if self.deaf or key not in self.job.store.content:
+            return
+        asked = self.listener.listen(_NeverSet())
+        assert asked is not None
+        waits = self.serial if self.inquiry is not None else 0
+        self.notices.answer(Answer(asked[0], waits, "" if waits else self.where, self.foreign))
+
+
+class _NeverSet:
+    def wait(self, seconds: float) -> bool:
+        raise AssertionError("there was a question")
+
+
+class Job:
+    """All ranks of a job, and its time."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.store = MemoryStore()
+        self.now = 1000.0
+        self.states: dict[int, str] = {}
+        self.ranks = [Rank(self, rank) for rank in range(world_size)]
+
+    def state_of(self, pid: int, born: str) -> str:
+        return self.states.get(pid - 100, "alive")
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let time go by, in steps of 50 ms; answers come with the next step."""
+        end = self.now + seconds
+        while self.now < end and not until():
+            self.now += 0.05
+            for rank in self.ranks:
+                inquiry = rank.inquiry
+                if inquiry is not None and inquiry.verdict is None and self.now >= rank.next:
+                    rank.next = self.now + inquiry.step(self.now)
+            for rank in self.ranks:
+                rank.answer()
+
+    @property
+    def verdicts(self) -> list[str | None]:
+        """The first line of each rank's verdict."""
+        found = []
+        for rank in self.ranks:
+            verdict = None if rank.inquiry is None else rank.inquiry.verdict
+            found.append(None if verdict is None else verdict.text.partition("\n")[0])
+        return found
