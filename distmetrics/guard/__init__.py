@@ -1,0 +1,1 @@
+"""The guard of a distributed job, and what it leaves behind."""
