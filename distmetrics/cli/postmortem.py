@@ -37,7 +37,8 @@ def postmortem(folder: Path, *, html: Path | None = None, as_json: bool = False)
     if as_json:
         print(json.dumps(to_dict(post), indent=1))  # noqa: T201
     else:
-        print(describe(post) + (f"\n\ntimeline: {html}" if html else ""))  # noqa: T201
+        text = describe(post) + (f"\n\ntimeline: {html}" if html else "")
+        print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # noqa: T201  (names of files may be no text)
     return 0
 
 

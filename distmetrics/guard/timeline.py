@@ -22,7 +22,7 @@ _STACKS = 200  # lines of the table of stacks
 
 def write(post: PostMortem, path: str | Path, title: str = "Postmortem") -> None:
     """Write the page of a postmortem to a file; see :func:`render`."""
-    Path(path).write_text(render(post, title), encoding="utf-8")
+    Path(path).write_text(render(post, title), encoding="utf-8", errors="backslashreplace")
 
 
 def render(post: PostMortem, title: str = "Postmortem") -> str:

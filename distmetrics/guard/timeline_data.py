@@ -11,7 +11,7 @@ from typing import Any
 
 from distmetrics.errors import who
 from distmetrics.guard.postmortem import Call, Divergence, PostMortem, RankReport
-from distmetrics.guard.postmortem_text import place, where
+from distmetrics.guard.postmortem_text import place
 
 __all__ = ["Lane", "lanes", "packed"]
 
@@ -180,7 +180,9 @@ def _hosts(names: Sequence[str]) -> str:
 
 
 def _state(report: RankReport) -> str:
-    return f"raised {report.error.kind}" if report.error else f"elsewhere: {where(report, 1)}"
+    if report.error is not None:
+        return f"raised {report.error.kind}"
+    return f"elsewhere: {report.where[0]}" if report.where else "elsewhere"
 
 
 def _answers(first: Divergence | None) -> dict[int, str | None]:

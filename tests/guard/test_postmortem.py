@@ -392,6 +392,19 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (found["ranks"][5]["raised"], found["ranks"][5]["waits"]) == (None, [])
 
 
+def test_a_name_that_is_no_text_is_shown_by_its_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as that of a file which another encoding named; Python has it with lone surrogates."""
+    folder = leave(
+        tmp_path / "left", [left(0, 2, [call(1, 0, None, site="tr\udcffin.py:1 in f")], where=["\udcff.py:1"])]
+    )
+    html = tmp_path / "page.html"
+    assert main(["postmortem", str(folder), "--html", str(html)]) == 0
+    assert "tr\\udcffin.py:1 in f" in capsys.readouterr().out
+    assert "<td>\\udcff.py:1</td>" in html.read_text(encoding="utf-8")
+    assert main(["postmortem", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"][0]["where"] == ["\udcff.py:1"]
+
+
 def test_bad_input_is_exit_code_2_and_one_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["postmortem", str(tmp_path / "none")]) == 2
     said = capsys.readouterr()

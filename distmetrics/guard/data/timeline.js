@@ -371,8 +371,8 @@
   byId("legend").replaceChildren(
     ...data.groups.slice(0, COLOURS).map((name, group) => swatch(`g${group}`, name)),
     ...(data.groups.length > COLOURS ? [`and ${data.groups.length - COLOURS} more groups in the same colours `] : []),
-    swatch("bar open", "a wait without end"),
-    ...(data.mark ? [swatch("gap", "did not come, or left no file")] : []),
+    swatch("wait", "a wait without end"),
+    ...(data.mark ? [swatch("away", "did not come, or left no file")] : []),
   );
   byId("unit").textContent = data.mark ? "time from there" : "time";
   const restore = () => {
