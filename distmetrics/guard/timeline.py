@@ -17,7 +17,8 @@ __all__ = ["render", "write"]
 
 _ERRORS = 30  # errors that are shown in full
 _LONGEST = 20_000  # letters of one error's text
-_STACKS = 200  # lines of the table of stacks
+_STACKS = 200  # rows of the table of stacks
+_FRAMES = 50  # lines of one stack
 
 
 def write(post: PostMortem, path: str | Path, title: str = "Postmortem") -> None:
@@ -74,7 +75,7 @@ def _stacks(post: PostMortem) -> str:
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, report in post.reports.items():
         state = f"raised {report.error.kind}" if report.error else "elsewhere"
-        groups.setdefault((state, where(report)), []).append(rank)
+        groups.setdefault((state, where(report, _FRAMES)), []).append(rank)
     rows = [(who(ranks), state, stack) for (state, stack), ranks in groups.items()]
     if post.missing:
         rows.append((who(post.missing), "left no file", ""))

@@ -18,7 +18,7 @@ __all__ = ["Lane", "lanes", "packed"]
 _MANY = 32  # ranks, above which equal ones share a lane
 _UNIT = 1e-5  # seconds that the page's whole numbers count
 _LONGEST = 400  # letters of one text
-_BUDGET = 12_000_000  # letters of all the page's data
+_BUDGET = 12_000_000  # bytes of all the page's data
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -81,9 +81,9 @@ def packed(post: PostMortem, of: Sequence[Lane]) -> str:
     Where all of it would make too large a page, only the last calls of each lane are kept; ``kept`` says how many.
     """
     last: int | None = None
-    while len(text := _escaped(_data(post, of, last))) > _BUDGET and last != 1:
+    while (size := len((text := _escaped(_data(post, of, last))).encode("utf-8", "replace"))) > _BUDGET and last != 1:
         most = max(len(report.calls) for lane in of for report in lane.reports) if last is None else last
-        last = max(1, min(most - 1, int(0.95 * most * _BUDGET / len(text))))
+        last = max(1, min(most - 1, int(0.95 * most * _BUDGET / size)))
     return text
 
 

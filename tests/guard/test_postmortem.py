@@ -191,6 +191,23 @@ def test_a_rank_without_a_file_counts_only_where_others_wait(tmp_path: Path) -> 
     assert "rank 1 was killed" in parting(post)
 
 
+def test_a_rank_without_a_file_is_missed_from_the_first_wait_on(tmp_path: Path) -> None:
+    post = of(tmp_path, [left(0, 3, [*steps(3), call(4, 1, None)]), left(1, 3, [*steps(4), call(5, 1, None)])])
+    assert [(one.number, one.absent) for one in post.divergences] == [(4, (2,))]
+
+
+def test_a_call_that_others_ended_without_a_rank_comes_before_their_wait(tmp_path: Path) -> None:
+    ended = call(5, 1, 1.1, 'broadcast "w"')
+    post = of(tmp_path, [left(0, 2, [*steps(4), ended, call(6, 2, None)]), left(1, 2, steps(4))])
+    assert [(one.number, one.absent) for one in post.divergences] == [(5, (1,))]
+
+
+def test_a_call_that_one_rank_left_out_is_a_difference(tmp_path: Path) -> None:
+    made = steps(4)
+    post = of(tmp_path, [left(0, 2, made), left(1, 2, [*made[:1], *made[2:]])])
+    assert [(one.number, one.absent) for one in post.divergences] == [(2, (1,))]
+
+
 def test_a_call_in_which_a_rank_was_let_down_is_a_wait_though_it_has_an_end(tmp_path: Path) -> None:
     lost = error("PeerLostError", "peer-lost", "rank 1 exited")
     post = of(tmp_path, [left(0, 2, [call(1, 0, 5)], error=lost)])

@@ -117,6 +117,13 @@ def test_the_rank_that_alone_calls_is_the_odd_one(tmp_path: Path) -> None:
     assert [lane["ranks"] for lane in lanes if lane.get("odd")] == ["rank 1"]
 
 
+def test_other_data_is_not_odd_where_a_rank_did_not_come(tmp_path: Path) -> None:
+    reports = guarded(6, absent=(4,))
+    reports[0]["calls"][-1]["detail"] = "float32[9]"
+    lanes = page_of(tmp_path, reports).data["lanes"]
+    assert [lane["ranks"] for lane in lanes if lane.get("odd")] == ["rank 4"]
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -345,6 +352,19 @@ def test_drag_moves_the_time_and_opens_nothing(opened: Any) -> None:
     page.mouse.up()
     assert page.locator(".line").first.bounding_box()["x"] == pytest.approx(before - 100, abs=2)
     assert not page.locator("dialog").is_visible()
+
+
+def test_control_and_the_wheel_zoom_where_the_mouse_is(opened: Any) -> None:
+    page = opened(guarded(2))
+    page.click("#all")
+    before, line = page.locator(".bar").count(), page.locator(".line").first.bounding_box()
+    page.mouse.move(line["x"], line["y"] + 5)
+    page.keyboard.down("Control")
+    for _ in range(8):
+        page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_function(f"document.querySelectorAll('.bar').length < {before}")
+    assert page.locator(".line").first.bounding_box()["x"] == pytest.approx(line["x"], abs=2)
 
 
 def test_there_is_a_dark_and_a_light_page(opened: Any) -> None:

@@ -224,7 +224,7 @@
     return [lanes[lane], lanes[lane].calls[call], call];
   };
   const when = (call) => {
-    const begin = `${call.start < zero ? "−" : "+"}${duration(call.start - zero)}`;
+    const begin = call.start === zero ? "0" : `${call.start < zero ? "−" : "+"}${duration(call.start - zero)}`;
     return call.end === Infinity ? `from ${begin}, no end after ${duration(call.took)}` : `from ${begin}, took ${duration(call.took)}`;
   };
   const facts = (lane, call) => [
