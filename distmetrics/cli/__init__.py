@@ -37,7 +37,21 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print JSON instead of tables")
     demo.set_defaults(run=_demo)
     _add_verify(commands)
+    _add_postmortem(commands)
     return parser
+
+
+def _add_postmortem(commands: Any) -> None:
+    post = commands.add_parser(
+        "postmortem",
+        help="the files that the ranks of a job left when it ended in an error: who was where",
+        description="Read the files rank-<number>.json that the ranks of a job left, tell where they part, who raised "
+        "what and where each rank was.",
+    )
+    post.add_argument("folder", type=Path, metavar="DIR", help="in which the ranks left their files")
+    post.add_argument("--html", type=Path, metavar="FILE.html", help="also write a page with the timeline of all ranks")
+    post.add_argument("--json", action="store_true", help="print JSON instead of text")
+    post.set_defaults(run=_postmortem)
 
 
 def _add_verify(commands: Any) -> None:
@@ -101,6 +115,12 @@ def _verify(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
     devices, pythons = args.devices or [1, 2, 3, 4], args.python or ()
     return verify(args.strategies, devices, as_json=args.json, update=args.update, pythons=pythons)
+
+
+def _postmortem(args: argparse.Namespace) -> int:
+    from distmetrics.cli.postmortem import postmortem
+
+    return postmortem(args.folder, html=args.html, as_json=args.json)
 
 
 def _demo(args: argparse.Namespace) -> int:

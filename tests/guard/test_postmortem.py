@@ -1,0 +1,442 @@
+"""What a postmortem makes of the ranks' files: read or refused, aligned, where the ranks part, what is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distmetrics.cli import main
+from distmetrics.errors import ConfigurationError
+from distmetrics.guard.postmortem import Call, PostMortem, RankReport, examine, merge, read
+from distmetrics.guard.postmortem_text import describe, parting, summary
+from tests.guard.left import START, call, error, grouped, guarded, leave, left, steps, unlike
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def of(tmp_path: Path, reports: Sequence[dict[str, Any]]) -> PostMortem:
+    return examine(leave(tmp_path / "left", reports))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read(folder)
+    return str(caught.value)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_left_is_what_is_read(tmp_path: Path) -> None:
+    reports = read(leave(tmp_path, guarded(12)))
+    assert list(reports) == list(range(12))
+    one = reports[3]
+    assert (one.rank, one.world_size, one.host, one.pid, one.written) == (3, 12, "node0", 4003, START + 31)
+    assert one.where == ("train.py:8 in main", "train.py:12 in main")
+    assert one.error is not None
+    assert (one.error.kind, one.error.peers, one.error.let_down) == ("DivergedError", (1,), True)
+    assert one.calls[-1] == Call(
+        17, "world", 'all_gather "val/f1"', "float32[10]", "train.py:8 in main", START + 0.9, None
+    )
+    assert len(one.calls) == 17
+    assert reports[1].error is None
+
+
+def test_other_files_and_items_are_left_alone(tmp_path: Path) -> None:
+    leave(tmp_path, [left(0, 1, [call(1, 0, 1, later="?")], site=None, later={"x": 1})])
+    for name in ("rank-1.json.tmp", "rank-01.json", "notes.json", "rank-.json"):
+        (tmp_path / name).write_text("{")
+    assert list(read(tmp_path)) == [0]
+
+
+def test_null_is_no_text_and_whole_numbers_are_times(tmp_path: Path) -> None:
+    one = call(1, 0, 1) | {"site": None, "started": 5, "ended": 6}
+    assert read(leave(tmp_path, [left(0, 1, [one])]))[0].calls[0][4:] == ("", 5.0, 6.0)
+
+
+def test_a_folder_that_is_none_and_one_without_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("none", "file"):
+        assert refusal(tmp_path / name).startswith(f"the folder {tmp_path / name} cannot be read: ")
+    (tmp_path / "empty").mkdir()
+    assert "holds no file rank-<number>.json" in refusal(tmp_path / "empty")
+
+
+@given(part=st.floats(0, 1, exclude_max=True))
+def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = leave(tmp_path_factory.mktemp("half"), guarded(2))
+    path = folder / "rank-1.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    said = refusal(folder)
+    assert re.search(r"1 of the files in .* cannot be used\n\n  rank 1  is (empty|cut off, or no JSON: )", said)
+    assert "Do:     move these files away" in said
+    path.unlink()
+    assert list(read(folder)) == [0]  # what the text advises
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 2}, "has schema 2, and this version of distmetrics reads schema 1"),
+        ({"schema": True}, "has schema True"),
+        ({"schema": None}, "has schema None"),
+        ({"rank": 0}, "says that it is of rank 0"),
+        ({"rank": "1"}, "rank is '1', not a whole number"),
+        ({"world_size": 1}, "says that it is of a job of 1 ranks"),
+        ({"world_size": 10**12}, "says that it is of a job of 1000000000000 ranks"),
+        ({"pid": -1}, "pid is -1, which is below 0"),
+        ({"written": "now"}, "written is 'now', not a number"),
+        ({"written": 1e300}, "written is 1e+300, which is no time"),
+        ({"written": float("nan")}, "NaN is no number of JSON"),
+        ({"error": "DivergedError"}, "error is 'DivergedError', not an object"),
+        ({"error": {"kind": "E"}}, "code is missing"),
+        ({"where": "train.py:1 in f"}, "where is 'train.py:1 in f', not a list"),
+        ({"where": [1]}, "where holds 1, not a text"),
+        ({"calls": {}}, "calls is {}, not a list"),
+        ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "calls[1]: op is 5, not a text"),
+        ({"calls": [call(1, 0, 1) | {"started": None}]}, "calls[0]: started is None, not a number"),
+        ({"calls": [call(1, 0, 1) | {"ended": float("inf")}]}, "Infinity is no number of JSON"),
+        ({"calls": [call(1, 0, 1) | {"ended": -1e300}]}, "calls[0]: ended is -1e+300, which is no time"),
+        ({"calls": [call(True, 0, 1)]}, "calls[0]: number is True, not a whole number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    leave(tmp_path, guarded(2))
+    (tmp_path / "rank-1.json").write_text(json.dumps(left(1, 2, []) | change))
+    assert f"  rank 1  {said}" in refusal(tmp_path) or f"JSON: {said}" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "rank-0.json").write_bytes(text)
+    assert re.search(r"rank 0  (holds no JSON object|is cut off, or no JSON)", refusal(tmp_path))
+
+
+def test_many_bad_files_are_counted_and_some_are_shown(tmp_path: Path) -> None:
+    for rank in range(200):
+        (tmp_path / f"rank-{rank}.json").write_text("{" + " " * rank)
+    said = refusal(tmp_path)
+    assert said.startswith("200 of the files in ")
+    assert "180 more are not shown." in said
+    assert len(said.splitlines()) < 30
+
+
+def test_files_of_two_jobs_are_refused(tmp_path: Path) -> None:
+    leave(tmp_path, guarded(4))
+    leave(tmp_path, guarded(2))
+    said = refusal(tmp_path)
+    assert "are of jobs of different size\n\n  ranks 0-1  is of a job of 2 ranks\n  ranks 2-3  is of a job of 4" in said
+
+
+# --- where the ranks part -------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
+    (one,) = of(tmp_path, guarded(1024, absent=(2,))).divergences
+    assert (one.group, one.number, one.absent, one.ops) == ("world", 17, (2,), ['all_gather "val/f1"'])
+    assert set(one.calls) == set(range(1024)) - {2}
+
+
+def test_ranks_that_call_different_things(tmp_path: Path) -> None:
+    ops = ['all_gather "a"', "barrier", 'all_gather "a"']
+    post = of(tmp_path, [left(rank, 3, [*steps(4), call(5, 1, None, op)]) for rank, op in enumerate(ops)])
+    assert [(one.number, one.ops, one.absent) for one in post.divergences] == [(5, ['all_gather "a"', "barrier"], ())]
+    assert parting(post).startswith('ranks differ on call 5 of world: all_gather "a", barrier')
+
+
+def test_sizes_may_differ_unless_the_ranks_refused_them(tmp_path: Path) -> None:
+    reports = [left(rank, 2, [*steps(2), call(3, 1, 2, detail=f"float32[{rank}]")]) for rank in range(2)]
+    assert of(tmp_path, reports).divergences == ()
+    for one in reports:
+        one["error"] = error("MismatchError", "mismatch", "ranks disagree")
+    post = of(tmp_path, reports)
+    assert [one.number for one in post.divergences] == [3]
+    assert parting(post).startswith('ranks send different things in call 3 of world, all_reduce "loss"')
+
+
+def test_a_rank_that_made_no_call_at_all_did_not_come_to_the_first_wait(tmp_path: Path) -> None:
+    post = of(tmp_path, [left(0, 2, [call(1, 0, None)]), left(1, 2, [])])
+    assert [(one.number, one.absent) for one in post.divergences] == [(1, (1,))]
+
+
+def test_a_rank_whose_last_calls_are_of_another_group_did_not_come(tmp_path: Path) -> None:
+    own = [call(n, n / 100, n / 100 + 0.001, group="rows") for n in range(1, 51)]
+    post = of(tmp_path, [left(0, 2, [*steps(5), call(6, 1, None)]), left(1, 2, own)])
+    assert [(one.group, one.number, one.absent) for one in post.divergences] == [("world", 6, (1,))]
+
+
+def test_older_calls_that_one_rank_no_longer_keeps_are_no_difference(tmp_path: Path) -> None:
+    assert of(tmp_path, [left(0, 2, steps(60)[:50]), left(1, 2, steps(60)[5:50])]).divergences == ()
+    post = of(tmp_path, [left(0, 2, steps(51)[:50]), left(1, 2, steps(51)[1:])])
+    assert [(one.number, one.absent) for one in post.divergences] == [(51, (0,))]
+
+
+def test_a_rank_without_a_file_counts_only_where_others_wait(tmp_path: Path) -> None:
+    post = of(tmp_path, [left(0, 3, steps(3)), left(2, 3, steps(3))])
+    assert (post.missing, post.divergences) == ((1,), ())
+    waits = [left(0, 3, [*steps(3), call(4, 1, None)]), left(2, 3, [*steps(3), call(4, 1, None)])]
+    post = of(tmp_path, waits)
+    assert [(one.number, one.absent) for one in post.divergences] == [(4, (1,))]
+    assert "rank 1      left no file" in parting(post)
+    assert "rank 1 was killed" in parting(post)
+
+
+def test_a_rank_without_a_file_is_missed_from_the_first_wait_on(tmp_path: Path) -> None:
+    post = of(tmp_path, [left(0, 3, [*steps(3), call(4, 1, None)]), left(1, 3, [*steps(4), call(5, 1, None)])])
+    assert [(one.number, one.absent) for one in post.divergences] == [(4, (2,))]
+
+
+def test_a_call_that_others_ended_without_a_rank_comes_before_their_wait(tmp_path: Path) -> None:
+    ended = call(5, 1, 1.1, 'broadcast "w"')
+    post = of(tmp_path, [left(0, 2, [*steps(4), ended, call(6, 2, None)]), left(1, 2, steps(4))])
+    assert [(one.number, one.absent) for one in post.divergences] == [(5, (1,))]
+
+
+def test_a_call_that_one_rank_left_out_is_a_difference(tmp_path: Path) -> None:
+    made = steps(4)
+    post = of(tmp_path, [left(0, 2, made), left(1, 2, [*made[:1], *made[2:]])])
+    assert [(one.number, one.absent) for one in post.divergences] == [(2, (1,))]
+
+
+def test_a_call_in_which_a_rank_was_let_down_is_a_wait_though_it_has_an_end(tmp_path: Path) -> None:
+    lost = error("PeerLostError", "peer-lost", "rank 1 exited")
+    post = of(tmp_path, [left(0, 2, [call(1, 0, 5)], error=lost)])
+    assert [(one.number, one.absent) for one in post.divergences] == [(1, (1,))]
+
+
+def test_groups_are_compared_among_their_own_ranks_and_the_earliest_comes_first(tmp_path: Path) -> None:
+    """Ranks 0 and 2 wait in their group for nobody; rank 3 is late there, and all are late in the world."""
+    even = [call(1, 0.5, 0.6, group="even")]
+    odd = [call(1, 0.7, None, group="odd")]
+    reports = [left(rank, 4, [*steps(3), *(even if rank % 2 == 0 else odd if rank == 1 else [])]) for rank in range(4)]
+    reports[3]["calls"].insert(0, call(0, 0, 0.01, group="odd"))
+    for rank in (0, 2):
+        reports[rank]["calls"].append(call(4, 0.9, None))
+    post = of(tmp_path, reports)
+    assert [(one.group, one.number, one.absent) for one in post.divergences] == [("odd", 1, (3,)), ("world", 4, (1, 3))]
+    assert "Later: ranks 1, 3 did not come to call 4 of world" in parting(post)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[dict[int, RankReport], str, int, int]:
+    """Play a job of which one rank stops before a call that it should make; return that call and rank."""
+    size = draw(st.integers(2, 6))
+    members = {"world": range(size), "even": range(0, size, 2), "odd": range(1, size, 2)}
+    plan = draw(st.lists(st.sampled_from(sorted(members)), min_size=1, max_size=30).filter(lambda p: "world" in p))
+    at = draw(st.sampled_from([place for place, group in enumerate(plan) if len(members[group]) > 1]))
+    rank = draw(st.sampled_from(members[plan[at]]))
+    kept = draw(st.integers(1, 50))
+    counts = dict.fromkeys(members, 0)
+    stopped: set[int] = set()
+    calls: dict[int, list[Call]] = {one: [] for one in range(size)}
+    wanted = 0
+    for place, group in enumerate(plan):
+        counts[group] += 1
+        if place == at:
+            stopped.add(rank)
+            wanted = counts[group]
+        here = [one for one in members[group] if one not in stopped]
+        waits = len(here) < len(members[group])
+        for one in here:
+            calls[one].append(
+                Call(counts[group], group, f"op {place}", "", "", float(place), None if waits else place + 0.5)
+            )
+        stopped |= set(here) if waits else set()
+    reports = {one: RankReport(one, size, "h", 1, 99.0, None, (), tuple(made[-kept:])) for one, made in calls.items()}
+    return reports, plan[at], wanted, rank
+
+
+@given(jobs())
+def test_the_first_difference_is_where_a_rank_stopped(job: tuple[dict[int, RankReport], str, int, int]) -> None:
+    reports, group, number, rank = job
+    post = merge(reports)
+    known = group == "world" or any(call.group == group for call in reports[rank].calls)
+    found = [(one.group, one.number, one.absent) for one in post.divergences]
+    if known:  # that a rank is in another group than the world can only be told from a call of it
+        assert found[0] == (group, number, (rank,))
+    else:
+        assert (group, number, (rank,)) not in found
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-5000, 5000), min_size=2, max_size=5), st.integers(1, 20))
+def test_clocks_are_aligned_by_the_calls_that_ended_together(leads: list[float], count: int) -> None:
+    reports = {}
+    for rank, lead in enumerate(leads):
+        made = tuple(Call(n, "world", "barrier", "", "", 1e6 + n + lead, 1e6 + n + 0.5 + lead) for n in range(count))
+        reports[rank] = RankReport(rank, len(leads), f"node{rank}", 1, 1e6 + 99 + lead, None, (), made)
+    post = merge(reports)
+    for rank, lead in enumerate(leads):
+        assert post.ahead[f"node{rank}"] == pytest.approx(lead - leads[0], abs=1e-6)
+        assert post.reports[rank].written == pytest.approx(post.reports[0].written, abs=1e-6)
+        assert post.reports[rank].calls[0].started == pytest.approx(reports[0].calls[0].started, abs=1e-6)
+
+
+def test_hosts_that_meet_only_through_others_are_aligned_through_them(tmp_path: Path) -> None:
+    reports = []
+    for host in range(4):  # each meets the next, in a group of the two
+        near = [group for group in (host - 1, host) if 0 <= group < 3]
+        calls = [call(n, n + 10.0 * host, n + 0.5 + 10.0 * host, group=f"pair {g}") for g in near for n in (1, 2, 3)]
+        reports.append(left(host, 5, calls, host=f"node{host}"))
+    reports.append(left(4, 5, [], host="alone"))
+    post = of(tmp_path, reports)
+    assert {host: round(lead, 6) for host, lead in post.ahead.items()} == {
+        "node0": 0.0,
+        "node1": 10.0,
+        "node2": 20.0,
+        "node3": 30.0,
+    }
+    assert "the clock of node3 is 30.000 s ahead of that of node0 (the most of 3 hosts)" in summary(post)
+    assert "the clock of alone cannot be compared with that of node0" in summary(post)
+
+
+def test_a_broadcast_and_a_call_that_an_error_ended_say_nothing_of_clocks(tmp_path: Path) -> None:
+    early = [call(n, n, n + 0.001, 'broadcast "w"') for n in range(1, 5)]  # the source does not wait for the others
+    late = [call(n, n, n + 0.9, 'broadcast "w"') for n in range(1, 5)]
+    reports = [left(0, 2, [*early, call(5, 5, 6)], host="a"), left(1, 2, [*late, call(5, 5, 6)], host="b")]
+    assert of(tmp_path, reports).ahead == {"a": 0.0, "b": 0.0}
+    reports[1]["calls"][-1] = call(5, 5, 99)
+    reports[1]["error"] = error()
+    assert of(tmp_path, reports).ahead == {"a": 0.0}
+
+
+# --- what is printed ------------------------------------------------------------------------------------------------
+
+
+def test_the_text_of_a_job_whose_rank_did_not_come(tmp_path: Path) -> None:
+    assert describe(of(tmp_path, [one for one in guarded(5) if one["rank"] != 3])) == (
+        "4 of 5 ranks left a file, on 1 host; rank 3 left none\n"
+        "\n"
+        'ranks 1, 3 did not come to call 17 of world, all_gather "val/f1"\n'
+        "\n"
+        '  ranks 0, 2, 4  all_gather "val/f1" float32[10]  train.py:8 in main, no end\n'
+        "  rank 1         was elsewhere  train.py:81 in load\n"
+        "  rank 3         left no file\n"
+        "\n"
+        "Waited without end for 30.1 s.\n"
+        "Likely: only some ranks make this call, or rank 1 took longer than the others wait\n"
+        "Do:     make the call on every rank or on none; `distlint check .` finds branches that only some ranks take\n"
+        "\n"
+        "ranks 0, 2, 4 raised DivergedError at train.py:8 in main\n"
+        "  ranks are in different places\n"
+        "\n"
+        '    rank 0  all_gather "val/f1"\n'
+        "    rank 1  elsewhere\n"
+        "\n"
+        "where each rank was, innermost first\n"
+        "\n"
+        "  ranks 0, 2, 4  train.py:8 in main ← train.py:12 in main\n"
+        "  rank 1         train.py:81 in load ← train.py:12 in main"
+    )
+
+
+def test_the_error_that_came_first_is_told_first_and_blamed(tmp_path: Path) -> None:
+    post = of(tmp_path, grouped())
+    assert [(one.kind, ranks) for one, ranks in post.errors.items()] == [
+        ("ValueError", [2]),
+        ("DivergedError", [0, 1, 3, 4, 7]),
+    ]
+    said = parting(post)
+    assert "  rank 2             raised ValueError  data.py:31 in label" in said
+    assert "Likely: ValueError on rank 2 came first, and let the others down" in said
+
+
+def test_a_rank_that_waits_in_another_group_says_so(tmp_path: Path) -> None:
+    own = [*steps(2), call(4, 1, None, 'all_reduce "x"', group="rows")]
+    post = of(tmp_path, [left(0, 2, [*steps(2), call(3, 0.5, None)]), left(1, 2, own)])
+    assert 'rank 1  waited in rows call 4, all_reduce "x" float32[]  train.py:6 in step' in parting(post)
+
+
+def test_where_no_rank_differs_the_waits_are_told(tmp_path: Path) -> None:
+    assert "none was left waiting" in parting(of(tmp_path, [left(0, 2, steps(2)), left(1, 2, steps(2))]))
+    said = parting(of(tmp_path, [left(rank, 2, [*steps(2), call(3, 1, None)]) for rank in range(2)]))
+    assert 'ranks 0-1  world call 3, all_reduce "loss" float32[]' in said
+    assert "the network" in said
+
+
+def test_an_old_file_is_pointed_out(tmp_path: Path) -> None:
+    reports = guarded(3)
+    reports[2]["written"] -= 7200
+    assert "rank 2: the file is more than an hour older than others" in summary(of(tmp_path, reports))
+
+
+def test_texts_stay_short_however_unlike_the_ranks_are(tmp_path: Path) -> None:
+    said = describe(of(tmp_path, unlike(300, calls=3)))
+    assert "295 other errors are not shown" in said
+    assert len(said.splitlines()) < 80
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_text_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, html = leave(tmp_path / "left", guarded(4)), tmp_path / "page.html"
+    assert main(["postmortem", str(folder), "--html", str(html)]) == 0
+    said = capsys.readouterr().out
+    assert said == f"{describe(examine(folder))}\n\ntimeline: {html}\n"
+    assert "<title>Postmortem of left</title>" in html.read_text(encoding="utf-8")
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["postmortem", str(leave(tmp_path, grouped())), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["world_size"], found["missing"], found["old"]) == (8, [6], [])
+    assert found["clocks_ahead"] == {"node0": 0.0, "node1": pytest.approx(2.0, abs=1e-3)}
+    (one,) = found["divergences"]
+    assert (one["group"], one["number"], one["absent"]) == ("world", 17, [2, 5, 6])
+    assert one["calls"] == [
+        {
+            "op": 'all_gather "val/f1"',
+            "detail": "float32[10]",
+            "site": "train.py:8 in main",
+            "ranks": [0, 1, 3, 4, 7],
+        }
+    ]
+    assert (found["errors"][0]["kind"], found["errors"][0]["ranks"]) == ("ValueError", [2])
+    assert found["ranks"][0]["waits"] == [{"group": "world", "number": 17}]
+    assert (found["ranks"][5]["raised"], found["ranks"][5]["waits"]) == (None, [])
+
+
+def test_a_name_that_is_no_text_is_shown_by_its_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as that of a file which another encoding named; Python has it with lone surrogates."""
+    folder = leave(
+        tmp_path / "left", [left(0, 2, [call(1, 0, None, site="tr\udcffin.py:1 in f")], where=["\udcff.py:1"])]
+    )
+    html = tmp_path / "page.html"
+    assert main(["postmortem", str(folder), "--html", str(html)]) == 0
+    assert "tr\\udcffin.py:1 in f" in capsys.readouterr().out
+    assert "<td>\\udcff.py:1</td>" in html.read_text(encoding="utf-8")
+    assert main(["postmortem", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"][0]["where"] == ["\udcff.py:1"]
+
+
+def test_bad_input_is_exit_code_2_and_one_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["postmortem", str(tmp_path / "none")]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.partition(":")[0]) == ("", "distmetrics postmortem")
+    folder = leave(tmp_path / "left", guarded(2))
+    assert main(["postmortem", str(folder), "--html", str(tmp_path / "none" / "page.html")]) == 2
+    assert "page.html cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_the_command_as_users_type_it(tmp_path: Path) -> None:
+    folder = leave(tmp_path / "left", guarded(2))
+    command = [sys.executable, "-m", "distmetrics", "postmortem"]
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=True)
+    assert 'rank 1 did not come to call 17 of world, all_gather "val/f1"' in done.stdout
+    (folder / "rank-0.json").write_text("{")
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
