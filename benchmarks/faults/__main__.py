@@ -84,7 +84,8 @@ def facts_of_run(args: argparse.Namespace) -> dict[str, str]:
         "commit": commit or "unknown",
         "limit": f"{args.limit:g} s",
         "patience": f"{args.timeout:g} s",
-        "machine": f"{os.cpu_count()} cores, {args.jobs} cells at a time",
+        "cores": str(os.cpu_count()),
+        "cells at a time": str(args.jobs),
     }
 
 

@@ -36,7 +36,7 @@ _FIGURES = (
     "abort",
     "a survivor's words",
 )
-_LONG = 240  # characters of an error in the table
+_LONG = 140  # characters of an error in the table
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
@@ -115,12 +115,18 @@ def markdown(rows: Sequence[Row], facts: Mapping[str, Mapping[str, str]]) -> str
         _KEY,
         _details(rows),
         "## The runs",
-        "\n".join(
-            f"- {TOOLS[tool].title}: {', '.join(f'{name} {value}' for name, value in known.items())}"
-            for tool, known in facts.items()
-        ),
+        _runs(facts),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _runs(facts: Mapping[str, Mapping[str, str]]) -> str:
+    """Say how the tools were run, those together that were run alike."""
+    alike: dict[str, list[str]] = {}
+    for tool, known in facts.items():
+        said = ", ".join(f"{name} {value}" for name, value in known.items())
+        alike.setdefault(said, []).append(TOOLS[tool].title)
+    return "\n".join(f"- {'; '.join(titles)}: {said}" for said, titles in alike.items())
 
 
 def _overview(rows: Sequence[Row]) -> str:
@@ -186,11 +192,12 @@ def _details(rows: Sequence[Row]) -> str:
 
 
 def _words(row: Row) -> str:
-    """Quote the error of the first rank that did nothing wrong, or say why there is none."""
+    """Quote an error, best of a rank that did nothing wrong, or say why there is none."""
     fault = FAULTS[row.fault]
-    texts = [row.ends[rank].text for rank in fault.others if row.ends and row.ends[rank].text]
+    first = [row.ends[rank] for rank in [*fault.others, fault.wrong]] if row.ends else []
+    texts = [end.text for end in first if end.how in ("error", "abort")]
     if not texts:
-        return cell(row).replace("**", "") if not row.seconds else ""
+        return cell(row).replace("**", "")
     said = " ".join(texts[0].split()).replace("|", "\\|")
     return said if len(said) <= _LONG else said[: _LONG - 1] + "…"
 
@@ -200,7 +207,7 @@ Real processes over gloo on one machine: 2 ranks, or 3 where one of them is lost
 over them. Each fault is the same program for every tool, but for Lightning, whose own calls are used.
 
 - Seconds are from the fault to the error on the first and on the last *survivor*: a rank that the fault has not taken
-  away. All tools but the first have the same patience.
+  away. All tools but the first have the same patience. A signal is sent when the others wait for half a second.
 - *hang*: a survivor has neither raised nor ended when the limit is over.
 - *wrong number*: a call returned what is not the right value, whatever happened later.
 - *names rank*, *names line*: the text of the error, on ranks that did nothing wrong, has the number of the rank that

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.faults.catalogue import Fault
-from benchmarks.faults.cell import Run
+from benchmarks.faults.cell import ROOT, Run
 from benchmarks.faults.events import Event
 
-__all__ = ["End", "Row", "judge", "names_line", "names_rank"]
+__all__ = ["End", "Row", "judge", "names_line", "names_rank", "tidy"]
 
 # One rank or several: as in "Ranks 1, 2", as in "ranks 0-1 and 3", as in "[rank1]"
 _RANKS = re.compile(r"\branks?[ :=]{0,2}(\d+(?:(?:, | ?and |-| - |–)\d+)*)(?!\d|\.\d)", re.IGNORECASE)
 _PART = re.compile(r"(\d+)(?:(?:-| - |–)(\d+))?")
+# Where something lies on this machine, gloo's own source line, and a peer's port: other ones each time.
+_PLACE = re.compile(rf"{re.escape(str(ROOT))}/|\[(?:enforce fail at )?/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")
 _WORDS = 600  # characters of what an aborted process wrote
 
 
@@ -103,6 +105,15 @@ def names_line(text: str, places: Iterable[tuple[str, int]]) -> bool:
     )
 
 
+def tidy(text: str) -> str:
+    """Take out of a text what differs from one machine, or from one run, to the next.
+
+    >>> tidy("[/src/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:19867.")
+    'Connection closed by peer.'
+    """
+    return _PLACE.sub("", text)
+
+
 def judge(
     fault: Fault, tool: str, run: Run | None, places: Sequence[tuple[str, int]], limit: float, timeout: float
 ) -> Row:
@@ -140,7 +151,7 @@ def _end(fault: Fault, run: Run, rank: int) -> End:
     since = run.fault_at or 0.0
     for event in events:
         if event["kind"] == "raised":
-            return End("error", event["time"] - since, event["text"], wrong)
+            return End("error", event["time"] - since, tidy(event["text"]), wrong)
         if event["kind"] == "done":
             return End("done", event["time"] - since, "", wrong)
     if rank not in fault.survivors:
@@ -148,7 +159,7 @@ def _end(fault: Fault, run: Run, rank: int) -> End:
     if rank in run.died:
         at, how = run.died[rank]
         written = run.stderr[min(rank, len(run.stderr) - 1)].strip()  # of a launcher, if that has started the ranks
-        return End("abort", at - since, f"{how}: {written[-_WORDS:]}", wrong)
+        return End("abort", at - since, f"{how}: {tidy(written[-_WORDS:])}", wrong)
     return End("hang", wrong=wrong)
 
 
