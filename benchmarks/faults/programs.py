@@ -1,0 +1,191 @@
+"""The programs, one a fault. A line of the rank at fault, by which a text may name it, ends in the comment "here".
+
+The calls are direct: the tool sees the program's line, and not one of the benchmark's. All ranks have met before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from benchmarks.faults.job import Job
+
+__all__ = [
+    "compute_raises",
+    "dtype_other_size",
+    "dtype_same_size",
+    "exits",
+    "extra",
+    "gather_length",
+    "gather_shape",
+    "length",
+    "lost",
+    "os_exits",
+    "raises",
+    "skipped",
+    "skipped_unlike",
+    "slow",
+    "stuck",
+    "subgroups",
+    "sum_max",
+    "swapped",
+]
+
+
+def skipped(job: Job) -> None:
+    """One rank leaves a collective out; the next one is of the same kind."""
+    if not job.faulty:
+        job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+    job.fault()
+    job.check("count", job.all_reduce(job.mine(10), "sum", name="val/count"), job.total(10))  # here
+
+
+def skipped_unlike(job: Job) -> None:
+    """One rank leaves a collective out; the next one is another."""
+    if not job.faulty:
+        job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+    job.fault()
+    rows = job.all_gather(job.mine(10), name="val/scores")  # here
+    job.check("scores", rows, [[10.0 * (1 + rank)] * 4 for rank in range(job.world_size)])
+
+
+def swapped(job: Job) -> None:
+    """One rank computes two metrics in the other order."""
+    if job.faulty:
+        job.fault()
+        count = job.all_reduce(job.mine(10), "sum", name="val/count")  # here
+        loss = job.all_reduce(job.mine(), "sum", name="val/loss")  # here
+    else:
+        loss = job.all_reduce(job.mine(), "sum", name="val/loss")
+        count = job.all_reduce(job.mine(10), "sum", name="val/count")
+    job.check("loss", loss, job.total())
+    job.check("count", count, job.total(10))
+
+
+def extra(job: Job) -> None:
+    """One rank makes a collective that the others do not make."""
+    if job.faulty:
+        job.fault()
+        job.check("norm", job.all_reduce(job.mine(100), "sum", name="debug/norm"), job.total(100))  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def sum_max(job: Job) -> None:
+    """One rank takes the maximum where the others add."""
+    job.fault()
+    op = "max" if job.faulty else "sum"
+    job.check("loss", job.all_reduce(job.mine(), op, name="val/loss"), job.total())  # here
+
+
+def dtype_same_size(job: Job) -> None:
+    """One rank sends int32 where the others send float32."""
+    job.fault()
+    mine = job.mine().to(torch.int32) if job.faulty else job.mine()
+    job.check("loss", job.all_reduce(mine, "sum", name="val/loss"), job.total())  # here
+
+
+def dtype_other_size(job: Job) -> None:
+    """One rank sends float64 where the others send float32."""
+    job.fault()
+    mine = job.mine().double() if job.faulty else job.mine()
+    job.check("loss", job.all_reduce(mine, "sum", name="val/loss"), job.total())  # here
+
+
+def length(job: Job) -> None:
+    """One rank sends three numbers where the others send four."""
+    job.fault()
+    mine = job.mine()[:3] if job.faulty else job.mine()
+    job.check("loss", job.all_reduce(mine, "sum", name="val/loss"), job.total(size=len(mine)))  # here
+
+
+def gather_shape(job: Job) -> None:
+    """One rank gathers [3, 2] where the others gather [2, 3]."""
+    job.fault()
+    rows = [torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3)) for rank in range(job.world_size)]
+    job.check("scores", job.all_gather(rows[job.rank], name="val/scores"), rows)  # here
+
+
+def gather_length(job: Job) -> None:
+    """One rank gathers [3] where the others gather [4]."""
+    job.fault()
+    rows = [torch.arange(3.0 if rank == job.wrong else 4.0) for rank in range(job.world_size)]
+    job.check("scores", job.all_gather(rows[job.rank], name="val/scores"), rows)  # here
+
+
+def exits(job: Job) -> None:
+    """One rank has nothing more to do, and ends as programs end."""
+    if job.faulty:
+        job.fault()
+        return  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def raises(job: Job) -> None:
+    """One rank raises."""
+    if job.faulty:
+        job.fault()
+        raise ValueError("no such label: 7")  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def os_exits(job: Job) -> None:
+    """One rank is gone without a word."""
+    if job.faulty:
+        job.fault()
+        os._exit(1)  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def lost(job: Job) -> None:
+    """One rank gets a signal while the others wait for it."""
+    job.check("step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total())  # here: its last call
+    if job.faulty:
+        job.rest()  # here
+    job.calls()
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def slow(job: Job) -> None:
+    """One rank is three seconds late, which is no fault."""
+    if job.faulty:
+        job.fault()
+        time.sleep(3)  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def stuck(job: Job) -> None:
+    """One rank never leaves a loop of its own."""
+    job.check("step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total())  # here: its last call
+    if job.faulty:
+        job.fault()
+        while True:  # here
+            time.monotonic()  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def compute_raises(job: Job) -> None:
+    """A metric's compute raises on one rank; the others go on to the next collective."""
+    from benchmarks.faults.metric import Share
+
+    Share.job = job
+    metric = Share()
+    metric.update(job.mine())
+    job.check("share", job.compute(metric), job.total()[0] / job.world_size)  # here
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+
+
+def subgroups(job: Job) -> None:
+    """Two groups of the same ranks, used in another order by one of them."""
+    everyone = list(range(job.world_size))
+    first, second = job.group(everyone), job.group(everyone)
+    if job.faulty:
+        job.fault()
+        count = job.all_reduce(job.mine(10), "sum", name="val/count", comm=second)  # here
+        loss = job.all_reduce(job.mine(), "sum", name="val/loss", comm=first)  # here
+    else:
+        loss = job.all_reduce(job.mine(), "sum", name="val/loss", comm=first)
+        count = job.all_reduce(job.mine(10), "sum", name="val/count", comm=second)
+    job.check("loss", loss, job.total())
+    job.check("count", count, job.total(10))
