@@ -36,6 +36,7 @@ __all__ = ["Options", "doctor"]
 
 _ALONE = 2  # processes that are started where nothing launched a job
 _LOOKUP = 10.0  # seconds for an answer of a name server, of a longer time-out
+_BACKEND_SAYS = "The backend says: "  # in an error of a communicator
 _SPARE = 10.0  # seconds in which a wait that is over is also told
 
 
@@ -115,7 +116,8 @@ def _two_processes(options: Options, machine: Machine) -> list[Finding]:
     ended = launch(_one_of_two, _ALONE, fast, started, options.timeout, connect=connect, limit=limit)
     errors = [outcome.error for outcome in ended if outcome.error is not None]
     if errors:
-        return [replace(of_error("rendezvous", errors[0]), do="see the other checks; then run this again.")]
+        do = "see the other checks; if the machine is just slow, give a longer --timeout."
+        return [replace(of_error("rendezvous", errors[0]), do=do)]
     found: list[Finding] = ended[0].value
     return found
 
@@ -142,7 +144,7 @@ class _Job:
         self._meeting: Meeting | None = None
         self._step = ""
         # A collective that waits for a lost rank ends after the time-out; only then it is asked who is left.
-        self._watchdog = Watchdog(2 * options.timeout + _SPARE)
+        self._watchdog = Watchdog(2 * options.timeout + _SPARE, self._give_up)
 
     def run(self) -> int:
         """Meet, compare, measure, show; end the process where the group is broken, which could hang the way out."""
@@ -218,19 +220,33 @@ class _Job:
         me = self._environment.rank
         try:
             missing = self._meeting.roll_call()
-        except RuntimeError:  # the store went, with the process that hosts it
-            missing = [0]
+        except RuntimeError:  # the store went, with the process that hosts it: nobody can be told any more
+            missing, self._meeting = [0], None
         if not missing or me in missing:
             return error
-        said = str(error).strip().splitlines()
+        said = [line for line in str(error).splitlines() if line.startswith(_BACKEND_SAYS)]
         text = compose(
             f"{who(missing)} stopped answering during {self._step}",
             {me: f"waited for {'it' if len(missing) == 1 else 'them'}"} | dict.fromkeys(missing, "does not answer"),
-            notes=[f"The backend says: {said[-1] if said else type(error).__name__}"],
+            notes=said or [f"{_BACKEND_SAYS}{error}"],
             likely="the process was killed or stopped, or its machine is gone.",
             do=f"read the log of {who(missing)}, and the kernel's log of its machine (dmesg: out of memory?).",
         )
         return PeerLostError(text, rank=me, peers=missing)
+
+    def _give_up(self, step: str, limit: float) -> None:
+        """End this process, which hangs in a call; in the watchdog's thread."""
+        text = compose(
+            f"{step} has not ended after {limit:g} s, and the store of the job does not answer",
+            {},
+            likely="the process or machine of rank 0 is stopped, or another program has MASTER_PORT there.",
+            do="see that rank 0 runs, and that nothing else listens on its port.",
+        )
+        self._meeting = None  # it may be the store that hangs
+        try:
+            self._tell([*self._local, of_error("group", PeerLostError(text, rank=self._environment.rank))], alone=True)
+        finally:
+            _exit_now()
 
     def _tell(self, found: list[Finding], *, alone: bool = False) -> None:
         """Show what was found on rank 0; the others speak too where rank 0 could not hear of them."""

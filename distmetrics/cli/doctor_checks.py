@@ -72,7 +72,8 @@ def interfaces(machine: Machine, environ: Mapping[str, str], *, several: bool) -
         if missing := unmatched(variable, asked, machine.interfaces):
             what = f"{said}, but there is no interface {', '.join(missing)}; there are: {there}"
             return Finding("interfaces", "fail", what, f"unset {variable}, or name an interface that is there.")
-        if several and asked and all(map(is_loopback, _addresses(variable, asked, machine.interfaces))):
+        addresses = _addresses(variable, asked, machine.interfaces)
+        if several and addresses and all(map(is_loopback, addresses)):
             what = f"{said} is not reached from the job's other machines; there are: {there}"
             return Finding("interfaces", "fail", what, f"set {variable} to the interface of their network.")
     return Finding("interfaces", "ok", f"{there}; gloo takes {taken_by_gloo(machine, environ)}")
@@ -96,7 +97,7 @@ def unmatched(variable: str, asked: str, interfaces: Iterable[str]) -> list[str]
 
 def _addresses(variable: str, asked: str, interfaces: Mapping[str, str]) -> list[str]:
     """Return the addresses of the interfaces that a variable asks for."""
-    if asked.startswith("^"):
+    if not asked or asked.startswith("^"):
         return []
     parts = tuple(part.strip() for part in asked.lstrip("=").split(","))
     prefix = variable == "NCCL_SOCKET_IFNAME" and not asked.startswith("=")

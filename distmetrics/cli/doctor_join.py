@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -206,12 +204,12 @@ class Watchdog:
 
     Args:
         limit: seconds for each step.
-        end: called with the step that took too long; by default the process says so and ends with exit code 1.
+        end: called with the step that took too long and its limit, in a thread of its own; it should end the process.
     """
 
-    def __init__(self, limit: float, end: Callable[[str, float], None] | None = None) -> None:
+    def __init__(self, limit: float, end: Callable[[str, float], None]) -> None:
         self._limit = limit
-        self._end = end or _bite
+        self._end = end
         self._change = threading.Condition()
         self._step, self._deadline, self._over = "", 0.0, False
 
@@ -242,15 +240,3 @@ class Watchdog:
                 self._change.wait(left)
         if not self._over:
             self._end(self._step, self._limit)
-
-
-def _bite(step: str, limit: float) -> None:
-    text = compose(
-        f"{step} has not ended after {limit:g} s, and nothing can be asked any more: this rank gives up",
-        {},
-        likely="the machine of rank 0 is gone, or its process is stopped.",
-        do="see that all ranks' processes run; then run this again.",
-    )
-    sys.stderr.write(f"distmetrics doctor: {text}\n")
-    sys.stderr.flush()
-    os._exit(1)

@@ -81,8 +81,8 @@ def summary(findings: Sequence[Finding]) -> str:
     '1 check failed, 1 warning, 1 ok.'
     """
     counts = {status: sum(finding.status == status for finding in findings) for status in _COLOUR}
-    checks = f"{counts['fail'] or 'no'} check{'s' * (counts['fail'] > 1)} failed"
-    return f"{checks}, {counts['warn'] or 'no'} warning{'s' * (counts['warn'] > 1)}, {counts['ok']} ok."
+    checks = f"{counts['fail'] or 'no'} check{'s' * (counts['fail'] != 1)} failed"
+    return f"{checks}, {counts['warn'] or 'no'} warning{'s' * (counts['warn'] != 1)}, {counts['ok']} ok."
 
 
 def as_json(findings: Sequence[Finding], *, launcher: str, world_size: int) -> str:

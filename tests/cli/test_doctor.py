@@ -120,7 +120,6 @@ def test_under_torchrun_all_ranks_end_alike(guard):
         assert statuses(found) == {"settings": "fail"}
         assert found["settings"]["ranks"] == []  # all of them
         assert code == 1
-        assert "rank      : 0" in err  # torchrun's own report: which rank failed first is chance, both did or were ended
 
 
 @pytest.mark.gloo
@@ -169,9 +168,7 @@ def test_a_rank_that_stops_after_it_came_is_named(goes_on_to):
     """This process plays rank 1, comes, and then does nothing more, as one that is stopped."""
     port = free_port()
     process = rank(0, 2, port, "--timeout", "4")
-    place = Environment(
-        launcher="torchrun", rank=1, world_size=2, local_rank=1, local_world_size=2, main_port=port
-    )
+    place = Environment(launcher="torchrun", rank=1, world_size=2, local_rank=1, local_world_size=2, main_port=port)
     store = found_store(place, {}, time.monotonic() + 60)
     Meeting(store, place, "there", 60).sign_in(time.monotonic() + 60)
     if goes_on_to == "exchange":
@@ -197,7 +194,8 @@ def test_a_store_that_is_silent_is_no_hang():
         silent.listen(16)
         ((out, err, code),) = ended(rank(1, 2, silent.getsockname()[1], "--timeout", "2"))
     assert (code, out) == (1, "")
-    assert "can't use the store" in err or "has not ended after 14 s" in err
+    assert "rank 1:\n" in err
+    assert "the meeting of all ranks has not ended after 14 s, and the store of the job does not answer" in err
 
 
 @pytest.mark.gloo
