@@ -143,6 +143,7 @@ class _Job:
         self._environment, self._local = environment, local
         self._meeting: Meeting | None = None
         self._step = ""
+        self._deaf = options.timeout  # seconds that a rank may wait for a lost one, and hear of nothing
         # A collective that waits for a lost rank ends after the time-out; only then it is asked who is left.
         self._watchdog = Watchdog(2 * options.timeout + _SPARE, self._give_up)
 
@@ -189,7 +190,9 @@ class _Job:
             world_size=place.world_size,
             timeout=timedelta(seconds=timeout),
         )
-        comm = GroupCommunicator.of(dist.group.WORLD)
+        comm = GroupCommunicator(board=self._meeting.board)
+        GroupCommunicator.register(comm)
+        self._deaf = 0.0
         mine = self._facts(waited, time.monotonic() - started)
         self._begin("the exchange of what ranks found")
         facts = all_gather_object(mine, comm=comm, name="facts")
@@ -218,8 +221,9 @@ class _Job:
         """Name the ranks that do not answer any more, if there are such."""
         assert self._meeting is not None
         me = self._environment.rank
+        self._watchdog.step("the roll call")
         try:
-            missing = self._meeting.roll_call()
+            missing = self._meeting.roll_call(f"failed during {self._step}", self._deaf)
         except RuntimeError:  # the store went, with the process that hosts it: nobody can be told any more
             missing, self._meeting = [0], None
         if not missing or me in missing:

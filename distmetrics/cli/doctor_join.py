@@ -19,6 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distmetrics.cli.doctor_environ import uses_agent
+from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError, PeerLostError, compose, who
 from distmetrics.launch.environment import Environment
 
@@ -39,10 +40,15 @@ class Meeting:
         environment: who this process is.
         where: the address of the store, for messages.
         timeout: seconds that all ranks have to come.
+
+    Attributes:
+        store: the same.
+        board: where a rank that fails says so.
     """
 
     def __init__(self, store: Any, environment: Environment, where: str, timeout: float) -> None:
         self.store = store
+        self.board = Board(dist.PrefixStore("board", store))  # type: ignore[attr-defined]
         self._rank, self._size = environment.rank, environment.world_size
         self._where, self._timeout = where, timeout
         self._host = socket.gethostname()
@@ -121,10 +127,16 @@ class Meeting:
         )
         return PeerLostError(text, rank=self._rank, peers=missing)
 
-    def roll_call(self) -> list[int]:
-        """After a failure: sign once more, and return the ranks that do not within a few seconds."""
+    def roll_call(self, why: str, patience: float = 0.0) -> list[int]:
+        """After a failure: tell the others, sign once more, and return the ranks that do not within a few seconds.
+
+        Args:
+            why: what failed; ends the others' waits for this rank.
+            patience: more seconds, where others may not have heard of the failure and still wait for what is lost.
+        """
+        self.board.leave(self._rank, why, failed=True)
         self.store.set(f"left over/{self._rank}", "")
-        until = time.monotonic() + _ROLL_CALL
+        until = time.monotonic() + _ROLL_CALL + patience
         while (missing := self._missing("left over")) and time.monotonic() < until:
             time.sleep(_POLL)
         return missing
@@ -156,7 +168,9 @@ def found_store(environment: Environment, environ: Mapping[str, str], deadline: 
     """
     host, port = environment.main_address, environment.main_port
     hosting = environment.rank == 0 and not uses_agent(environ)
-    if not hosting:
+    if hosting:
+        _resolve(host)
+    else:
         _knock(environment, deadline)
     left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
     try:
@@ -168,13 +182,26 @@ def found_store(environment: Environment, environ: Mapping[str, str], deadline: 
         text = compose(
             f"rank {environment.rank} can't {'open' if hosting else 'use'} the store at {host}:{port}",
             {environment.rank: said},
-            likely="another program has that port.",
+            likely="another program has that port" + (", or rank 0 is not on that machine." if hosting else "."),
             do="set MASTER_PORT to a free port, the same on all ranks; or start the job by torchrun.",
         )
         raise ConfigurationError(text, rank=environment.rank) from error
     # A restarted job has the same store of torchrun's agent, in which the first one's ranks have signed.
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"distmetrics doctor {attempt}", store)  # type: ignore[attr-defined]
+
+
+def _resolve(host: str) -> None:
+    """Refuse an address that is none: torch would listen, and then wait for itself until the time is over."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        text = compose(
+            f"rank 0 can't open the store at {host}, which does not resolve",
+            {0: str(error)},
+            do="set MASTER_ADDR to a name or address of rank 0's machine that all of them know.",
+        )
+        raise ConfigurationError(text, rank=0) from error
 
 
 def _knock(environment: Environment, deadline: float) -> None:

@@ -163,26 +163,29 @@ def test_a_port_that_is_taken():
 
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("goes_on_to", ["connection", "exchange"])
-def test_a_rank_that_stops_after_it_came_is_named(goes_on_to):
-    """This process plays rank 1, comes, and then does nothing more, as one that is stopped."""
+@pytest.mark.parametrize("what", ["connects to nobody", "stops", "dies"])
+def test_a_rank_that_is_lost_after_it_came_is_named(what):
+    """This process plays rank 2, comes, and then does nothing more, or ends its connections."""
     port = free_port()
-    process = rank(0, 2, port, "--timeout", "4")
-    place = Environment(launcher="torchrun", rank=1, world_size=2, local_rank=1, local_world_size=2, main_port=port)
+    others = [rank(number, 3, port, "--timeout", "4") for number in range(2)]
+    place = Environment(launcher="torchrun", rank=2, world_size=3, local_rank=2, local_world_size=3, main_port=port)
     store = found_store(place, {}, time.monotonic() + 60)
     Meeting(store, place, "there", 60).sign_in(time.monotonic() + 60)
-    if goes_on_to == "exchange":
+    if what != "connects to nobody":
         group = dist.PrefixStore("group", store)
-        dist.init_process_group("gloo", store=group, rank=1, world_size=2, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", store=group, rank=2, world_size=3, timeout=timedelta(seconds=60))
+        if what == "dies":
+            dist.destroy_process_group()
     try:
-        ((out, _, code),) = ended(process)
+        first, second = ended(*others)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    assert code == 1
-    step = "the connection of all ranks" if goes_on_to == "connection" else "the exchange of what ranks found"
-    assert f"rank 1 stopped answering during {step}" in out
-    assert "The backend says: " in out
+    assert (first[2], second[2]) == (1, 1)
+    step = "the connection of all ranks" if what == "connects to nobody" else "the exchange of what ranks found"
+    assert f"rank 2 stopped answering during {step}" in first[0]
+    assert f"rank 2 stopped answering during {step}" in second[1]
+    assert "The backend says: " in second[1]
 
 
 @pytest.mark.gloo
@@ -273,9 +276,10 @@ def test_roll_call(monkeypatch):
     monkeypatch.setattr("distmetrics.cli.doctor_join._ROLL_CALL", 0.2)
     store, place = dist.HashStore(), {"launcher": "torchrun", "world_size": 3, "local_rank": 0, "local_world_size": 1}
     ends = [Meeting(store, Environment(rank=number, **place), "there", 1) for number in range(3)]
-    assert ends[0].roll_call() == [1, 2]
-    assert ends[2].roll_call() == [1]
-    assert ends[1].roll_call() == []
+    assert ends[0].roll_call("a") == [1, 2]
+    assert ends[2].roll_call("b") == [1]
+    assert ends[1].roll_call("c") == []
+    assert [departure.why for departure in ends[1].board.departures()] == ["a", "b", "c"]
 
 
 def test_the_watchdog_bites_once_a_step_takes_too_long():
