@@ -161,7 +161,7 @@ class _Job:
                 self._tell([*self._local, of_error("group", self._named(error))], alone=True)
                 _exit_now()
             self._tell(found)
-        dist.destroy_process_group()
+            dist.destroy_process_group()
         return int(failed(found))
 
     def _begin(self, step: str) -> None:
