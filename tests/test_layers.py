@@ -28,7 +28,7 @@ BELOW = {
     "integrations": {"tree", "comm", "collectives", "state"},
     "testing": {"tree", "comm", "collectives", "state", "launch"},
     "testing/same": {"tree", "comm", "launch", "strategies", "train"},  # the one part of the kit that knows the trainer
-    "cli": {"", "tree", "comm", "collectives", "state", "launch", "strategies", "train", "testing"},
+    "cli": {"", "guard", "tree", "comm", "collectives", "state", "launch", "strategies", "train", "testing"},
     "__main__": {"cli"},
     "": {"tree", "comm", "collectives", "state", "preflight", "runner", "guard"},  # the façade; the last three late
 }

@@ -1,8 +1,9 @@
-"""The command line: ``python -m distmetrics demo`` and ``verify``."""
+"""The command line: ``python -m distmetrics demo``, ``verify``, ``doctor`` and ``postmortem``."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     _add_verify(commands)
     _add_postmortem(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -98,6 +100,30 @@ def _add_of_strategies(group: Any) -> None:
     )
 
 
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is wrong with this machine, or under a launcher with a job, and what to do",
+        description="Check a machine, or under torchrun or another launcher a whole job, before a training run: "
+        "versions, variables, names, network, clocks, speed, GPUs. The exit code is 1 if a check failed.",
+    )
+    doctor.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds that ranks have to come; default 30"
+    )
+    doctor.add_argument(
+        "--backend", choices=["auto", "gloo", "nccl"], default="auto", help="default nccl if each rank has its own GPU"
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    doctor.set_defaults(run=_doctor)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
+    return seconds
+
+
 _OF_METRICS = ("sync", "world_sizes", "backend", "laws", "inputs", "max_examples", "seed")
 _OF_STRATEGIES = ("devices", "update", "python")
 
@@ -127,3 +153,9 @@ def _demo(args: argparse.Namespace) -> int:
     from distmetrics.cli.demo import demo
 
     return demo(plot=args.plot, as_json=args.json)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from distmetrics.cli.doctor import Options, doctor
+
+    return doctor(Options(timeout=args.timeout, backend=args.backend, as_json=args.json))

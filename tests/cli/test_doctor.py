@@ -1,0 +1,323 @@
+"""``python -m distmetrics doctor`` as a user meets it: alone, under torchrun, and in jobs that are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from distmetrics.cli import main
+from distmetrics.cli.doctor_environ import _TORCH
+from distmetrics.cli.doctor_join import Meeting, Watchdog, found_store
+from distmetrics.errors import ConfigurationError, PeerLostError
+from distmetrics.launch.environment import Environment
+from tests.machines import torchrun, two_machines
+
+ROOT = Path(__file__).parents[2]
+DOCTOR = ("-m", "distmetrics", "doctor")
+STRANGE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "DISTMETRICS_STORE", "DISTMETRICS_GUARD", "DISTMETRICS_TIMEOUT")
+
+
+@pytest.fixture(autouse=True)
+def on_its_own(monkeypatch):
+    for name in (*_TORCH, *STRANGE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(*arguments, **variables):
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    command = [sys.executable, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    return subprocess.Popen(command, env=environ | variables, **pipes)
+
+
+def ended(*started):
+    """Wait for processes; returns exit code, output and errors of each."""
+    try:
+        return [(*process.communicate(timeout=100), process.returncode) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def rank(number, of, port, *arguments, **variables):
+    """Start one rank of a job as a shell script would."""
+    place = {"RANK": str(number), "WORLD_SIZE": str(of), "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(of)}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return start(*DOCTOR, *arguments, **(place | where | variables))
+
+
+def by_name(text):
+    found = json.loads(text)
+    return found, {finding["name"]: finding for finding in found["findings"]}
+
+
+def statuses(found):
+    return {name: finding["status"] for name, finding in found.items() if finding["status"] == "fail"}
+
+
+MEASURED = {
+    "rendezvous": {"seconds"},
+    "clocks": {"offset_s", "uncertainty_s"},
+    "latency": {"median_s", "p99_s", "rounds"},
+    "bandwidth": {"all_reduce_bytes_per_s", "all_gather_bytes_per_s"},
+    "stragglers": {"slowest_work_s"},
+}
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_alone_it_starts_two_processes(capsys):
+    assert main(["doctor", "--json"]) == 0
+    whole, found = by_name(capsys.readouterr().out)
+    assert (whole["ok"], whole["launcher"], whole["world_size"], statuses(found)) == (True, "", 1, {})
+    assert {name: set(found[name]["numbers"]) for name in MEASURED} == MEASURED
+    assert found["latency"]["numbers"]["median_s"] > 0
+    assert found["launcher"]["found"] == "no launcher: this process is on its own"
+    assert abs(found["clocks"]["numbers"]["offset_s"]) <= found["clocks"]["numbers"]["uncertainty_s"] + 0.01
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_an_interface_that_is_not_there_fails_twice():
+    ((out, err, code),) = ended(start(*DOCTOR, "--json", "--timeout", "10", GLOO_SOCKET_IFNAME="nope0"))
+    _, found = by_name(out)
+    assert code == 1, err
+    assert statuses(found) == {"interfaces": "fail", "rendezvous": "fail"}
+    assert "GLOO_SOCKET_IFNAME=nope0, but there is no interface nope0; there are: " in found["interfaces"]["found"]
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("guard", ["on", "maybe"])
+def test_under_torchrun_all_ranks_end_alike(guard):
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *DOCTOR, "--json")
+    ((out, err, code),) = ended(start(*command, DISTMETRICS_GUARD=guard))
+    whole, found = by_name(out)  # one object: rank 1 prints nothing
+    assert (whole["launcher"], whole["world_size"], whole["ok"]) == ("torchrun", 2, guard == "on")
+    assert found["machines"]["found"] == "2 ranks on 1 machine"
+    assert found["same versions"]["status"] == "ok"
+    if guard == "on":
+        assert (code, statuses(found)) == (0, {}), err
+    else:
+        assert statuses(found) == {"settings": "fail"}
+        assert found["settings"]["ranks"] == []  # all of them
+        assert code == 1
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_what_is_wrong_on_one_rank_is_the_exit_code_of_all():
+    port = free_port()
+    first, second = ended(rank(0, 2, port), rank(1, 2, port, DISTMETRICS_TIMEOUT="soon"))
+    assert (first[2], second[2]) == (1, 1)
+    assert "rank 1: DISTMETRICS_TIMEOUT: not a time in seconds: 'soon'" in first[0]
+    assert "Do: say 300, for one." in first[0]
+    assert "1 check failed" in first[0]
+    assert (second[0], second[1]) == ("", "")
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_ranks_that_never_come_are_named():
+    alone = rank(0, 4, free_port(), "--timeout", "3")
+    without_the_first = rank(1, 2, free_port(), "--timeout", "3")
+    (out, _, code), (nothing, err, other) = ended(alone, without_the_first)
+    assert (code, other, nothing) == (1, 1, "")
+    assert "ranks 1-3 of 4 never came to 127.0.0.1:" in out
+    assert "within 3 s" in out
+    assert "rank 0     signed in" in out
+    assert "rank 0 was not at 127.0.0.1:" in err
+    assert "Connection refused" in err
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_a_port_that_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen(1)
+        ((out, _, code),) = ended(rank(0, 2, taken.getsockname()[1], "--timeout", "3", "--json"))
+    _, found = by_name(out)
+    assert code == 1
+    assert statuses(found) == {"main port": "fail", "rendezvous": "fail"}
+    assert found["rendezvous"]["found"].startswith("rank 0 can't open the store at 127.0.0.1:")
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", ["connects to nobody", "stops", "dies"])
+def test_a_rank_that_is_lost_after_it_came_is_named(what):
+    """This process plays rank 2, comes, and then does nothing more, or ends its connections."""
+    port = free_port()
+    others = [rank(number, 3, port, "--timeout", "4") for number in range(2)]
+    place = Environment(launcher="torchrun", rank=2, world_size=3, local_rank=2, local_world_size=3, main_port=port)
+    store = found_store(place, {}, time.monotonic() + 60)
+    Meeting(store, place, "there", 60).sign_in(time.monotonic() + 60)
+    if what != "connects to nobody":
+        group = dist.PrefixStore("group", store)
+        dist.init_process_group("gloo", store=group, rank=2, world_size=3, timeout=timedelta(seconds=60))
+        if what == "dies":
+            dist.destroy_process_group()
+    try:
+        first, second = ended(*others)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    assert (first[2], second[2]) == (1, 1)
+    step = "the connection of all ranks" if what == "connects to nobody" else "the exchange of what ranks found"
+    assert f"rank 2 stopped answering during {step}" in first[0]
+    assert f"rank 2 stopped answering during {step}" in second[1]
+    assert "The backend says: " in second[1]
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_a_store_that_is_silent_is_no_hang():
+    """Something listens at the port and never answers."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(16)
+        ((out, err, code),) = ended(rank(1, 2, silent.getsockname()[1], "--timeout", "2"))
+    assert (code, out) == (1, "")
+    assert "rank 1:\n" in err
+    assert "the meeting of all ranks has not ended after 14 s, and the store of the job does not answer" in err
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(200)
+def test_two_machines():
+    with two_machines() as names:
+        first, second = torchrun(names, "distmetrics", "doctor", "--json")
+    _, found = by_name(first[first.index("{\n") : first.rindex("\n}") + 2])
+    assert '"findings"' not in second
+    assert statuses(found) == {}
+    assert "4 on this machine" not in found["launcher"]["found"]
+    assert "torchrun says 4 ranks, 2 on this machine, rank 0 at 10.77.0.1:29400" in found["launcher"]["found"]
+
+
+def meetings(*ranks, size=2, patience=10.0):
+    """Let ranks meet at one store, as threads; returns what each waited, or the error."""
+    store, results = dist.HashStore(), {}
+
+    def come(number, mine, after):
+        time.sleep(after)
+        place = Environment(launcher="torchrun", rank=mine, world_size=size, local_rank=0, local_world_size=1)
+        try:
+            results[number] = Meeting(store, place, "there:1", patience).sign_in(time.monotonic() + patience)
+        except (ConfigurationError, PeerLostError) as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=come, args=(number, *each)) for number, each in enumerate(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[number] for number in range(len(ranks))]
+
+
+def test_ranks_meet_and_the_last_did_not_wait():
+    first, second = meetings((0, 0.0), (1, 0.3))
+    assert first > second
+
+
+def test_who_is_missing_is_the_same_for_all():
+    found = meetings((0, 0.0), (2, 0.2), (3, 0.0), size=5, patience=0.5)
+    assert {str(error).partition("\n")[0] for error in found} == {
+        "ranks 1, 4 of 5 never came to there:1 within 0.5 s",
+    }
+    assert all(error.peers == (1, 4) for error in found)
+
+
+def test_who_comes_too_late_is_told_what_the_others_were():
+    early, late = meetings((0, 0.0), (1, 0.8), patience=0.2)
+    assert str(early) == str(late)
+    assert "rank 1 of 2 never came" in str(late)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.3])
+def test_two_processes_of_one_rank(after):
+    """Also where the second comes when all are in: it must not take part."""
+    found = meetings((0, 0.0), (1, 0.0 if after else 0.2), (1, after or 0.2))
+    refused = [error for error in found if isinstance(error, ConfigurationError)]
+    assert refused
+    assert "two processes say that they are rank 1; one of them is on " in str(refused[0])
+    assert "Do:     give each process a RANK of its own" in str(refused[0])
+
+
+def test_ranks_that_disagree_on_their_number():
+    store = dist.HashStore()
+    places = [
+        Environment(launcher="torchrun", rank=0, world_size=size, local_rank=0, local_world_size=1) for size in (1, 3)
+    ]
+    Meeting(store, places[0], "there", 1).sign_in(time.monotonic() + 1)
+    with pytest.raises(ConfigurationError, match="rank 0 says 3, others 1"):
+        Meeting(store, places[1], "there", 1).sign_in(time.monotonic() + 1)
+
+
+def test_roll_call(monkeypatch):
+    monkeypatch.setattr("distmetrics.cli.doctor_join._ROLL_CALL", 0.2)
+    store, place = dist.HashStore(), {"launcher": "torchrun", "world_size": 3, "local_rank": 0, "local_world_size": 1}
+    ends = [Meeting(store, Environment(rank=number, **place), "there", 1) for number in range(3)]
+    assert ends[0].roll_call("a") == [1, 2]
+    assert ends[2].roll_call("b") == [1]
+    assert ends[1].roll_call("c") == []
+    assert [departure.why for departure in ends[1].board.departures()] == ["a", "b", "c"]
+
+
+def test_the_watchdog_bites_once_a_step_takes_too_long():
+    bitten = threading.Event()
+    said = []
+
+    def bite(step, limit):
+        said.append((step, limit))
+        bitten.set()
+
+    with Watchdog(0.3, bite) as watchdog:
+        watchdog.step("a call that never returns")
+        assert bitten.wait(20)
+    assert said == [("a call that never returns", 0.3)]
+
+
+def test_the_watchdog_leaves_alone_what_goes_on():
+    said = []
+    with Watchdog(30.0, lambda step, limit: said.append(step)) as watchdog:
+        for number in range(3):
+            watchdog.step(str(number))
+    assert said == []
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_a_timeout_is_a_positive_number(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", f"--timeout={text}"])
+    assert "--timeout" in capsys.readouterr().err
+
+
+def test_variables_that_say_too_little(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    assert main(["doctor", "--json"]) == 1
+    _, found = by_name(capsys.readouterr().out)
+    assert found["launcher"]["found"] == "RANK is set, but WORLD_SIZE is not: who started this process?"
+    assert found["rendezvous"]["status"] == "warn"
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert main(["doctor"]) == 1
+    assert "torchrun set WORLD_SIZE='two', which is no number" in capsys.readouterr().out
