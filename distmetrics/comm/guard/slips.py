@@ -89,7 +89,7 @@ class Answer:
 def ranks_in(text: str) -> tuple[int, ...]:
     """Read ranks back from :func:`~distmetrics.errors.rank_ranges`.
 
-    >>> ranks_in(rank_ranges([0, 1, 3])), ranks_in("")
+    >>> ranks_in("0-1, 3"), ranks_in("")
     ((0, 1, 3), ())
     """
     spans = [part.split("-") for part in text.split(", ") if part]
