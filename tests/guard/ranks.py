@@ -103,7 +103,7 @@ def broken_stays_broken(comm: Any) -> list[str]:
         try:
             if comm.rank:
                 raise SystemExit
-            dm.barrier()  # noqa: DL101  (what these tests are about)
+            dm.barrier()  # distlint: ignore[DL101] what these tests are about
         except dm.DistmetricsError as error:
             said.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
     return said
@@ -118,7 +118,7 @@ def left_scope(comm: Any) -> None:
                     _raises(comm)
                 dm.all_reduce(ONE)
     except ValueError:
-        dm.barrier()  # noqa: DL106  (likewise)
+        dm.barrier()  # distlint: ignore[DL106] likewise
 
 
 def other_numbers_of_steps(comm: Any) -> None:
@@ -150,14 +150,14 @@ def _metrics_in_another_order(comm: Any) -> None:
 
 def _skipped(comm: Any) -> None:
     if comm.rank:
-        dist.all_reduce(ONE.clone())  # noqa: DL101  (likewise)
+        dist.all_reduce(ONE.clone())  # distlint: ignore[DL101] likewise
     dist.barrier()
 
 
 def _never_comes(comm: Any) -> None:
     if comm.rank:
         raise ValueError("a bad batch")
-    dist.all_reduce(ONE.clone())  # noqa: DL101  (likewise)
+    dist.all_reduce(ONE.clone())  # distlint: ignore[DL101] likewise
 
 
 def _everything(comm: Any) -> dict[str, Any]:
