@@ -25,6 +25,7 @@ __all__ = ["Waits", "is_connection_error"]
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks what is known
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for somebody to name who left
+_OWN_WORDS = 0.5  # of these, where its process is gone, or nobody can be asked
 _KEPT = 50  # direct calls that an error tells of
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
 _CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
@@ -153,21 +154,28 @@ class Waits:
 
     def _lost(self, wait: Wait, error: RuntimeError) -> DistmetricsError:
         """Build the error for a connection that broke; whoever watches the lost rank may be a moment late."""
-        deadline = time.monotonic() + _NAME_GRACE
+        began = time.monotonic()
+        deadline = began + _NAME_GRACE
+        gone: list[int] = []
         while (verdict := self._verdict(wait)) is None and time.monotonic() < deadline:
             if self.sentry is None and self._board is None:
                 break
+            if self.sentry is not None:
+                gone = self.sentry.gone()
+                if (gone or self.sentry.store_failed) and time.monotonic() > began + _OWN_WORDS:
+                    break
             time.sleep(0.02)
-        return self._end(verdict or self._unnamed(wait, error), wait)
+        return self._end(verdict or self._unnamed(wait, error, gone), wait)
 
-    def _unnamed(self, wait: Wait, error: RuntimeError) -> Verdict:
+    def _unnamed(self, wait: Wait, error: RuntimeError, gone: list[int]) -> Verdict:
+        """Say what the backend says, and whose process is gone, if one is: nobody else has a word for it."""
         text = compose(
-            "the connection to another rank broke",
-            {self._rank: f"waits in {wait.call}"},
+            f"the connection to {who(gone) if gone else 'another rank'} broke",
+            {self._rank: f"waits in {wait.call}"} | dict.fromkeys(gone, "its process is gone"),
             notes=[f"The backend says: {str(error).strip().splitlines()[-1]}", _BROKEN],
             do="look for the first error or kill in the other ranks' logs.",
         )
-        return Verdict(PeerLostError.code, text, ())
+        return Verdict(PeerLostError.code, text, tuple(gone))
 
     def _end(self, verdict: Verdict, wait: Wait) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""

@@ -23,11 +23,11 @@ from distmetrics.comm.base import Call
 from distmetrics.comm.board import Board, reason
 from distmetrics.comm.guard.inquiry import Inquiry, Self
 from distmetrics.comm.guard.judge import Verdict
-from distmetrics.comm.guard.notices import Listener, Notices
-from distmetrics.comm.guard.places import machine, place_of, this_process
+from distmetrics.comm.guard.notices import ALL_ASK, Listener, Notices
+from distmetrics.comm.guard.places import machine, place_of, process_state, this_process
 from distmetrics.comm.guard.records import write_report
 from distmetrics.comm.guard.settings import Settings
-from distmetrics.comm.guard.slips import Answer, Waiting
+from distmetrics.comm.guard.slips import Answer, Slip, Waiting
 from distmetrics.errors import DistmetricsError, PeerLostError, compose
 
 __all__ = ["STORE_SILENT", "Sentry", "Wait"]
@@ -37,6 +37,7 @@ _KEPT = 50  # calls that a report tells of
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
 _MOMENT = 0.01  # seconds between two looks whether the others have left
+_SOON = 0.1  # seconds between two looks whether all ranks have come
 _RETRY = 0.5  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
 
@@ -103,9 +104,9 @@ class Sentry:
         self.patience = self._me.first_look
         self._tells = board is None
         self._board = Board(_clone(PrefixStore("board", store) if board is None else board.store))
-        kept = PrefixStore("guard", store)
-        self._notices = Notices(_clone(kept), rank, world_size)
-        own = _clone(kept)
+        self._store: Any = PrefixStore("guard", store)  # held: a store that rank 0 hosts ends with its last holder
+        self._notices = Notices(_clone(self._store), rank, world_size)
+        own = _clone(self._store)
         self._answers, self._listener = Notices(own, rank, world_size), Listener(own, rank, world_size)
         self._thread = threading.get_ident()
         self._serial = 0
@@ -113,6 +114,7 @@ class Sentry:
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
+        self._known: dict[int, Slip] = {}
         self._notices.publish(self._me.slip(None))
         self._threads = [
             threading.Thread(target=target, name=f"distmetrics: {what}", daemon=True)
@@ -173,6 +175,17 @@ class Sentry:
         _within(_FAREWELL, self._say_goodbye)
         for thread in self._threads:
             thread.join(_LAST)
+        self._store = None
+
+    @property
+    def store_failed(self) -> bool:
+        """Whether the job's store can't be asked."""
+        return bool(self._store_error)
+
+    def gone(self) -> list[int]:
+        """Return the ranks of this machine whose processes are gone; asks no store, which may be gone with them."""
+        near = {rank: slip for rank, slip in self._known.items() if slip.machine == self._me.machine != ""}
+        return [rank for rank, slip in near.items() if process_state(slip.pid, slip.born) == "gone"]
 
     def _say_goodbye(self) -> None:
         if not self._tells:
@@ -204,7 +217,15 @@ class Sentry:
         )
         return Verdict(PeerLostError.code, text, ())
 
+    def _get_to_know(self) -> None:
+        """Learn who the others are, for when the store can't be asked any more."""
+        with contextlib.suppress(RuntimeError):  # told by the first wait
+            while len(self._known) < self._me.world_size and not self._open and not self._closed.wait(_SOON):
+                self._known = self._notices.slips()
+
     def _find_out(self) -> None:
+        if self._me.world_size <= ALL_ASK:
+            self._get_to_know()
         while not self._closed.is_set():
             delay: float | None = None
             for wait in [*self._open]:
