@@ -128,6 +128,7 @@ class Inquiry:
             left=self._departures(now),
             lost=lost,
             stopped=stopped,
+            asked=frozenset(self._questions),
             answers=answers,
             confirmed=self._confirmed(slips, answers),
             foreign=self._in_foreign(answers, now),

@@ -16,6 +16,7 @@ from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, P
 __all__ = ["STOPPED_FOR", "Verdict", "View", "departed", "find_verdict", "missing", "suspects", "where_all_are"]
 
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
+_SPELT_OUT = 8  # different places in one text
 FOREIGN_FOR = 5.0  # seconds that a rank may take to come out of a collective of torch's own
 _BROKEN = "Every later call on this group raises at once."
 _SAME_ORDER = "make every rank call the same collectives, in the same order."
@@ -56,7 +57,8 @@ class View:
         left: ranks that said, or of which was said, that they left.
         lost: ranks whose process on this machine is gone.
         stopped: ranks whose process on this machine is stopped by a signal, and for how many seconds.
-        answers: of ranks that were asked where they are, the latest.
+        asked: ranks that were asked where they are.
+        answers: of those, the latest.
         confirmed: ranks that have answered, since ``slips`` was read, that they still wait in what it says.
         foreign: ranks that are in a collective of torch's own over ranks that include this one, and for how long.
     """
@@ -69,6 +71,7 @@ class View:
     left: Mapping[int, Departure] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
     stopped: Mapping[int, float] = field(default_factory=dict)
+    asked: frozenset[int] = frozenset()
     answers: Mapping[int, Answer] = field(default_factory=dict)
     confirmed: frozenset[int] = frozenset()
     foreign: Mapping[int, float] = field(default_factory=dict)
@@ -254,14 +257,20 @@ def _verdict(
 def where_all_are(view: View) -> str:
     """Say on one line where those are who have not come."""
     parts: dict[str, list[int]] = {}
-    for rank in missing(view):
-        parts.setdefault(_line(view, rank), []).append(rank)
+    for rank, text in _few({rank: _line(view, rank) for rank in missing(view)}).items():
+        parts.setdefault(text, []).append(rank)
     return "; ".join(f"{who(ranks)} {text}" for text, ranks in parts.items()) or "all ranks are in it"
 
 
 def _lines(view: View) -> dict[int, str]:
     """Say of each member what it does."""
-    return {rank: _line(view, rank) for rank in ranks_in(view.waiting.members)}
+    return _few({rank: _line(view, rank) for rank in ranks_in(view.waiting.members)})
+
+
+def _few(lines: Mapping[int, str]) -> dict[int, str]:
+    """Spell out some of many different lines."""
+    spelt = set([*dict.fromkeys(lines.values())][:_SPELT_OUT])
+    return {rank: text if text in spelt else "somewhere else again" for rank, text in lines.items()}
 
 
 def _line(view: View, rank: int) -> str:
@@ -274,4 +283,5 @@ def _line(view: View, rank: int) -> str:
         (answer is not None, lambda: "" if answer is None else answer.where),
         (rank not in view.slips, lambda: "has not made a call of distmetrics yet"),
     ]
-    return next((text() for applies, text in told if applies), "does not answer")
+    otherwise = "does not answer" if rank in view.asked else "was not asked"
+    return next((text() for applies, text in told if applies), otherwise)

@@ -1,0 +1,152 @@
+"""What the guard costs where nothing is wrong: a sync of 20 metrics, a training step, and while it waits for work.
+
+On and off take turns in the same processes, in blocks whose first repeat is left out, so that a drift of the machine
+meets both. Beside it: the bare collective of the same bytes, and what TORCH_DISTRIBUTED_DEBUG=DETAIL makes of a small
+all_reduce, which is the check that torch itself offers.
+
+    python -m benchmarks.guard            # table, and JSON in benchmarks/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.sync import RESULTS
+from benchmarks.sync_cases import CASES
+from distmetrics import GroupCommunicator, all_reduce, synced
+from distmetrics.launch.processes import launch
+
+BLOCK = 25
+RANKS = 2
+IDLE = 5.0  # seconds of doing nothing
+
+
+def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """Return the median seconds of an act with the guard on, and off."""
+    sentry = comm._waits.sentry
+    assert sentry is not None
+    found: dict[str, list[float]] = {"on": [], "off": []}
+    for turn in range(-(-repeats // BLOCK) * 2):
+        way = ("on", "off") if turn % 4 in (0, 3) else ("off", "on")  # on off off on: a drift is no difference
+        name = way[turn % 2]
+        comm._waits.sentry = sentry if name == "on" else None
+        act()
+        gc.collect()
+        gc.disable()
+        for _ in range(BLOCK):
+            dist.barrier()
+            start = time.perf_counter()
+            act()
+            found[name].append(time.perf_counter() - start)
+        gc.enable()
+    comm._waits.sentry = sentry
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def measure(comm: GroupCommunicator, repeats: int) -> dict[str, dict[str, float]]:
+    """Run on every rank."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+    found: dict[str, dict[str, float]] = {}
+    for name in ("counts", "counts, groups"):
+        metrics = CASES[name].make(comm.rank, comm.world_size)
+
+        def sync(metrics: Any = metrics) -> None:
+            with synced(metrics, comm=comm):
+                pass
+
+        found[f"sync of 20 metrics ({name})"] = on_and_off(comm, sync, repeats)
+    found["training step, its loss reduced"] = on_and_off(comm, training_step(), repeats)
+    found["idle"] = {"on": _idle()}
+    return found
+
+
+def training_step() -> Callable[[], None]:
+    """Return a step of DDP of a few milliseconds, whose loss is reduced by a collective of ours."""
+    torch.manual_seed(0)
+    module = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    x, y = torch.randn(128, 256), torch.randint(10, (128,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        all_reduce(loss.detach(), name="loss")
+
+    return step
+
+
+def _idle() -> float:
+    """Return the share of a core that this process takes while its main thread sleeps."""
+    before = time.process_time()
+    time.sleep(IDLE)
+    return (time.process_time() - before) / IDLE
+
+
+def small_all_reduce(comm: GroupCommunicator, repeats: int) -> float:
+    """Return the median seconds of torch's all_reduce of eight bytes."""
+    x, times = torch.ones(2), []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        dist.all_reduce(x)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def detail(repeats: int) -> dict[str, float]:
+    """Return the small all_reduce's time with DETAIL on and off, in processes of their own."""
+    found = {}
+    for name, level in (("off", "OFF"), ("on", "DETAIL")):
+        variables = [{"TORCH_DISTRIBUTED_DEBUG": level}] * RANKS
+        ended = launch(small_all_reduce, RANKS, repeats, start_method="spawn", variables=variables)
+        found[name] = max(_value(outcome) for outcome in ended)
+    return found
+
+
+def _value(outcome: Any) -> Any:
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--dry", action="store_true", help="write nothing")
+    args = parser.parse_args()
+    ranks = [_value(outcome) for outcome in launch(measure, RANKS, args.repeats)]
+    rows = {}
+    for name in ranks[0]:
+        on, off = (max(found[name].get(way, 0.0) for found in ranks) for way in ("on", "off"))
+        rows[name] = {"on": on, "off": off, "ratio": on / off if off else None}
+    made = detail(args.repeats)
+    rows["torch's DETAIL, all_reduce of 8 B"] = {**made, "ratio": made["on"] / made["off"]}
+    for name, row in rows.items():
+        if row["ratio"] is None:
+            print(f"{name:45} {100 * row['on']:.2f} % of a core")
+        else:
+            print(f"{name:45} on {row['on'] * 1e6:8.1f} µs  off {row['off'] * 1e6:8.1f} µs  ratio {row['ratio']:.3f}")
+    if not args.dry:
+        said = {"machine": platform.platform(), "torch": torch.__version__, "repeats": args.repeats, "rows": rows}
+        (RESULTS / "guard.json").write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

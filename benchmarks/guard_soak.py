@@ -1,0 +1,178 @@
+"""Minutes of random collectives on real ranks: no false verdict, no leak, every result right.
+
+World after world of a few seconds to a minute: random collectives, metrics and torch's own calls under guard.watch(),
+random delays of single ranks (some of seconds), guarded epochs. Every value is compared with what one process would
+have computed. Now and then a rank is killed, and the others must say so; the next world starts afresh.
+
+    python -m benchmarks.guard_soak --minutes 20        # table, JSON and plot in benchmarks/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torchmetrics.classification import BinaryAccuracy
+
+import distmetrics as dm
+from benchmarks.sync import RESULTS
+from distmetrics import guard
+from distmetrics.launch.processes import launch
+
+RANKS = 4
+WORLD_SECONDS = (5.0, 60.0)
+KILLED = 0.15  # of the worlds
+
+
+def soak(comm: Any, seed: int, seconds: float, killed: int) -> dict[str, Any]:
+    """Run on every rank: epochs of random calls, the same on all; returns counts, and memory and files over time."""
+    same, own = random.Random(seed), random.Random(f"{seed} {comm.rank}")
+    process, samples, calls = psutil.Process(), [], 0
+    until = time.monotonic() + seconds
+    while dm.all_reduce(float(time.monotonic() < until), "min", name="go on") > 0:
+        with guard.guarded_epoch(f"after {calls}"):
+            for _ in range(same.randrange(5, 40)):
+                if own.random() < 0.05:
+                    time.sleep(own.choice([0.0, 0.05, 0.3, 1.0]))
+                CALLS[same.randrange(len(CALLS))](comm, same)
+                calls += 1
+        samples.append((time.time(), process.memory_info().rss, process.num_fds()))
+        if comm.rank == killed and time.monotonic() > until - seconds / 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return {"calls": calls, "samples": samples}
+
+
+def _reduce(comm: Any, same: random.Random) -> None:
+    x, size = same.randrange(100), comm.world_size
+    _equal(dm.all_reduce(torch.tensor(x + comm.rank)), size * x + size * (size - 1) // 2)
+
+
+def _gather(comm: Any, same: random.Random) -> None:
+    rows = same.randrange(4)
+    found = dm.all_gather_cat(torch.arange(rows * (comm.rank + 1)))
+    _equal(len(found), rows * comm.world_size * (comm.world_size + 1) // 2)
+
+
+def _objects(comm: Any, same: random.Random) -> None:
+    _equal(dm.all_gather_object((comm.rank, same.random()))[0][0], 0)
+
+
+def _large(comm: Any, same: random.Random) -> None:
+    _equal(float(dm.all_reduce(torch.ones(same.choice([10, 100_000])), name="large").sum()) % comm.world_size, 0)
+
+
+def _metric(comm: Any, same: random.Random) -> None:
+    metric, hits = BinaryAccuracy(), same.randrange(1, 20)
+    for _ in range(comm.rank % 3):  # some ranks have no batch
+        metric.update(torch.ones(hits), torch.ones(hits, dtype=torch.long))
+    _equal(float(dm.sync_and_compute(metric)), 1.0)
+
+
+def _foreign(comm: Any, same: random.Random) -> None:
+    x = torch.tensor(float(comm.rank))
+    with guard.watch():
+        dist.all_reduce(x, op=same.choice([dist.ReduceOp.SUM, dist.ReduceOp.MAX]))
+
+
+def _barrier(comm: Any, same: random.Random) -> None:
+    dm.barrier(name=f"barrier {same.randrange(10)}")
+
+
+CALLS = (_reduce, _gather, _objects, _large, _metric, _foreign, _barrier)
+
+
+def _equal(found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise AssertionError(f"got {found}, one process has {wanted}")
+
+
+def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
+    """Run one world to its end; return how it ended, and this process's memory and files."""
+    choice = random.Random(seed)
+    seconds = choice.uniform(*WORLD_SECONDS)
+    killed = choice.randrange(RANKS) if choice.random() < KILLED else -1
+    ended = launch(soak, RANKS, seed, seconds, killed, limit=seconds + 90)
+    errors = {outcome.rank: repr(outcome.error) for outcome in ended if outcome.error is not None}
+    wanted = dict.fromkeys(range(RANKS), "PeerLostError") if killed >= 0 else {}
+    wrong = {
+        rank: text
+        for rank, text in errors.items()
+        if rank not in wanted or wanted[rank] not in text or f"rank {killed}" not in text
+    }
+    wrong |= {rank: "no error, and a rank was killed" for rank in wanted if rank not in errors}
+    values = [outcome.value for outcome in ended if outcome.value is not None]
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        "killed": killed,
+        "wrong": wrong,
+        "calls": values[0]["calls"] if values else 0,
+        "ranks": [value["samples"] for value in values],
+        "time": time.time(),
+        "rss": process.memory_info().rss,
+        "files": process.num_fds(),
+    }
+
+
+def plot(worlds: list[dict[str, Any]], path: Path) -> None:
+    """Draw memory and open files of this process and of the ranks over time."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    begun = worlds[0]["time"] - worlds[0]["seconds"]
+    figure, panels = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
+    for panel, index, scale, what in ((panels[0], 1, 2**20, "memory (MiB)"), (panels[1], 2, 1, "open files")):
+        for world in worlds:
+            for samples in world["ranks"]:
+                times = [(sample[0] - begun) / 60 for sample in samples]
+                panel.plot(times, [sample[index] / scale for sample in samples], color="tab:blue", lw=0.6)
+        key = "rss" if index == 1 else "files"
+        times = [(world["time"] - begun) / 60 for world in worlds]
+        panel.plot(times, [world[key] / scale for world in worlds], color="tab:orange", marker=".", label="launcher")
+        panel.set_ylabel(what)
+        panel.set_ylim(bottom=0)
+    panels[0].plot([], [], color="tab:blue", label="ranks")
+    panels[0].legend()
+    panels[1].set_xlabel("minutes")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Run, print and write; exit code 1 for a false verdict or a wrong result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dry", action="store_true", help="write nothing")
+    args = parser.parse_args()
+    process = psutil.Process()
+    worlds: list[dict[str, Any]] = []
+    until = time.monotonic() + 60 * args.minutes
+    while time.monotonic() < until:
+        worlds.append(world := one_world(args.seed + len(worlds), process))
+        print(
+            f"world {len(worlds):3}: {world['seconds']:4.0f} s, {world['calls']:6} calls, killed {world['killed']:2}, "
+            f"wrong {world['wrong'] or 'none'}, launcher {world['rss'] / 2**20:.0f} MiB, {world['files']} files",
+            flush=True,
+        )
+    wrong = [world for world in worlds if world["wrong"]]
+    calls = sum(world["calls"] for world in worlds)
+    print(f"{len(worlds)} worlds, {calls} calls on {RANKS} ranks, {len(wrong)} worlds with something wrong")
+    if not args.dry:
+        (RESULTS / "guard_soak.json").write_text(json.dumps(worlds) + "\n")
+        plot(worlds, RESULTS / "guard_soak.png")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""A training script of the user's own, as one of its ranks runs it: ``script.py WHAT BAD``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import distmetrics as dm
+
+
+def main(what: str, bad: int) -> None:
+    """Some sums; a rank does something else before the third."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    dm.barrier()
+    time.sleep(1)  # of training
+    began = time.monotonic()
+    try:
+        for step in range(4):
+            if step == 2 and rank == bad:
+                do(what)
+            dm.all_reduce(torch.ones(2))
+    except dm.DistmetricsError as error:
+        print(f"rank {rank} raised {type(error).__name__} after {time.monotonic() - began:.1f} s: {error}", flush=True)
+        raise SystemExit(1) from None
+    if what != "no goodbye":
+        dist.destroy_process_group()
+    print(f"rank {rank} is done", flush=True)
+
+
+def do(what: str) -> None:
+    """Be the rank at fault."""
+    match what:
+        case "returns":
+            sys.exit(0)
+        case "raises":
+            raise ValueError("a bad batch")
+        case "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "is stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
