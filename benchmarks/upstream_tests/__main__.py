@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def main() -> int:
     folder = args.out or (RESULTS if set(args.families) == set(FAMILIES) else None)
     if folder is not None:
         said = facts("benchmarks.upstream_tests", time.monotonic() - start)
-        said["command"] = said["command"].replace(str(sys.argv[1]), "CHECKOUT")
+        said["command"] = shown(sys.argv[1:], args.checkout)
         write(pairs, said | _sampled(args), folder)
     print(totals(pairs))
     lost = [name for pair in pairs for name in pair.differ if pair.of(name)[0].kind == "passed"]
@@ -167,6 +168,14 @@ def _pair(family: str, cases: Mapping[str, int], theirs: Run, ours: Run) -> Pair
     pair = Pair(family, count, part(theirs, place), part(ours, place))
     print(f"{family:16} theirs {counts(pair.theirs)}  ours {counts(pair.ours)}")
     return pair
+
+
+def shown(words: Sequence[str], checkout: Path) -> str:
+    """Return the command line as whoever repeats it needs it: without this machine's paths."""
+    named = ["CHECKOUT" if Path(word).resolve() == checkout else word for word in words]
+    if "--out" in named:
+        del named[named.index("--out") : named.index("--out") + 2]
+    return f"`{shlex.join(['python', '-m', 'benchmarks.upstream_tests', *named])}`"
 
 
 def _installed() -> Iterator[str]:

@@ -8,9 +8,13 @@ __all__ = ["CAUSES", "cause_of"]
 
 # Matched against the test's name and what it said.
 CAUSES: dict[str, str] = {
-    r"test_ddp\[_test_ddp_(sum|cat|sum_cat)\]": (
-        "the test replaces the private `_reductions` by names that were never given to `add_state`, and calls the "
-        "private `_sync_dist` of a metric that was never updated; to distmetrics that is a metric without data"
+    r"test_ddp\[_test_ddp_(sum|cat)\]": (
+        "the test calls the private `_sync_dist` of a metric that was never updated, whose state was never given to "
+        "`add_state`; to distmetrics that is a metric without data, which stays as it is. Updated once, it is merged"
+    ),
+    r"test_ddp\[_test_ddp_sum_cat\]": (
+        "the test replaces the private `_reductions` by two names that were never given to `add_state`, of which "
+        "`_defaults` has none; distmetrics reads the two side by side, and raises a ValueError before data moves"
     ),
     r"test_sync_on_compute\[_test_sync_on_compute_list_state-True\]|test_sync_with_(empty|unequal_size)_lists": (
         "`compute` returns the list state itself; in one process that is a list, and so it is on every rank with "

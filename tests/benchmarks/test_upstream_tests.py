@@ -12,7 +12,7 @@ import pytest
 import torch
 from torchmetrics import MeanMetric, SumMetric
 
-from benchmarks.upstream_tests.__main__ import FAMILIES, declared, files, options
+from benchmarks.upstream_tests.__main__ import FAMILIES, declared, files, options, shown
 from benchmarks.upstream_tests.causes import CAUSES, cause_of
 from benchmarks.upstream_tests.patched import install, syncs
 from benchmarks.upstream_tests.plugin import sample
@@ -172,6 +172,11 @@ def test_a_checkout_of_another_version_is_refused(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit):
         options([str(checkout)])
     assert "the checkout is of torchmetrics 0.0.1" in capsys.readouterr().err
+
+
+def test_the_command_is_told_without_paths_of_this_machine(tmp_path: Path) -> None:
+    words = [str(tmp_path), "--each", "4", "--out", str(tmp_path / "out"), "--families", "text"]
+    assert shown(words, tmp_path) == "`python -m benchmarks.upstream_tests CHECKOUT --each 4 --families text`"
 
 
 def _metrics(comm: Communicator, folder: str) -> dict[str, Any]:
