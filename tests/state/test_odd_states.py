@@ -240,3 +240,11 @@ def test_what_cannot_be_synced_is_refused_on_every_rank(kind: str, ranks: set[in
     assert error.peers == tuple(sorted(ranks))
     assert "state " in str(error).partition("\n")[0]
     assert text in str(error)
+
+
+def test_a_reduction_of_no_state_is_refused() -> None:
+    """A metric that sets torchmetrics' private attributes itself, and forgets one."""
+    metric = Holds("sum", 0.0)
+    metric._reductions["other"] = torch.sum
+    with pytest.raises(StateError, match="Holds has 1 states and reductions for 2: state, other"):
+        run(2, lambda comm: sync_and_compute({"odd": metric}, comm=comm))

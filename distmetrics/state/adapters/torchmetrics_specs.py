@@ -51,6 +51,11 @@ def _specs(
     kind: type[Metric],
     made_with: tuple[str, ...],
 ) -> StateSpecs:
+    if len(reductions) != len(shapes):
+        raise StateError(
+            f"{kind.__name__} has {len(shapes)} states and reductions for {len(reductions)}: "
+            f"{', '.join(name for name, _ in reductions)}\nDo:     make each state by add_state."
+        )
     found = assigned(kind, Metric)
     each = [
         _spec(name, _FAULTS.get((kind.__name__, name), reduction), () if shape and found.adds_states else shape)

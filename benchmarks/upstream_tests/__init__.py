@@ -1,0 +1,1 @@
+"""torchmetrics' own distributed unit tests, with its sync and with distmetrics' sync."""
