@@ -246,5 +246,6 @@ def test_a_reduction_of_no_state_is_refused() -> None:
     """A metric that sets torchmetrics' private attributes itself, and forgets one."""
     metric = Holds("sum", 0.0)
     metric._reductions["other"] = torch.sum
+    metric.other = torch.tensor(0.0)
     with pytest.raises(StateError, match="Holds has 1 states and reductions for 2: state, other"):
         run(2, lambda comm: sync_and_compute({"odd": metric}, comm=comm))
