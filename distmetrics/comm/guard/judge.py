@@ -163,11 +163,11 @@ def _lost(view: View) -> Verdict | None:
     lost = sorted(view.lost.intersection(missing(view)))
     if not lost:
         return None
-    what = "process is" if len(lost) == 1 else "processes are"
+    one = len(lost) == 1
     return _verdict(
         view,
         PeerLostError,
-        f"the {what} gone of {who(lost)}, which others wait for",
+        f"the process{'' if one else 'es'} of {who(lost)} {'is' if one else 'are'} gone, and others wait for it",
         lost,
         "it was killed, by the system for want of memory, say, or it called os._exit.",
         f"look for the kill in the log of the machine of {who(lost)} (dmesg), and at its own last words.",

@@ -118,7 +118,7 @@ def test_a_process_that_is_gone_without_a_word() -> None:
     job.run(0.4)
     assert job.verdicts == [None, None]
     job.run(0.5)
-    assert job.verdicts == ["the process is gone of rank 1, which others wait for", None]
+    assert job.verdicts == ["the process of rank 1 is gone, and others wait for it", None]
 
 
 def test_a_process_that_is_stopped_may_go_on_soon() -> None:
