@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types tests bench docs clean
+.PHONY: demo test lint types tests long bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -22,7 +22,10 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 3 --dist loadgroup  # many wait for real processes: three at a time keep two cores busy
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not long"  # many wait for processes: three at a time for two cores
+
+long: $(VENV)/.installed
+	$(BIN)/python -m pytest -m long
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sync
@@ -30,6 +33,8 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.trainer
 	$(BIN)/python -m benchmarks.trainer_memory
 	$(BIN)/python -m benchmarks.kit
+	$(BIN)/python -m benchmarks.guard
+	$(BIN)/python -m benchmarks.faults
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py

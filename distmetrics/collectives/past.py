@@ -62,9 +62,9 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
     Raises:
         MismatchError: the same on every rank.
     """
+    end = _innermost(comm)
     if all(blob == blobs[0] for blob in blobs):
-        if comm in _lines:
-            del _lines[comm]
+        _lines.pop(end, None)
         return
     made = tuple(Manifest.decode(blob) for blob in blobs)
     if len({manifest.site for manifest in made}) == 1:
@@ -76,13 +76,20 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         raise _refused(comm, [made], "ranks make the same call from different lines, which the strict guard refuses")
     if made[0].name:  # the user's own name says that it is one call
         return
-    since = _lines.setdefault(comm, deque(maxlen=_KEPT))
+    since = _lines.setdefault(end, deque(maxlen=_KEPT))
     since.append(made)
     columns = [[manifests[rank].site for manifests in since] for rank in range(comm.world_size)]
     ordered = [sorted(map(str, column)) for column in columns]
     for rank in range(1, comm.world_size):
         if columns[rank] != columns[0] and ordered[rank] == ordered[0]:
             raise _refused(comm, [*since], "ranks made the same calls in another order")
+
+
+def _innermost(comm: Any) -> Any:
+    """Return the communicator that others pass their calls on to: what was called through any of them counts."""
+    while (inner := getattr(comm, "inner", None)) is not None:
+        comm = inner
+    return comm
 
 
 def _refused(comm: Communicator, since: Sequence[Sequence[Manifest]], headline: str) -> DistmetricsError:

@@ -37,7 +37,7 @@ from distmetrics.launch.pickles import packed, pickled, unpacked
 __all__ = ["launch", "rank_main"]
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
-_ANSWER = 1.0  # seconds in which a rank says where it is
+_ANSWER = 2.0  # seconds in which a rank says where it is
 _GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
 
 
@@ -132,9 +132,11 @@ class _Rank:
             return ""
         os.kill(self.process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + _ANSWER
-        while not self.stack.read_text().endswith("\n") and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return _main_thread(self.stack.read_text())
+        before, text = "", self.stack.read_text()
+        while (not _main_thread(text) or text != before) and time.monotonic() < deadline:
+            time.sleep(0.02)  # it is written thread by thread, the main thread last
+            before, text = text, self.stack.read_text()
+        return _main_thread(text)
 
     def outcome(self) -> Outcome | None:
         """Return how the rank ended, if it has; a process that ends without a word was killed."""

@@ -243,6 +243,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("tool", "fault"), [("torch", "stop-1"), ("distmetrics-launch", "stuck")])
@@ -257,6 +258,7 @@ def test_no_process_is_left_behind(tool: str, fault: str) -> None:
         assert judge(FAULTS[fault], tool, seen, [], 1.0, 60.0).outcome == "hang"
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ from distmetrics.cli import main
 from distmetrics.cli.demo import BAD_SCRIPT, WAYS, Section, lint
 from distmetrics.cli.demo_train import shard_bounds
 
-pytestmark = [pytest.mark.gloo, pytest.mark.xdist_group("demo")]  # one group, so that the demo runs once
+pytestmark = [
+    pytest.mark.gloo,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("demo"),
+]  # one group, so that the demo runs once
 
 
 @pytest.fixture(scope="module")

@@ -134,6 +134,7 @@ def test_what_is_wrong_on_one_rank_is_the_exit_code_of_all():
     assert (second[0], second[1]) == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
 def test_ranks_that_never_come_are_named():
@@ -148,6 +149,7 @@ def test_ranks_that_never_come_are_named():
     assert "Connection refused" in err
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
 def test_a_port_that_is_taken():
@@ -161,6 +163,7 @@ def test_a_port_that_is_taken():
     assert found["rendezvous"]["found"].startswith("rank 0 can't open the store at 127.0.0.1:")
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("what", ["connects to nobody", "stops", "dies"])
@@ -188,6 +191,7 @@ def test_a_rank_that_is_lost_after_it_came_is_named(what):
     assert "The backend says: " in second[1]
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
 def test_a_store_that_is_silent_is_no_hang():
@@ -201,6 +205,7 @@ def test_a_store_that_is_silent_is_no_hang():
     assert "the meeting of all ranks has not ended after 14 s, and the store of the job does not answer" in err
 
 
+@pytest.mark.long
 @pytest.mark.gloo
 @pytest.mark.timeout(200)
 def test_two_machines():
