@@ -1,0 +1,64 @@
+"""Two machines, network namespaces of one, and the cable between them: cut, and slow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.machines import torchrun, two_machines
+
+pytestmark = [pytest.mark.gloo, pytest.mark.long, pytest.mark.timeout(240)]
+
+
+def wait_for(folder: Path, *names: str) -> None:
+    until = time.monotonic() + 100
+    while not all((folder / name).exists() for name in names) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def ended(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"ended-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_a_cable_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine without the store can ask nobody; the one with it hears nothing from the other until the deadline."""
+    monkeypatch.setenv("DISTMETRICS_TIMEOUT", "6")
+    with two_machines() as names:
+
+        def cut_and_heal() -> None:
+            wait_for(tmp_path, "ready-0", "ready-1")
+            time.sleep(0.5)
+            (tmp_path / "cut").touch()
+            subprocess.run(["ip", "-n", names[1], "link", "set", names[1], "down"], check=True)
+            wait_for(tmp_path, "ended-0.json", "ended-1.json")
+            subprocess.run(["ip", "-n", names[1], "link", "set", names[1], "up"], check=True)  # torchrun needs it
+
+        scissors = threading.Thread(target=cut_and_heal)
+        scissors.start()
+        torchrun(names, "tests.guard.far", str(tmp_path), "100000", ranks=1)
+        scissors.join()
+    near, far = ended(tmp_path)
+    assert far["kind"] == "PeerLostError", far
+    assert "the job's key-value store does not answer" in far["text"]
+    assert near["kind"] in ("DivergedError", "PeerLostError"), near
+    assert "rank 1" in near["text"]
+    assert near["wrong"] == far["wrong"] == 0
+    print({"near": near["after"], "far": far["after"]})
+
+
+def test_a_slow_cable_is_no_fault(tmp_path: Path) -> None:
+    """200 calls of 160 kB over 20 Mbit/s, each of which waits."""
+    with two_machines() as names:
+        for name in names:
+            limit = ["root", "tbf", "rate", "20mbit", "burst", "16kb", "latency", "400ms"]
+            made = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", name, *limit], check=False)
+            if made.returncode:
+                pytest.skip("no token bucket filter here")
+        torchrun(names, "tests.guard.far", str(tmp_path), "200", ranks=1)
+    assert [(found["kind"], found["wrong"]) for found in ended(tmp_path)] == [("", 0)] * 2
