@@ -6,6 +6,10 @@ import functools
 import multiprocessing
 import os
 import pickle
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +50,47 @@ def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     yield
     assert children() <= before
     assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """
+import time
+import distmetrics as dm
+from distmetrics.launch.processes import launch
+
+def work(comm):
+    if comm.rank:
+        print("ready", flush=True)
+        time.sleep(100)
+    dm.barrier()
+
+if __name__ == "__main__":
+    launch(work, 2)
+"""
+
+
+def test_ctrl_c_ends_the_whole_job(tmp_path: Path) -> None:
+    """Also while a rank waits in a collective; nobody stays."""
+    folder = Path(tempfile.mkdtemp())
+    script = folder / "script.py"
+    script.write_text(INTERRUPTED)
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, str(script)], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(below, timeout=10)
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in err
+    assert not alive
 
 
 def test_the_check_for_left_processes_can_fail() -> None:
