@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from distmetrics import DivergedError, MismatchError, PeerLostError
+from distmetrics.guard import use_settings
 from distmetrics.testing import Outcome, outcomes, run
 from tests.backends import same_error
 from tests.guard import ranks
@@ -166,6 +167,15 @@ def test_a_report_of_every_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert read[0]["error"]["kind"] == "DivergedError"
     assert read[1]["error"] is None
     assert "tests/guard/ranks.py" in read[1]["where"][0]
+    assert "multiprocessing" not in str(read[1]["where"])
     last = read[0]["calls"][-1]
     assert (last["op"], last["ended"], last["group"]) == ('all_reduce sum "sum 1"', None, "world")
     assert read[1]["calls"][-1]["op"] == 'all_reduce sum "sum 0"'
+
+
+def test_ranks_that_ask_each_other_for_reports_keep_their_own(tmp_path: Path) -> None:
+    """Both raise, and each asks the other."""
+    with use_settings(report=tmp_path):
+        ended(ranks.groups_in_another_order)
+    read = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert [found["error"]["kind"] for found in read] == ["DivergedError"] * 2

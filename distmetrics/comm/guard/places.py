@@ -16,6 +16,7 @@ from distmetrics.errors import Site
 __all__ = ["Place", "machine", "place_of", "process_state", "this_process"]
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
+_STANDARD = str(Path(os.__file__).parent) + os.sep
 _DEPTH = 12  # lines of a stack that are told
 
 
@@ -33,7 +34,7 @@ class Place:
         self.doing = self.group = ""
         while frame is not None and len(self.stack) < _DEPTH:
             code = frame.f_code
-            if is_user_code(code.co_filename):
+            if is_user_code(code.co_filename) and not _is_of_python(code.co_filename):
                 self.stack.append(Site(short_path(code.co_filename), frame.f_lineno, code.co_name))
             elif not self.stack and code.co_filename.startswith(_TORCH_CALLS) and not code.co_name.startswith("_"):
                 self._name_call(frame)
@@ -52,6 +53,11 @@ class Place:
         if not self.stack:
             return "is in no code of the user's"
         return f"is in {self.doing}  {self.stack[0]}" if self.doing else f"is at {self.stack[0]}"
+
+
+def _is_of_python(file: str) -> bool:
+    """Whether a file is of Python's own library: what a process is started by says nothing of where it is."""
+    return file.startswith(_STANDARD) and not any(part in file for part in ("site-packages", "dist-packages"))
 
 
 def place_of(thread: int) -> Place:

@@ -114,6 +114,7 @@ class Sentry:
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
+        self._reported = False
         self._known: dict[int, Slip] = {}
         self._notices.publish(self._me.slip(None))
         self._threads = [
@@ -157,6 +158,7 @@ class Sentry:
         """Write this rank's report, where one is wanted, and ask those for theirs who have not come here."""
         if self.settings.report is None:
             return
+        self._reported = True
         write_report(self.settings.report, self._me, self.calls, error, place_of(self._thread))
         if not self._store_error:
             _within(_LAST, lambda: [self._notices.ask(peer, report=True) for peer in error.peers])
@@ -264,7 +266,7 @@ class Sentry:
                 number, wants_report = asked
                 place = place_of(self._thread)
                 self._answers.answer(self._answer(number, place))
-                if wants_report and self.settings.report is not None:
+                if wants_report and self.settings.report is not None and not self._reported:
                     write_report(self.settings.report, self._me, [*self.calls], None, place)
 
     def _answer(self, number: int, place: Any) -> Answer:
