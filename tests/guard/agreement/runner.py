@@ -1,0 +1,189 @@
+"""Run the linter's examples as the ranks of a world, and tell how each rank ended."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import logging
+import multiprocessing
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distlint.rules import RULES
+from distmetrics import DivergedError, MismatchError, PeerLostError, guard
+from distmetrics.launch.processes import launch
+from distmetrics.testing import outcomes
+from tests.integrations.modules import elastic
+
+__all__ = ["DRIVERS", "EXAMPLE", "Driver", "Ended", "drives", "ends", "examples", "nursery"]
+
+DEADLINE = 6.0  # seconds, the guard's
+EXAMPLE = "example"  # name of the module that an example becomes
+_LIMIT = 60.0  # seconds, the world's
+_GUARDS = (MismatchError, DivergedError, PeerLostError)
+_DRIVERS = ("simple", "simple_good", "in_lightning", "in_lightning_good", "in_accelerate")
+_LIBRARIES = ("accelerate", "lightning.pytorch", "pytorch_lightning", "torchmetrics.classification")
+
+Names = Callable[..., Any]
+Drive = Callable[[int, Names], None]
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What one rank does to run an example.
+
+    Attributes:
+        example: of which rule, and which of its examples: ``DL101-bad-0``.
+        case: tells the drivers of one example apart, where it has several faults.
+        run: called with the rank, and with a function that executes the example and returns its names.
+        own: names of errors, not the guard's, that a rank may end with.
+        elsewhere: whether the guard names a line outside of the example: a stand-in's, or what began Lightning's sync.
+        long: whether it takes long: only the deadline ends it, or the ranks need interpreters of their own.
+        hash_seeds: of each rank, where the example needs sets of texts in another order on each.
+        mend: texts of the example, and what makes it right in their place: then it must run to its end.
+        disagrees: why the guard says something else than the linter, if it does.
+    """
+
+    example: str
+    case: str
+    run: Drive
+    own: tuple[str, ...] = ()
+    elsewhere: bool = False
+    long: bool = False
+    hash_seeds: tuple[int, ...] = ()
+    mend: Mapping[str, str] = field(default_factory=dict)
+    disagrees: str = ""
+
+    @property
+    def name(self) -> str:
+        """``DL101-bad-0``, or ``DL101-bad-0-loop``."""
+        return f"{self.example}-{self.case}" if self.case else self.example
+
+
+DRIVERS: dict[str, Driver] = {}
+
+
+def drives(example: str, case: str = "", **more: Any) -> Callable[[Drive], Drive]:
+    """Enter a function as the driver of an example."""
+
+    def enter(run: Drive) -> Drive:
+        driver = Driver(example, case, run, **more)
+        assert driver.name not in DRIVERS
+        DRIVERS[driver.name] = driver
+        return run
+
+    return enter
+
+
+def examples() -> dict[str, str]:
+    """Source of every example of the rules that are about hangs, by ``DL101-bad-0``."""
+    found: dict[str, str] = {}
+    for code, rule in RULES.items():
+        if code.startswith("DL1"):
+            found |= {f"{code}-bad-{n}": each.source for n, each in enumerate(rule.bad)}
+            found |= {f"{code}-good-{n}": source for n, source in enumerate(rule.good)}
+    return found
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended: the type of its error, empty for none; whether that is the guard's; after how many seconds."""
+
+    error: str
+    text: str
+    by_guard: bool
+    seconds: float
+
+
+def ends(names: Sequence[str], mended: bool = False) -> list[Ended]:
+    """Run drivers, or what is mended of them, one after the other as both ranks of one new world; tell how each ended.
+
+    It is the rank itself that tells: what its launcher says of a rank that it had to stop is not the guard's merit.
+    """
+    seeds = DRIVERS[names[0]].hash_seeds
+    with tempfile.TemporaryDirectory(prefix="agreement-") as folder, guard.use_settings(timeout=DEADLINE):
+        if seeds:
+            world = outcomes(2, _rank, list(names), mended, folder, backend="gloo", limit=_LIMIT, hash_seeds=seeds)
+        else:
+            world = launch(_rank, 2, list(names), mended, folder, backend="gloo", limit=_LIMIT, start_method="fork")
+        found = []
+        for outcome in world:
+            told = Path(folder, f"{outcome.rank}.json")
+            if told.exists():
+                found.append(Ended(**json.loads(told.read_text())))
+            else:
+                found.append(Ended(type(outcome.error).__name__, f"never ended: {outcome.error}", False, _LIMIT))
+    return found
+
+
+@contextmanager
+def nursery() -> Iterator[Callable[..., list[Ended]]]:
+    """Give :func:`ends` in a process that has imported the libraries; ranks are forked there, in a second."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_prepare) as pool:
+        yield lambda *args: pool.submit(ends, *args).result()
+
+
+def _prepare() -> None:
+    warnings.simplefilter("ignore")
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    collect()
+
+
+def collect() -> None:
+    """Import every driver."""
+    for name in _DRIVERS:
+        importlib.import_module(f"tests.guard.agreement.{name}")
+
+
+def _rank(comm: Any, names: Sequence[str], mended: bool, folder: str) -> None:
+    """Be one rank: drive the examples, then do what every job does next, and note how it ended."""
+    warnings.simplefilter("ignore")  # Lightning's advice on workers, loggers and step outputs
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # devices that were found, tips
+    collect()
+    os.environ |= elastic(comm) | {"ACCELERATE_USE_CPU": "true"}
+    began = time.monotonic()
+    error: BaseException | None = None
+    try:
+        with guard.watch():
+            for name in names:
+                here = Path(folder, f"{name} {comm.rank}")
+                here.mkdir()
+                os.chdir(here)
+                driver = DRIVERS[name]
+                driver.run(comm.rank, functools.partial(_names, driver, mended))
+                dist.all_reduce(torch.ones(7))  # the job's next step
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        name = type(error).__name__ if error is not None else ""
+        ended = Ended(name, str(error or ""), isinstance(error, _GUARDS), time.monotonic() - began)
+        Path(folder, f"{comm.rank}.json").write_text(json.dumps(asdict(ended)))
+
+
+def _names(driver: Driver, mended: bool, /, **given: Any) -> SimpleNamespace:
+    """Execute an example, and return its names; ``given`` are those that it lacks, or that are to be others."""
+    source = examples()[driver.example]
+    for wrong, right in driver.mend.items() if mended else ():
+        assert wrong in source, wrong
+        source = source.replace(wrong, right)
+    names: dict[str, Any] = {"__name__": EXAMPLE, **given}
+    exec(compile(source, f"{driver.example}.py", "exec"), names)
+    names |= given
+    return SimpleNamespace(names=names, **names)

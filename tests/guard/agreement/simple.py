@@ -1,0 +1,151 @@
+"""Drivers of bad examples that need no library, or one that a few lines stand for."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.guard.agreement.runner import Names, drives
+
+ALIKE = "tensors of the same shape, from the same line: nothing that the guard compares tells them apart"
+BROKEN = ("RuntimeError",)  # gloo's own, in DistributedDataParallel: the other rank was stopped, and is gone
+SEEDS = (1, 2)  # with which "loss" and "accuracy" are in another order
+
+
+def stand_in(name: str, **contents: Any) -> None:
+    """Put a module in the place of a library that the project does not install."""
+    module = ModuleType(name)
+    vars(module).update(contents)
+    sys.modules[name] = module
+
+
+class FakeTransformersTrainer:
+    """Stands for transformers' Trainer with a sharded model: saving it gathers the shards of all ranks."""
+
+    def __init__(self, model: Any, arguments: Any, train_dataset: Any) -> None:
+        self.model = model
+
+    def train(self) -> None:
+        dist.all_reduce(self.model)
+
+    def is_world_process_zero(self) -> bool:
+        return dist.get_rank() == 0
+
+    def save_model(self, path: str) -> None:
+        dist.all_gather([torch.empty_like(self.model) for _ in range(dist.get_world_size())], self.model)
+
+    def save_metrics(self, split: str, metrics: Any) -> None:
+        """Write a file: of this rank alone."""
+
+    def log(self, *values: Any) -> None:
+        """Write to this rank's log."""
+
+
+def tensors(*values: float) -> list[torch.Tensor]:
+    return [torch.tensor(value) for value in values]
+
+
+@drives("DL101-bad-1", mend={"dist.get_rank() != 0": "False"})
+def barrier_after_a_return(rank: int, names: Names) -> None:
+    names().save(SimpleNamespace(write=str), "model.pt")
+
+
+@drives("DL101-bad-2", mend={"dist.get_rank() == 0": "True"})
+def conditional_expressions(rank: int, names: Names) -> None:
+    names().evaluate(torch.ones(3))
+
+
+@drives("DL101-bad-5", mend={"rank > 0": "False", "rank == 1": "True"})
+def continue_of_the_other_ranks(rank: int, names: Names) -> None:
+    names().step(rank, tensors(1.0, 2.0))
+
+
+@drives("DL101-bad-7", elsewhere=True, mend={"trainer.is_world_process_zero()": "True"})
+def transformers_saves_on_the_main_rank(rank: int, names: Names) -> None:
+    stand_in("transformers", Trainer=FakeTransformersTrainer)
+    names().main(torch.ones(5), None, None)
+
+
+@drives("DL103-bad-0", mend={"if not torch.isfinite(loss)": "if False"})
+def a_loss_that_is_not_finite(rank: int, names: Names) -> None:
+    losses = [1.0, math.nan if rank else 1.0]
+    names().train(lambda images, labels: images, [(x, None) for x in tensors(*losses)])
+
+
+@drives("DL103-bad-3", long=True, elsewhere=True, own=BROKEN, mend={"torch.isnan(loss)": "False"})
+def a_backward_that_is_left_out(rank: int, names: Names) -> None:
+    """DistributedDataParallel sends from C++, which nobody watches: one rank waits there."""
+    batches = [torch.ones(2, 3), torch.full((2, 3), math.nan if rank else 1.0)]
+    module = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0), _Mean())
+    names().train(module, batches, SimpleNamespace(scale=lambda loss: loss))
+
+
+class _Mean(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean()
+
+
+@drives("DL104-bad-0", mend={"files[rank::world_size]": "files", "dist.get_rank()": "0"})
+def more_files_on_one_rank(rank: int, names: Names) -> None:
+    names(read=torch.tensor).count([1.0, 2.0, 3.0], rank, 2)
+
+
+@drives("DL105-bad-0", hash_seeds=SEEDS)
+def names_in_another_order(rank: int, names: Names) -> None:
+    """The metrics are of other shapes: one of each class, and one number."""
+    metrics = {"loss": torch.tensor(1.0), "accuracy": torch.ones(3)}
+    names().reduce_all(metrics, metrics)
+
+
+@drives("DL105-bad-0", "alike", long=True, hash_seeds=SEEDS, disagrees=ALIKE)
+def names_of_numbers_in_another_order(rank: int, names: Names) -> None:
+    metrics = dict(zip(("loss", "accuracy"), tensors(1.0, 0.5), strict=True))
+    names().reduce_all(metrics, metrics)
+
+
+@drives(
+    "DL105-bad-1", "share", mend={"os.listdir(folder)": "sorted(os.listdir(folder))", "Path(folder).iterdir()": "[]"}
+)
+def files_in_another_order(rank: int, names: Names) -> None:
+    """Each rank's machine lists them as it likes."""
+    files = ["a" * 3, "b" * 4]
+    listed = SimpleNamespace(listdir=lambda folder: files[::-1] if rank else files)
+    names(os=listed, load=lambda file: torch.zeros(len(file))).share(".")
+
+
+@drives("DL105-bad-1", "iterdir", mend={"Path(folder).iterdir()": "sorted(Path(folder).iterdir())"})
+def paths_in_another_order(rank: int, names: Names) -> None:
+    """Likewise, by the second loop of the two."""
+    files = ["a" * 3, "b" * 4]
+    folder = SimpleNamespace(iterdir=lambda: iter(files[::-1] if rank else files))
+    found = names(
+        os=SimpleNamespace(listdir=lambda folder: []),
+        Path=lambda folder_: folder,
+        load=lambda file: torch.zeros(len(file)),
+    )
+    found.share(".")
+
+
+@drives("DL106-bad-0", mend={"            dist.barrier()\n            continue\n": "            loss = batch\n"})
+def barrier_of_the_rank_that_failed(rank: int, names: Names) -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if rank and batch > 1:
+            raise RuntimeError("out of memory")
+        return batch
+
+    names().train(model, tensors(1.0, 2.0, 3.0), None)
+
+
+@drives("DL106-bad-1", mend={"model(batch)": "batch"})
+def barrier_in_finally(rank: int, names: Names) -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if rank and batch > 1:
+            raise ValueError("a bad batch")
+        return batch
+
+    names().evaluate(model, tensors(1.0, 2.0, 3.0))
