@@ -17,6 +17,7 @@ from torch import Tensor
 from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.comm.base import call_site, in_call, is_user_code, short_path
 from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.guard.places import is_library
 from distmetrics.errors import Site
 from distmetrics.guard.epoch import agree_on
 
@@ -41,7 +42,6 @@ WATCHED: Mapping[str, str] = {
     "scatter": "tensor",
     "scatter_object_list": "",
 }
-_LIBRARIES = ("site-packages", "dist-packages")
 _inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 
 
@@ -142,7 +142,7 @@ def _caller() -> tuple[str, Site | None]:
         if not metric and hasattr(owner, "update") and hasattr(owner, "compute"):
             logged = getattr(getattr(owner, "meta", None), "name", "")  # Lightning's holder of a value that is logged
             metric = f"{type(owner).__name__} {logged}".rstrip()
-        if is_user_code(file) and not any(part in file for part in _LIBRARIES):
+        if is_user_code(file) and not is_library(file):
             return metric, Site(short_path(file), frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return metric, call_site()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from distmetrics.comm.base import is_user_code, short_path
 from distmetrics.errors import Site
 
-__all__ = ["Place", "machine", "place_of", "process_state", "this_process"]
+__all__ = ["Place", "is_library", "machine", "place_of", "process_state", "this_process"]
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _STANDARD = str(Path(os.__file__).parent) + os.sep
@@ -24,18 +24,22 @@ class Place:
     """Where a thread was at one moment.
 
     Attributes:
-        stack: the user's lines, innermost first.
+        stack: the user's lines, and those of libraries between them, innermost first.
+        at: the innermost of them that is no library's, if there is one.
         doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce".
         group: name of the group, where that function is a collective of torch's; empty elsewhere.
     """
 
     def __init__(self, frame: FrameType | None) -> None:
         self.stack: list[Site] = []
+        self.at: Site | None = None
         self.doing = self.group = ""
         while frame is not None and len(self.stack) < _DEPTH:
             code = frame.f_code
             if is_user_code(code.co_filename) and not _is_of_python(code.co_filename):
                 self.stack.append(Site(short_path(code.co_filename), frame.f_lineno, code.co_name))
+                if self.at is None and not is_library(code.co_filename):
+                    self.at = self.stack[-1]
             elif not self.stack and code.co_filename.startswith(_TORCH_CALLS) and not code.co_name.startswith("_"):
                 self._name_call(frame)
             frame = frame.f_back
@@ -52,12 +56,21 @@ class Place:
     def __str__(self) -> str:
         if not self.stack:
             return "is in no code of the user's"
-        return f"is in {self.doing}  {self.stack[0]}" if self.doing else f"is at {self.stack[0]}"
+        at = self.at or self.stack[0]
+        if self.doing:
+            return f"is in {self.doing}  {at}"
+        inside = "" if at == self.stack[0] else f", inside {self.stack[0]}"
+        return f"is at {at}{inside}"
 
 
 def _is_of_python(file: str) -> bool:
     """Whether a file is of Python's own library: what a process is started by says nothing of where it is."""
-    return file.startswith(_STANDARD) and not any(part in file for part in ("site-packages", "dist-packages"))
+    return file.startswith(_STANDARD) and not is_library(file)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file was installed, and is none of the user's own."""
+    return any(part in file for part in ("site-packages", "dist-packages"))
 
 
 def place_of(thread: int) -> Place:
