@@ -28,6 +28,7 @@ __all__ = [
     "Communicator",
     "Meanwhile",
     "Op",
+    "Passing",
     "Site",
     "brief",
     "call_site",
@@ -102,6 +103,27 @@ class Communicator(Protocol):
     def barrier(self) -> None:
         """Return once every rank has called it."""
         ...
+
+
+class Passing:
+    """What communicators share that pass their calls on to another one, ``inner``: who they are."""
+
+    inner: Communicator
+
+    @property
+    def rank(self) -> int:
+        """Of the inner communicator."""
+        return self.inner.rank
+
+    @property
+    def world_size(self) -> int:
+        """Of the inner communicator."""
+        return self.inner.world_size
+
+    @property
+    def device(self) -> torch.device:
+        """Of the inner communicator."""
+        return self.inner.device
 
 
 def check_parts(parts: Sequence[Tensor], world_size: int) -> None:

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator, Meanwhile, Op
+from distmetrics.comm.base import Communicator, Meanwhile, Op, Passing
 
 __all__ = ["Recorded", "RecordingCommunicator", "counted_torch_calls"]
 
@@ -28,7 +27,7 @@ class Recorded:
     nbytes: int
 
 
-class RecordingCommunicator:
+class RecordingCommunicator(Passing):
     """Passes every call on to ``inner`` and keeps a transcript in ``calls``.
 
     >>> from distmetrics.comm.single import SingleCommunicator
@@ -41,21 +40,6 @@ class RecordingCommunicator:
     def __init__(self, inner: Communicator) -> None:
         self.inner = inner
         self.calls: list[Recorded] = []
-
-    @property
-    def rank(self) -> int:
-        """Of the inner communicator."""
-        return self.inner.rank
-
-    @property
-    def world_size(self) -> int:
-        """Of the inner communicator."""
-        return self.inner.world_size
-
-    @property
-    def device(self) -> torch.device:
-        """Of the inner communicator."""
-        return self.inner.device
 
     def _note(self, op: str, *tensors: Tensor) -> None:
         self.calls.append(Recorded(op, sum(x.numel() * x.element_size() for x in tensors)))

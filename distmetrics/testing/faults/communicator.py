@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Meanwhile, Op, under_way
+from distmetrics.comm.base import Call, Communicator, Meanwhile, Op, Passing, under_way
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, At, Fault
 from distmetrics.testing.faults.strike import strike
@@ -48,7 +47,7 @@ class _Clock:
 
 
 @dataclass
-class FaultyCommunicator:
+class FaultyCommunicator(Passing):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
     inner: Communicator
@@ -59,21 +58,6 @@ class FaultyCommunicator:
 
     def __post_init__(self) -> None:
         self._waiting = [fault for fault in self.faults if fault.rank == self.inner.rank]
-
-    @property
-    def rank(self) -> int:
-        """Of the inner communicator."""
-        return self.inner.rank
-
-    @property
-    def world_size(self) -> int:
-        """Of the inner communicator."""
-        return self.inner.world_size
-
-    @property
-    def device(self) -> torch.device:
-        """Of the inner communicator."""
-        return self.inner.device
 
     def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
         """Pass on; alone, every rank has sent ``x``."""
