@@ -28,6 +28,7 @@ _LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ende
 _OWN_WORD = 1.0  # seconds in which a departure from another group's calls must be followed by the wait's end
 _SPREAD = 1e-4  # seconds a rank by which a large world spreads what it publishes
 _PATIENCE = 5e-4  # seconds a rank between two looks of who leaves the finding out to others
+_TAKE_OVER = 20.0  # seconds after the deadline in which those who find out must have spoken
 _FIRST_WORD = 5.0  # seconds before the log says whom a rank waits for; twice as long to the next line
 _log = logging.getLogger("distmetrics.guard")
 
@@ -90,7 +91,7 @@ class Inquiry:
             self.verdict = known
             return 0.0
         waited = now - self.begun
-        if not self._asks and waited < self.timeout:
+        if not self._asks and waited < self.timeout + _TAKE_OVER:
             return max(_SLOWEST, self.me.world_size * _PATIENCE)
         view = self._view(now)
         if (found := find_verdict(view)) is not None:
