@@ -123,6 +123,22 @@ def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
     }
 
 
+def late(comm: Any, seconds: float) -> float:
+    """Run on every rank: one is late, and nobody is to blame for it."""
+    dm.barrier()
+    time.sleep(seconds * comm.rank / max(1, comm.world_size - 1))
+    return float(dm.all_reduce(torch.ones(()), name="late"))
+
+
+def slow_worlds(count: int) -> int:
+    """Run worlds whose last rank is late by up to two seconds; return how many did not end well."""
+    bad = 0
+    for number in range(count):
+        ended = launch(late, 2, 0.1 + 1.9 * number / count, limit=60)
+        bad += any(outcome.error is not None or outcome.value != 2 for outcome in ended)
+    return bad
+
+
 def plot(worlds: list[dict[str, Any]], path: Path) -> None:
     """Draw memory and open files of this process and of the ranks over time."""
     import matplotlib as mpl
@@ -153,8 +169,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slow", type=int, metavar="N", help="only: N worlds of two ranks, one of them late")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     args = parser.parse_args()
+    if args.slow is not None:
+        print(f"{args.slow} worlds with a rank that is late: {(bad := slow_worlds(args.slow))} ended in an error")
+        raise SystemExit(bool(bad))
     process = psutil.Process()
     worlds: list[dict[str, Any]] = []
     until = time.monotonic() + 60 * args.minutes
