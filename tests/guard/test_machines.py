@@ -32,7 +32,7 @@ def ended(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"ended-{rank}.json").read_text()) for rank in range(2)]
 
 
-# What happens to the cable: both directions are lost, or what the second machine sends, since no packet fits in 10 bytes.
+# What happens to the cable: both directions are lost, or what the second machine sends: no packet fits in 10 bytes.
 CUTS = {
     "both ways": (["link", "set", "{1}", "down"], ["link", "set", "{1}", "up"]),
     "one way": (
