@@ -133,9 +133,10 @@ class Sentry:
         self._thread = threading.get_ident()
         self.calls.append(wait)
 
-    def leave(self, wait: Wait) -> None:
-        """Note that the call is over."""
+    def leave(self, wait: Wait, *, begun: bool = True) -> None:
+        """Note that the call is over, or was never begun."""
         wait.ended = time.time()
+        self.counts[wait.group] = wait.number - (not begun)
         if wait.looked:
             self._bell.set()
 
