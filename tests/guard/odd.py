@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable
 
 import torch
@@ -12,6 +14,18 @@ import distmetrics as dm
 from distmetrics import guard
 
 ONE = torch.ones(2)
+
+
+def forks(rank: int) -> None:
+    """A forked child ends; the rank goes on, and is slow."""
+    dm.all_reduce(ONE)
+    if rank == 1:
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        time.sleep(1.5)  # so that the other looks who has left
+    dm.all_reduce(ONE)
 
 
 def is_refused(rank: int) -> None:
@@ -35,6 +49,7 @@ def is_refused_alone(rank: int) -> None:
 
 
 WHAT: dict[str, Callable[[int], None]] = {
+    "forks": forks,
     "is refused": is_refused,
     "is refused alone": is_refused_alone,
 }

@@ -36,6 +36,13 @@ def ended(what: str, **more: str) -> list[tuple[int, str, str]]:
             process.wait()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_the_end_of_a_forked_child_is_not_that_of_the_rank() -> None:
+    """The child has a copy of the guard: it must not say goodbye for the rank."""
+    for code, out, err in ended("forks"):
+        assert (code, out) == (0, "done\n"), err
+
+
 def test_what_the_backend_refuses_is_no_broken_connection() -> None:
     """Torch's own error, at once; the next call works."""
     for code, out, err in ended("is refused"):

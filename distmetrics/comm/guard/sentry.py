@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -166,11 +167,12 @@ class Sentry:
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
-        _within(_LAST, lambda: self._leave(why, failed=True))
+        if os.getpid() == self._me.pid:
+            _within(_LAST, lambda: self._leave(why, failed=True))
 
     def close(self) -> None:
         """End the threads: the process ends, or its group is gone."""
-        if self._closed.is_set():
+        if self._closed.is_set() or os.getpid() != self._me.pid:  # the end of a forked child is not that of the rank
             return
         self._closed.set()
         self._bell.set()
