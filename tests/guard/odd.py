@@ -48,10 +48,22 @@ def is_refused_alone(rank: int) -> None:
             print(f"{type(error).__name__}: {error}")
 
 
+def raises_alone(rank: int) -> None:
+    """A verdict, where reports can't be written."""
+    dm.barrier()
+    if rank == 1:
+        raise ValueError("a bad batch")
+    try:
+        dm.barrier()  # distlint: ignore[DL101] what this is about
+    except dm.PeerLostError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
 WHAT: dict[str, Callable[[int], None]] = {
     "forks": forks,
     "is refused": is_refused,
     "is refused alone": is_refused_alone,
+    "raises alone": raises_alone,
 }
 
 

@@ -59,3 +59,12 @@ def test_a_call_that_is_refused_on_one_rank_was_not_made() -> None:
     assert "rank 1 failed and will never answer" in out
     assert "raised RuntimeError" in out
     assert failed == 1
+
+
+def test_a_folder_that_cannot_be_written_hides_no_error() -> None:
+    """The verdict is raised all the same, and the log says what is wrong with the folder."""
+    code, out, err = ended("raises alone", DISTMETRICS_REPORT=str(Path(__file__) / "reports"))[0]
+    assert code == 0, err
+    assert "PeerLostError: rank 1 failed and will never answer" in out
+    assert "rank 0 can't write its report" in err
+    assert "Traceback" not in err

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -25,9 +26,9 @@ from distmetrics.comm.board import Board, reason
 from distmetrics.comm.guard.inquiry import Inquiry, Self
 from distmetrics.comm.guard.judge import Verdict
 from distmetrics.comm.guard.notices import ALL_ASK, Listener, Notices
-from distmetrics.comm.guard.places import machine, place_of, process_state, this_process
+from distmetrics.comm.guard.places import Place, machine, place_of, process_state, this_process
 from distmetrics.comm.guard.records import write_report
-from distmetrics.comm.guard.settings import Settings
+from distmetrics.comm.guard.settings import REPORT, Settings
 from distmetrics.comm.guard.slips import Answer, Slip, Waiting
 from distmetrics.errors import DistmetricsError, PeerLostError, compose
 
@@ -161,7 +162,7 @@ class Sentry:
         if self.settings.report is None:
             return
         self._reported = True
-        write_report(self.settings.report, self._me, self.calls, error, place_of(self._thread))
+        self._report(self.settings.report, error, place_of(self._thread))
         if not self._store_error:
             _within(_LAST, lambda: [self._notices.ask(peer, report=True) for peer in error.peers])
 
@@ -270,7 +271,13 @@ class Sentry:
                 place = place_of(self._thread)
                 self._answers.answer(self._answer(number, place))
                 if wants_report and self.settings.report is not None and not self._reported:
-                    write_report(self.settings.report, self._me, [*self.calls], None, place)
+                    self._report(self.settings.report, None, place)
+
+    def _report(self, folder: Path, error: DistmetricsError | None, place: Place) -> None:
+        try:
+            write_report(folder, self._me, [*self.calls], error, place)
+        except OSError as failure:  # of the folder: the user's error must still be raised, or answered
+            _log.warning("rank %d can't write its report into the folder of %s: %s", self._me.rank, REPORT, failure)
 
     def _answer(self, number: int, place: Any) -> Answer:
         last = self.calls[-1] if self.calls else None
