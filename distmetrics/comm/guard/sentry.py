@@ -178,7 +178,7 @@ class Sentry:
         self._closed.set()
         self._bell.set()
         atexit.unregister(self.close)
-        _within(_FAREWELL, self._say_goodbye)
+        _within(_FAREWELL + _LAST, self._say_goodbye)
         for thread in self._threads:
             thread.join(_LAST)
         self._store = None
@@ -200,7 +200,8 @@ class Sentry:
         self._leave(reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._notices.goodbye()
-            while self._me.rank == 0 and self._notices.gone() < self._me.world_size:
+            until = time.monotonic() + _FAREWELL  # a thread in the store when the interpreter ends aborts the process
+            while self._me.rank == 0 and time.monotonic() < until and self._notices.gone() < self._me.world_size:
                 time.sleep(_MOMENT)  # it may host the store, and the others are about to leave as well
 
     def _leave(self, why: str, *, failed: bool) -> None:
