@@ -63,6 +63,7 @@ class Waits:
 
         Raises:
             DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the same.
+            RuntimeError: the backend refuses to make such a call.
         """
         if self._broken is not None:
             raise self._error(self._broken, call)
@@ -72,18 +73,22 @@ class Waits:
         wait = Wait(call, self._name, self._members, self.calls, kind)
         if self.sentry is not None:
             self.sentry.enter(wait)
+        begun = False
         try:
             work = start()
+            begun = True
             if meanwhile is not None:
                 meanwhile()
             self._wait(work, wait)
         except RuntimeError as error:
-            if isinstance(error, DistmetricsError):
-                raise
+            if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
+                raise  # of what the backend refuses nothing was sent: the caller's own error, and the group is whole
             raise self._lost(wait, error) from error
         finally:
+            if not begun:
+                self.calls -= 1
             if self.sentry is not None:
-                self.sentry.leave(wait)
+                self.sentry.leave(wait, begun=begun)
 
     def _note(self, call: Call, kind: str) -> None:
         """Count a direct use of the transport, which nobody agrees upon, into the hash that tells of a slip."""

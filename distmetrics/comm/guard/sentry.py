@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -24,9 +26,9 @@ from distmetrics.comm.board import Board, reason
 from distmetrics.comm.guard.inquiry import Inquiry, Self
 from distmetrics.comm.guard.judge import Verdict
 from distmetrics.comm.guard.notices import ALL_ASK, Listener, Notices
-from distmetrics.comm.guard.places import machine, place_of, process_state, this_process
+from distmetrics.comm.guard.places import Place, machine, place_of, process_state, this_process
 from distmetrics.comm.guard.records import write_report
-from distmetrics.comm.guard.settings import Settings
+from distmetrics.comm.guard.settings import REPORT, Settings
 from distmetrics.comm.guard.slips import Answer, Slip, Waiting
 from distmetrics.errors import DistmetricsError, PeerLostError, compose
 
@@ -133,9 +135,10 @@ class Sentry:
         self._thread = threading.get_ident()
         self.calls.append(wait)
 
-    def leave(self, wait: Wait) -> None:
-        """Note that the call is over."""
+    def leave(self, wait: Wait, *, begun: bool = True) -> None:
+        """Note that the call is over, or was never begun."""
         wait.ended = time.time()
+        self.counts[wait.group] = wait.number - (not begun)
         if wait.looked:
             self._bell.set()
 
@@ -159,22 +162,23 @@ class Sentry:
         if self.settings.report is None:
             return
         self._reported = True
-        write_report(self.settings.report, self._me, self.calls, error, place_of(self._thread))
+        self._report(self.settings.report, error, place_of(self._thread))
         if not self._store_error:
             _within(_LAST, lambda: [self._notices.ask(peer, report=True) for peer in error.peers])
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
-        _within(_LAST, lambda: self._leave(why, failed=True))
+        if os.getpid() == self._me.pid:
+            _within(_LAST, lambda: self._leave(why, failed=True))
 
     def close(self) -> None:
         """End the threads: the process ends, or its group is gone."""
-        if self._closed.is_set():
+        if self._closed.is_set() or os.getpid() != self._me.pid:  # the end of a forked child is not that of the rank
             return
         self._closed.set()
         self._bell.set()
         atexit.unregister(self.close)
-        _within(_FAREWELL, self._say_goodbye)
+        _within(_FAREWELL + _LAST, self._say_goodbye)
         for thread in self._threads:
             thread.join(_LAST)
         self._store = None
@@ -196,7 +200,8 @@ class Sentry:
         self._leave(reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._notices.goodbye()
-            while self._me.rank == 0 and self._notices.gone() < self._me.world_size:
+            until = time.monotonic() + _FAREWELL  # a thread in the store when the interpreter ends aborts the process
+            while self._me.rank == 0 and time.monotonic() < until and self._notices.gone() < self._me.world_size:
                 time.sleep(_MOMENT)  # it may host the store, and the others are about to leave as well
 
     def _leave(self, why: str, *, failed: bool) -> None:
@@ -267,7 +272,13 @@ class Sentry:
                 place = place_of(self._thread)
                 self._answers.answer(self._answer(number, place))
                 if wants_report and self.settings.report is not None and not self._reported:
-                    write_report(self.settings.report, self._me, [*self.calls], None, place)
+                    self._report(self.settings.report, None, place)
+
+    def _report(self, folder: Path, error: DistmetricsError | None, place: Place) -> None:
+        try:
+            write_report(folder, self._me, [*self.calls], error, place)
+        except OSError as failure:  # of the folder: the user's error must still be raised, or answered
+            _log.warning("rank %d can't write its report into the folder of %s: %s", self._me.rank, REPORT, failure)
 
     def _answer(self, number: int, place: Any) -> Answer:
         last = self.calls[-1] if self.calls else None
