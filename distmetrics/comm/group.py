@@ -8,6 +8,7 @@ peer has left ends in an error that names the peer, and not in a time-out.
 from __future__ import annotations
 
 import atexit
+import threading
 import time
 import warnings
 import weakref
@@ -36,6 +37,7 @@ __all__ = ["GroupCommunicator"]
 _all_reduce, _all_to_all_single = dist.all_reduce, dist.all_to_all_single
 _broadcast, _barrier = dist.broadcast, dist.barrier
 
+_STORE_WAIT = 10.0  # seconds in which the job's store must answer a rank's first call
 _ALIGN = 16  # bytes of the widest element
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
 _DEVICE_OF = {"nccl": "cuda", "gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "xccl": "xpu", "fake": "cpu"}
@@ -214,15 +216,26 @@ def _sentry_of(group: Any, board: Board | None) -> Sentry | None:
     settings = in_force()
     if sentry is not None or settings.mode == "off" or dist.get_world_size() == 1:
         return sentry
-    try:
-        store = world.get_group_store() if board is None else board.store
-        sentry = Sentry(store, dist.get_rank(), dist.get_world_size(), settings, world.group_name, board)
-    except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
-        warnings.warn(f"distmetrics watches no rank of this job: its store says {error}", stacklevel=4)
+    made: list[Sentry | str] = []
+    store = world.get_group_store() if board is None else board.store
+    place = dist.get_rank(), dist.get_world_size(), settings, world.group_name, board
+
+    def make() -> None:
+        try:
+            made.append(Sentry(store, *place))
+        except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
+            made.append(str(error))
+
+    maker = threading.Thread(target=make, daemon=True)  # a store whose host is gone would hold this thread for ever
+    maker.start()
+    maker.join(_STORE_WAIT)
+    found = made[0] if made else f"nothing within {_STORE_WAIT:g} s"
+    if isinstance(found, str):
+        warnings.warn(f"distmetrics watches no rank of this job: its store says {found}", stacklevel=4)
         return None
-    _sentries[world] = sentry
-    weakref.finalize(world, sentry.close)
-    return sentry
+    _sentries[world] = found
+    weakref.finalize(world, found.close)
+    return found
 
 
 def _transport_device(group: Any) -> torch.device:

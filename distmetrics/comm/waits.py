@@ -18,7 +18,8 @@ import torch
 from distmetrics.comm.base import Call, Meanwhile, under_way
 from distmetrics.comm.board import Board, Departure, reason
 from distmetrics.comm.guard.judge import Verdict, departed
-from distmetrics.comm.guard.sentry import Sentry, Wait
+from distmetrics.comm.guard.sentry import Sentry
+from distmetrics.comm.guard.wait import Wait
 from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, compose, who
 
 __all__ = ["Waits", "is_connection_error"]

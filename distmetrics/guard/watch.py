@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -62,14 +63,35 @@ def watch() -> Iterator[None]:
     >>> with watch():
     ...     pass
     """
-    originals = {name: getattr(dist, name) for name in WATCHED}
+    _begin()
     try:
-        for name, original in originals.items():
-            _put(name, _watched(name, original))
         yield
     finally:
-        for name, original in originals.items():
-            _put(name, original)
+        _end()
+
+
+_lock = threading.Lock()
+_originals: dict[str, Callable[..., Any]] = {}
+_blocks = 0  # that are under way, in whatever thread
+
+
+def _begin() -> None:
+    global _blocks
+    with _lock:
+        _blocks += 1
+        if _blocks == 1:
+            _originals.update({name: getattr(dist, name) for name in WATCHED})
+            for name, original in _originals.items():
+                _put(name, _watched(name, original))
+
+
+def _end() -> None:
+    global _blocks
+    with _lock:
+        _blocks -= 1
+        if not _blocks:
+            for name, original in _originals.items():
+                _put(name, original)
 
 
 def _put(name: str, function: Callable[..., Any]) -> None:
@@ -112,8 +134,22 @@ def _checked(comm: GroupCommunicator, name: str, original: Callable[..., Any], a
     with in_call(manifest.call()):
         if arguments.get("async_op", True):  # not waited for here, or not to be waited for in slices
             return original(**arguments)
-        comm.wait_for(manifest.op, lambda: original(**{**arguments, "async_op": True}))
+        comm.wait_for(manifest.op, lambda: _begun(original(**{**arguments, "async_op": True})))
     return None
+
+
+class _Collected:
+    """Stands for the work of a call that torch only collects, to send it with others in one go."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _begun(work: Any) -> Any:
+    return _Collected() if work is None or type(work).__name__ == "_IllegalWork" else work
 
 
 def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:

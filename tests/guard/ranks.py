@@ -188,7 +188,16 @@ def _everything(comm: Any) -> dict[str, Any]:
     }
 
 
+def _collected(comm: Any) -> list[float]:
+    x, y = torch.ones(1), torch.ones(1)
+    with dist.distributed_c10d._coalescing_manager():
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    return [float(x), float(y)]
+
+
 WATCHED = {
+    "collected": _collected,
     "sum or max": _sum_or_max,
     "metrics": _metrics_in_another_order,
     "skipped": _skipped,
@@ -215,3 +224,44 @@ def threads(comm: Any) -> list[str]:
 
     dm.barrier()
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("distmetrics"))
+
+
+def watched_in_threads(comm: Any) -> bool:
+    """Blocks of two threads that end in the order in which they began."""
+    import threading
+
+    before, second_began, first_ended = dist.all_reduce, threading.Event(), threading.Event()
+
+    def first() -> None:
+        with guard.watch():
+            second_began.wait(10)
+        first_ended.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    with guard.watch():
+        second_began.set()
+        first_ended.wait(10)
+    thread.join()
+    return dist.all_reduce is before
+
+
+def groups_in_threads(comm: Any) -> list[float]:
+    """A thread for each of two groups; on each rank another one is slow."""
+    import threading
+
+    both = [*range(comm.world_size)]
+    groups = [dm.GroupCommunicator.of(dist.new_group(both)) for _ in range(2)]
+    found = [0.0, 0.0]
+
+    def work(index: int) -> None:
+        if index == comm.rank:
+            time.sleep(2)
+        found[index] = float(dm.all_reduce(ONE, comm=groups[index])[0])
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return found

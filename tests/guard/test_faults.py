@@ -88,6 +88,11 @@ def test_groups_in_another_order() -> None:
     assert "(group of ranks 0-1)" in str(error)
 
 
+def test_threads_with_groups_of_their_own_are_no_deadlock() -> None:
+    """What one thread of a rank waits for says nothing of the other."""
+    assert run(2, ranks.groups_in_threads, backend="gloo") == [[2.0, 2.0]] * 2
+
+
 def test_lines_in_another_order() -> None:
     """Each pair of calls agrees, and the numbers are wrong: found by the lines."""
     error = same_error(ended(ranks.lines_in_another_order), MismatchError)

@@ -57,3 +57,13 @@ def test_a_rank_that_never_comes() -> None:
 def test_torchs_functions_are_put_back() -> None:
     """Whatever happens inside."""
     assert run(2, ranks.put_back, backend="gloo") == [[True, True]] * 2
+
+
+def test_blocks_of_two_threads_put_torchs_functions_back() -> None:
+    """Whichever ends first."""
+    assert run(2, ranks.watched_in_threads, backend="gloo") == [True, True]
+
+
+def test_calls_that_torch_collects() -> None:
+    """Inside torch's coalescing manager a call has no work of its own to wait for."""
+    assert run(2, ranks.watched, "collected", backend="gloo", limit=60) == [[2.0, 2.0]] * 2

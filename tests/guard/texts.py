@@ -10,7 +10,8 @@ import torch
 
 from distmetrics.comm.base import Call
 from distmetrics.comm.board import Board
-from distmetrics.comm.guard.sentry import Sentry, Wait
+from distmetrics.comm.guard.sentry import Sentry
+from distmetrics.comm.guard.wait import Wait
 from distmetrics.errors import Site
 from distmetrics.testing import outcomes
 from tests.comm.guard.simulated import Job

@@ -123,7 +123,7 @@ def suspects(view: View) -> list[int]:
 def _waited_for(view: View, rank: int) -> Iterator[int]:
     """Yield those that ``rank`` waits for and that wait elsewhere themselves."""
     waiting = view.waits(rank)
-    if waiting is None:
+    if waiting is None or not waiting.alone:
         return
     for other in ranks_in(waiting.members):
         theirs = view.waits(other)

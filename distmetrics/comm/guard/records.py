@@ -14,7 +14,7 @@ from distmetrics.comm.guard.places import Place
 from distmetrics.errors import DistmetricsError
 
 if TYPE_CHECKING:
-    from distmetrics.comm.guard.sentry import Wait
+    from distmetrics.comm.guard.wait import Wait
 
 __all__ = ["SCHEMA", "write_report"]
 

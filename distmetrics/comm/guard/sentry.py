@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -21,7 +22,6 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.comm.base import Call
 from distmetrics.comm.board import Board, reason
 from distmetrics.comm.guard.inquiry import Inquiry, Self
 from distmetrics.comm.guard.judge import Verdict
@@ -30,58 +30,20 @@ from distmetrics.comm.guard.places import Place, machine, place_of, process_stat
 from distmetrics.comm.guard.records import write_report
 from distmetrics.comm.guard.settings import REPORT, Settings
 from distmetrics.comm.guard.slips import Answer, Slip, Waiting
+from distmetrics.comm.guard.wait import Wait
 from distmetrics.errors import DistmetricsError, PeerLostError, compose
 
-__all__ = ["STORE_SILENT", "Sentry", "Wait"]
+__all__ = ["STORE_SILENT", "Sentry"]
 
 STORE_SILENT = 4.0  # seconds in which a call of the store must be done while a rank waits
 _KEPT = 50  # calls that a report tells of
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
+_END = 10.0  # seconds that a process has to end, once its group has broken
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _SOON = 0.1  # seconds between two looks whether all ranks have come
 _RETRY = 0.5  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
-
-
-class Wait:
-    """One call of a transport, from when it was begun until it is over.
-
-    Attributes:
-        call: in the user's terms.
-        group: name of the process group.
-        members: its ranks of the job, in short.
-        number: how many calls this group has made, this one included.
-        kind: the transport's operation.
-        started: when it was begun, in seconds since 1970.
-        ended: when it was over, or None.
-    """
-
-    __slots__ = (
-        "call",
-        "ended",
-        "group",
-        "inquiry",
-        "kind",
-        "looked",
-        "members",
-        "number",
-        "serial",
-        "started",
-        "told",
-    )
-
-    def __init__(self, call: Call, group: str, members: str, number: int, kind: str) -> None:
-        self.call = call
-        self.group = group
-        self.members = members
-        self.number = number
-        self.kind = kind
-        self.started = time.time()
-        self.ended: float | None = None
-        self.serial = 0
-        self.looked = self.told = False
-        self.inquiry: Inquiry | None = None
 
 
 class Sentry:
@@ -111,12 +73,12 @@ class Sentry:
         own = _clone(self._store)
         self._answers, self._listener = Notices(own, rank, world_size), Listener(own, rank, world_size)
         self._thread = threading.get_ident()
-        self._serial = 0
+        self._serial, self._alone = 0, True
         self._open: deque[Wait] = deque()
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
-        self._reported = False
+        self._reported = self._failed = False
         self._known: dict[int, Slip] = {}
         self._notices.publish(self._me.slip(None))
         self._threads = [
@@ -125,14 +87,16 @@ class Sentry:
         ]
         for thread in self._threads:
             thread.start()
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     def enter(self, wait: Wait) -> None:
         """Note that this thread begins a call."""
+        thread = threading.get_ident()
+        if thread != threading.main_thread().ident:
+            self._alone = False
         self._serial += 1
-        wait.serial = self._serial
+        wait.serial, self._thread = self._serial, thread
         self.counts[wait.group] = wait.number
-        self._thread = threading.get_ident()
         self.calls.append(wait)
 
     def leave(self, wait: Wait, *, begun: bool = True) -> None:
@@ -159,6 +123,7 @@ class Sentry:
 
     def fail(self, error: DistmetricsError) -> None:
         """Write this rank's report, where one is wanted, and ask those for theirs who have not come here."""
+        self._failed = True
         if self.settings.report is None:
             return
         self._reported = True
@@ -177,11 +142,18 @@ class Sentry:
             return
         self._closed.set()
         self._bell.set()
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         _within(_FAREWELL + _LAST, self._say_goodbye)
         for thread in self._threads:
             thread.join(_LAST)
         self._store = None
+
+    def _at_exit(self) -> None:
+        """End, and see to it that the process does: torch waits at its end for calls that will never be answered."""
+        self.close()
+        if self._failed:
+            nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (faulthandler holds it)
+            faulthandler.dump_traceback_later(_END, exit=True, file=nowhere)
 
     @property
     def store_failed(self) -> bool:
@@ -254,7 +226,8 @@ class Sentry:
             self._busy_since = now
         if wait.inquiry is None:
             where = "" if wait.group == self._me.world else f"  (group of ranks {wait.members})"
-            waiting = Waiting(wait.serial, wait.group, wait.members, wait.number, wait.kind, f"{wait.call}{where}")
+            place = wait.group, wait.members, wait.number, wait.kind
+            waiting = Waiting(wait.serial, *place, f"{wait.call}{where}", self._alone)
             begun = now - (time.time() - wait.started)
             wait.inquiry = Inquiry(self._me, waiting, self.settings.timeout, self._notices, self._board, begun)
         if wait.ended is not None:

@@ -19,6 +19,8 @@ class Waiting:
         call: how many collectives this group has made, this one included.
         kind: the transport's operation, which must be the same on all ranks.
         text: the call in the user's terms, with its line.
+        alone: whether the main thread has made all calls of this rank: one of several threads that waits says nothing
+            of the others.
     """
 
     number: int
@@ -27,6 +29,7 @@ class Waiting:
     call: int
     kind: str
     text: str
+    alone: bool = True
 
     @property
     def place(self) -> tuple[str, int]:

@@ -78,13 +78,13 @@ class Rank:
         kind: str = "all_gather",
         timeout: float = 300.0,
         after: float = 0.0,
+        alone: bool = True,
     ) -> None:
         """Begin to wait."""
         self.serial += 1
         members = members or rank_ranges(range(self.job.world_size))
-        waiting = Waiting(
-            self.serial, group, members, call, kind, f'{kind} "{group} {call}"  train.py:{10 + call} in main'
-        )
+        text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
+        waiting = Waiting(self.serial, group, members, call, kind, text, alone)
         begun = self.job.now + after
         self.inquiry = Inquiry(
             self.me, waiting, timeout, self.notices, Board(self.job.store), begun, state_of=self.job.state_of

@@ -48,6 +48,15 @@ def test_two_groups_in_another_order_are_a_deadlock_within_a_second() -> None:
     assert len(texts) == 1
 
 
+def test_ranks_with_several_threads_are_no_deadlock() -> None:
+    """Another thread may be about to make the call that is waited for."""
+    job = Job(2)
+    job.ranks[0].wait("a", alone=False)
+    job.ranks[1].wait("b", alone=False)
+    job.run(30)
+    assert job.verdicts == [None, None]
+
+
 def test_a_circle_of_three_groups() -> None:
     """0 waits for 1, 1 for 2, 2 for 0."""
     job = Job(3)
