@@ -3,8 +3,13 @@
 All run on the same processes, in turn, in blocks of a few repeats whose first is left out, so that each is measured
 warm and a drift of the machine meets all of them. The cases are in benchmarks/sync_cases.py.
 
+Before each repeat every rank computes until the same moment, as a job does before it syncs: between collectives that
+follow each other at once gloo's threads and the kernel's paths stay warm, which flatters the bare collective.
+``--back-to-back`` leaves the computing out.
+
     python -m benchmarks.sync                      # all cases on gloo, table, JSON and plot in benchmarks/results
     python -m benchmarks.sync --only counts        # one case, nothing written
+    python -m benchmarks.sync --only counts --back-to-back
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from benchmarks.sync_cases import CASES
 from distmetrics import Communicator, sync_and_compute, synced
@@ -31,12 +37,22 @@ from distmetrics.testing import run
 
 BLOCK = 25  # repeats of one way before the next has its turn
 SLOW = 5  # repeats of a way that takes seconds
+TICK = 5e-3  # seconds
 SLOWEST = 2  # of one that takes half a minute: more than two ranks, image by image
 RESULTS = Path(__file__).parent / "results"
 OURS, BARE = "distmetrics", "bare all_gather"
 
 
-def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
+def meet(work: Tensor | None) -> None:
+    """Return on all ranks at about the same moment: after a barrier, and after up to twice ``TICK`` of computing."""
+    dist.barrier()
+    if work is not None:
+        moment = (time.perf_counter() // TICK + 2) * TICK  # the clock is the same for all processes of a machine
+        while time.perf_counter() < moment:
+            work @ work
+
+
+def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = False) -> dict[str, Any]:
     """Run on every rank: time each way in turn; returns start and end of each repeat, collectives and bytes."""
     if hasattr(os, "sched_setaffinity"):  # one core a rank, as launchers bind them: a rank must not run on another's
         cores = sorted(os.sched_getaffinity(0))
@@ -64,6 +80,7 @@ def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
     ways: dict[str, Callable[[], Any]] = {case.theirs: theirs, OURS: whole, BARE: bare}
     spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     slow = case.slow or comm.world_size > 4
+    work = None if back_to_back else torch.randn(128, 128)
     for _ in range(-(-repeats // BLOCK)):
         for way, act in ways.items():
             once = slow and act is theirs
@@ -74,7 +91,7 @@ def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
             gc.collect()
             gc.disable()  # as timeit does: when it falls due is no matter of what is measured
             for _ in range(BLOCK if not once else SLOWEST if case.slow and comm.world_size > 2 else SLOW):
-                dist.barrier()
+                meet(work)
                 start = time.perf_counter()
                 act()
                 spans[way].append((start, time.perf_counter()))
@@ -107,7 +124,7 @@ def _torcheval(metrics: Any) -> Callable[[], Any]:
 def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Reduce the ranks' timings: a sync lasts from when the last rank has begun to when the last rank is done.
 
-    The ranks leave the barrier before it at different times, by as much as a bare collective takes, which is no part of
+    The ranks begin at different times, after a bare barrier by as much as a bare collective takes, which is no part of
     the sync; the monotonic clock is the same for all processes of a machine.
     """
     lasted = {
@@ -182,13 +199,14 @@ def main() -> None:
     ask.add_argument("--repeats", type=int, default=50)
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4, 8])
     ask.add_argument("--only", choices=list(CASES), nargs="+")
+    ask.add_argument("--back-to-back", action="store_true", help="leave out the computing before each repeat")
     ask.add_argument("--out", type=Path, help="default benchmarks/results, or nothing with --only")
     args = ask.parse_args()
     cases = []
     for name in args.only or CASES:
         for world_size in [size for size in args.world_sizes if size in CASES[name].worlds]:
             try:
-                ranks = run(world_size, measure, name, args.repeats, backend="gloo")
+                ranks = run(world_size, measure, name, args.repeats, args.back_to_back, backend="gloo")
             except ModuleNotFoundError as error:
                 print(f"\n{CASES[name].title}: not run, {error}")
                 break
@@ -198,7 +216,9 @@ def main() -> None:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         versions = {"python": platform.python_version(), "torch": torch.__version__}
-        (out / "sync.json").write_text(json.dumps({"versions": versions, "cases": cases}, indent=1) + "\n")
+        (out / "sync.json").write_text(
+            json.dumps({"versions": versions, "back_to_back": args.back_to_back, "cases": cases}, indent=1) + "\n"
+        )
         plot(cases, out / "sync.png")
 
 
