@@ -7,7 +7,7 @@ the moment it can never be met, because a rank that it needs has returned or rai
 from __future__ import annotations
 
 import contextvars
-import ctypes
+import functools
 import sys
 import threading
 import time
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.board import reason
+from distmetrics.comm.crew import Crew, Shift
 from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
@@ -53,14 +54,19 @@ class _Meeting:
 class ThreadWorld:
     """A world of ``world_size`` ranks, each a thread of this process.
 
+    Args:
+        world_size: number of ranks.
+        crew: whose threads they are; by default new ones each time.
+
     >>> ThreadWorld(2).run(lambda comm: comm.all_reduce(torch.tensor(comm.rank + 1), "sum"))
     [tensor(3), tensor(3)]
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, *, crew: Crew | None = None) -> None:
         if world_size < 1:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
+        self._crew = crew
         self._change = threading.Condition()
         self._reset()
 
@@ -92,6 +98,7 @@ class ThreadWorld:
 
         def main(rank: int) -> None:
             comm = self.communicator(rank)
+            torch.set_grad_enabled(True)  # as in a new thread, whatever the last rank in this one has left
             try:
                 with use(comm):
                     value = fn(comm, *args)
@@ -102,33 +109,39 @@ class ThreadWorld:
                 ended[rank] = Outcome(rank, value)
                 self._leave(rank, None)
 
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(main, rank), name=f"rank {rank}", daemon=True)
-            for rank in range(self.world_size)
-        ]
-        for thread in threads:
-            thread.start()
+        crew = self._crew or Crew()
+        try:
+            shifts = [
+                crew.start(f"rank {rank}", functools.partial(contextvars.copy_context().run, main, rank))
+                for rank in range(self.world_size)
+            ]
+            self._wait_for(shifts, limit)
+            known = [*ended]
+            late = [rank for rank, outcome in enumerate(known) if outcome is None]
+            found = [outcome for outcome in known if outcome is not None] + self._give_up(late, shifts, limit)
+        finally:
+            if crew is not self._crew:
+                crew.close()
+        return sorted(found, key=lambda outcome: outcome.rank)
+
+    def _wait_for(self, shifts: Sequence[Shift], limit: float | None) -> None:
         deadline = None if limit is None else time.monotonic() + limit
         try:
-            for thread in threads:
-                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for shift in shifts:
+                shift.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
             text = f"the world was stopped: {error!r}"
             self._break(lambda rank: PeerLostError(text, rank=rank))
             raise
-        known = [*ended]
-        late = [rank for rank, outcome in enumerate(known) if outcome is None]
-        found = [outcome for outcome in known if outcome is not None] + self._give_up(late, threads, limit)
-        return sorted(found, key=lambda outcome: outcome.rank)
 
-    def _give_up(self, late: list[int], threads: Sequence[threading.Thread], limit: float | None) -> list[Outcome]:
+    def _give_up(self, late: list[int], shifts: Sequence[Shift], limit: float | None) -> list[Outcome]:
         """Say where ranks are that have not ended, and end what can be ended."""
         frames = sys._current_frames()
         ended = []
         for rank in late:
             text = f"rank {rank} was still busy after {limit or 0:g} s, the limit of this run, and was left behind"
             error = PeerLostError(text, rank=rank)
-            frame = frames.get(threads[rank].ident or 0)
+            frame = frames.get(shifts[rank].ident)
             if frame is not None:
                 stack = traceback.extract_stack(frame)
                 begin = next((place for place, call in enumerate(stack, 1) if call.filename == __file__), 0)
@@ -137,11 +150,10 @@ class ThreadWorld:
         if late:
             self._break(lambda rank: PeerLostError("the limit of this run is over", rank=rank))
         for rank in late:  # ends a loop of Python code; a call that never returns stays
-            ident = ctypes.c_ulong(threads[rank].ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(LeftBehind))
+            shifts[rank].abandon(LeftBehind)
         until = time.monotonic() + _LAST_WORDS
         for rank in late:
-            threads[rank].join(max(0.0, until - time.monotonic()))
+            shifts[rank].join(max(0.0, until - time.monotonic()))
         return ended
 
     def meet(

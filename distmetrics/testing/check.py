@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from distmetrics.comm.crew import Crew
 from distmetrics.errors import InputError, InputTypeError, LawViolation, MissingDependencyError
 from distmetrics.testing import judges_numbers, judges_state
 from distmetrics.testing import laws as all_laws
@@ -148,6 +149,7 @@ class _Court:
     backend: Backend
     shrinks: bool = True
     pool_of: Callable[[int], Pool] | None = None
+    crew: Crew | None = None
     judged: dict[Law, int] = field(default_factory=dict)
     why_not: dict[Law, str] = field(default_factory=dict)
     broken: dict[Law, tuple[Shards, Broken]] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class _Court:
                 self.broken[law] = self._smallest(law, shards, found)
 
     def _trial(self, shards: Shards) -> Trial:
-        return Trial(self.subject, shards, self.laws.equality, self.pool_of)
+        return Trial(self.subject, shards, self.laws.equality, self.pool_of, self.crew)
 
     def _smallest(self, law: Law, shards: Shards, found: Broken) -> tuple[Shards, Broken]:
         """Return the smallest case that breaks the law still, and how it does."""
@@ -216,11 +218,11 @@ class _Court:
 
 @contextlib.contextmanager
 def _court(subject: Subject, laws: Laws, backend: Backend, *, shrinks: bool = True) -> Iterator[_Court]:
-    """Give a court; its worlds of processes, if it needs any, end with the block."""
+    """Give a court; its threads, and worlds of processes if it needs any, end with the block."""
     if backend not in ("threads", "gloo"):
         raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
-    with pools() if backend == "gloo" else contextlib.nullcontext() as pool_of:
-        yield _Court(subject, laws, backend, shrinks, pool_of)
+    with Crew() as crew, pools() if backend == "gloo" else contextlib.nullcontext() as pool_of:
+        yield _Court(subject, laws, backend, shrinks, pool_of, crew)
 
 
 def _cases(batches: Any, worlds: Sequence[int], max_examples: int, seed: int) -> Iterator[tuple[Shards, bool]]:
