@@ -109,8 +109,8 @@ class Model(LightningModule):
             self.log_dict(self.large(loss), sync_dist=True)
         else:
             self.log_dict(self.small(loss), sync_dist=True)
-        self.log(f"loss_{self.current_epoch}", loss, sync_dist=True)
-        self.log(f"loss_{self.global_rank}", loss)
+        self.log(f"loss_of_epoch_{self.current_epoch}", loss, sync_dist=True)
+        self.log(f"loss_of_rank_{self.global_rank}", loss)
 """,
         """\
 from lightning.pytorch import LightningModule
