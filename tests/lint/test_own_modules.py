@@ -18,9 +18,12 @@ class Base(Module):
     pass
 
 class Model({base}):
-    def validation_step(self, batch, batch_idx):
+    def {hook}(self, batch, batch_idx):
         loss = self(batch)
 {body}
+
+    def test_step(self, batch, batch_idx):
+        pass
 """
 BODIES = [
     ("DL102", 'if self.global_rank == 0:\n    self.log("first", loss)'),
@@ -37,8 +40,8 @@ BODIES = [
 ]
 
 
-def _codes(code: str, imports: str, base: str, body: str) -> list[str]:
-    source = STEP.format(imports=imports, base=base, body=textwrap.indent(body, " " * 8))
+def _codes(code: str, imports: str, base: str, body: str, hook: str = "validation_step") -> list[str]:
+    source = STEP.format(imports=imports, base=base, hook=hook, body=textwrap.indent(body, " " * 8))
     return [found.code for found in check(source, code)]
 
 
@@ -48,6 +51,14 @@ def test_every_rule_knows_the_modules_of_distmetrics(code: str, body: str, base:
     """They combine by name whatever ranks log."""
     assert _codes(code, LIGHTNING, base, body) == [code]
     assert _codes(code, OURS, base, body) == []
+
+
+@pytest.mark.parametrize(("code", "body"), BODIES[:3])
+@pytest.mark.parametrize("hook", ["training_step", "helper", "on_train_epoch_end"])
+def test_a_step_that_is_synced_at_once_needs_every_rank(code: str, body: str, hook: str) -> None:
+    """In training, distmetrics combines with ``sync_dist=True`` right after the step."""
+    expected = [code] if "sync_dist" in body and not hook.startswith("on_") else []
+    assert _codes(code, OURS, "Module", body, hook) == expected
 
 
 @pytest.mark.parametrize(("code", "body"), BODIES)

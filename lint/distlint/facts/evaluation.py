@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.logs import logs_by_lightning
+from distlint.facts.logs import combines_by_name, logs_by_lightning
 from distlint.facts.ranks import RankTests
 from distlint.facts.stages import Stages
 from distlint.facts.tree import argument, is_name, keyword
@@ -57,6 +57,8 @@ def logs(facts: ModuleFacts) -> Iterator[Log]:
     for call in facts.nodes(cst.Call):
         name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if name not in ("log", "log_dict") or not logs_by_lightning(facts, call, _LOGGING):
+            continue
+        if combines_by_name(facts, call):
             continue
         value = argument(call, 1, "value") if name == "log" else argument(call, 0, "dictionary")
         if value is not None:

@@ -12,6 +12,7 @@ from distlint.facts import known
 from distlint.facts.classes import LIGHTNING_ROOTS, base_names
 from distlint.facts.collectives import backward, collective, receiver_kind
 from distlint.facts.operations import Operation, find_operations
+from distlint.facts.stages import EVALUATION_HOOKS
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
 
 if TYPE_CHECKING:
@@ -54,13 +55,16 @@ def log_call(facts: ModuleFacts, call: cst.Call) -> LogCall | None:
     logged = argument(call, 0, "name") if name == "log" else argument(call, 0, "dictionary")
     if logged is None or (name == "log" and argument(call, 1, "value") is None):
         return None  # another trainer's log takes one dict
+    is_synced = is_name(keyword(call, "sync_dist"), "True")
     if not logs_by_lightning(facts, call):
+        return None
+    if combines_by_name(facts, call) and not (is_synced and _may_train(facts, call)):
         return None
     only = keyword(call, "rank_zero_only")
     return LogCall(
         call,
         facts.code(logged) if name == "log" else _keys(logged),
-        is_name(keyword(call, "sync_dist"), "True"),
+        is_synced,
         (only is not None and not is_name(only, "False")) or any(arg.star == "**" for arg in call.args),
     )
 
@@ -77,16 +81,26 @@ def logs_by_lightning(facts: ModuleFacts, call: cst.Call, kinds: frozenset[str] 
         return False
     if any(base.startswith(_OTHER_TRAINERS) for base in base_names(facts, owner.node)):
         return False
-    return not _is_inherited(facts, owner, name) and not _is_of_distmetrics(facts, owner)
+    return not _is_inherited(facts, owner, name)
 
 
-def _is_of_distmetrics(facts: ModuleFacts, owner: ClassFacts) -> bool:
-    """Whether a module is one of distmetrics, which combines by name whatever ranks have logged in an epoch."""
+def combines_by_name(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a module of distmetrics logs: what ranks have logged in an epoch is combined by name, whoever did."""
+    owner = facts.owner(call)
+    if owner is None or facts.self_attribute(call.func) is None:
+        return False
     bases = [base for each in owner.lineage() for base in base_names(facts, each.node)]
     further = [name for base in bases for each in facts.project.ancestors(base) for name in each.bases]
     if any(base.startswith("distmetrics.") for base in bases + further):
         return True
     return not owner.known and facts.imports("distmetrics") and not any(map(facts.imports, LIGHTNING_ROOTS))
+
+
+def _may_train(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a training step may come here: distmetrics, too, then waits for all ranks if any logs with sync_dist."""
+    method = facts.method_of(call)
+    name = "" if method is None else method.name.value
+    return name not in EVALUATION_HOOKS and not name.startswith("on_")
 
 
 def _is_inherited(facts: ModuleFacts, owner: ClassFacts, name: str) -> bool:

@@ -41,7 +41,7 @@ class LogKeysDiffer(Rule):
     keys that name the rank.
 
     Silent: branches on what is the same on every rank, such as ``self.training`` or the step; the same keys in
-    another form; dicts whose keys cannot be seen; modules of ``distmetrics``, which combine values by their keys.
+    another form; dicts whose keys cannot be seen; modules of ``distmetrics``, which combine an epoch's values by key.
 
     When to ignore: all ranks are sure to take the same arm, as in a model-parallel job.
     """
