@@ -54,7 +54,7 @@ def test_every_rule_knows_the_modules_of_distmetrics(code: str, body: str, base:
 
 
 @pytest.mark.parametrize(("code", "body"), BODIES[:3])
-@pytest.mark.parametrize("hook", ["training_step", "helper", "on_train_epoch_end"])
+@pytest.mark.parametrize("hook", ["training_step", "shared_step", "on_train_epoch_end"])
 def test_a_step_that_is_synced_at_once_needs_every_rank(code: str, body: str, hook: str) -> None:
     """In training, distmetrics combines with ``sync_dist=True`` right after the step."""
     expected = [code] if "sync_dist" in body and not hook.startswith("on_") else []
