@@ -152,6 +152,12 @@ def who(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def compose(
     headline: str,
     lines: Mapping[int, str],
@@ -164,7 +170,8 @@ def compose(
 
     Args:
         headline: what is wrong, in the user's terms, on one line.
-        lines: what each rank did; ranks with equal lines share one.
+        lines: what each rank did; ranks with equal lines share one. Line breaks, in a user's name say, are written as
+            escapes here and in the headline.
         notes: what became of data and state.
         likely: the likely cause.
         do: what to do.
@@ -180,10 +187,10 @@ def compose(
     """
     groups: dict[str, list[int]] = {}
     for rank, line in sorted(lines.items()):
-        groups.setdefault(line, []).append(rank)
+        groups.setdefault(_one_line(line), []).append(rank)
     labels = {line: who(ranks) for line, ranks in groups.items()}
     width = max(map(len, labels.values()), default=0)
-    parts = [headline]
+    parts = [_one_line(headline)]
     if groups:
         parts += ["", *(f"  {label:<{width}}  {line}" for line, label in labels.items())]
     tail = [*notes]

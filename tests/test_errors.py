@@ -118,3 +118,14 @@ def test_who_counts() -> None:
 def test_a_site_reads_like_a_traceback_line() -> None:
     """Editors and terminals make file:line clickable."""
     assert (str(Site("train.py", 88, "step")), str(Site("train.py", 88, ""))) == ("train.py:88 in step", "train.py:88")
+
+
+def test_a_name_with_line_breaks_does_not_spoil_the_layout() -> None:
+    """A call's name is the user's, and may hold anything."""
+    text = compose('ranks disagree on "a\nb"', {0: 'all_reduce "a\n  rank 7  lies"', 1: "naïve \u2029"})
+    assert text.splitlines() == [
+        'ranks disagree on "a\\nb"',
+        "",
+        '  rank 0  all_reduce "a\\n  rank 7  lies"',
+        "  rank 1  naïve \\u2029",
+    ]

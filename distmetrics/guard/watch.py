@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +18,7 @@ from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.comm.base import call_site, in_call, is_user_code, short_path
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.guard.places import is_library
+from distmetrics.comm.replace import Name, Replacing
 from distmetrics.errors import Site
 from distmetrics.guard.epoch import agree_on
 
@@ -43,6 +43,9 @@ WATCHED: Mapping[str, str] = {
     "scatter": "tensor",
     "scatter_object_list": "",
 }
+_ASKED = (dist.__name__, dist.distributed_c10d.__name__)
+_KEEP = ("torch", __name__.partition(".")[0])  # of modules outside: the others
+_replacing = Replacing()
 _inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 
 
@@ -50,11 +53,12 @@ _inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 def watch() -> Iterator[None]:
     """Compare and watch every collective of ``torch.distributed`` inside the block, whoever makes it.
 
-    Each of :data:`WATCHED` is replaced in ``torch.distributed`` for the length of the block, and put back whatever
-    happens. Before data moves all ranks compare what they are about to do, in a round of its own, and while a rank
-    waits the guard finds out why: the collectives of torchmetrics, Lightning and Accelerate end in the same errors as
-    ours. Not watched: what a module took by ``from torch.distributed import all_reduce`` before, sends and receives
-    between two ranks, and what DistributedDataParallel sends from its own C++ code.
+    Each of :data:`WATCHED` is replaced for the length of the block, in ``torch.distributed`` and in every module not of
+    torch's that took it by name (``from torch.distributed import all_reduce``), and put back whatever happens. Before
+    data moves all ranks compare what they are about to do, in a round of its own, and while a rank waits the guard
+    finds out why: the collectives of torchmetrics, Lightning and Accelerate end in the same errors as ours. Not
+    watched: a function that an object or a default argument holds, sends and receives between two ranks, and what
+    DistributedDataParallel sends from its own C++ code.
 
     Raises:
         MismatchError: ranks make different calls (inside, on every rank, before data moves).
@@ -63,40 +67,20 @@ def watch() -> Iterator[None]:
     >>> with watch():
     ...     pass
     """
-    _begin()
-    try:
+    with _replacing.block(_names):
         yield
-    finally:
-        _end()
 
 
-_lock = threading.Lock()
-_originals: dict[str, Callable[..., Any]] = {}
-_blocks = 0  # that are under way, in whatever thread
-
-
-def _begin() -> None:
-    global _blocks
-    with _lock:
-        _blocks += 1
-        if _blocks == 1:
-            _originals.update({name: getattr(dist, name) for name in WATCHED})
-            for name, original in _originals.items():
-                _put(name, _watched(name, original))
-
-
-def _end() -> None:
-    global _blocks
-    with _lock:
-        _blocks -= 1
-        if not _blocks:
-            for name, original in _originals.items():
-                _put(name, original)
-
-
-def _put(name: str, function: Callable[..., Any]) -> None:
-    for module in (dist, dist.distributed_c10d):
-        setattr(module, name, function)
+def _names() -> list[Name]:
+    """Find every name of a watched function; torch's own modules keep theirs, but for the two that users ask."""
+    originals = {name: getattr(dist, name) for name in WATCHED}
+    watched = {id(original): _watched(name, original) for name, original in originals.items()}
+    found = []
+    for title, module in [*sys.modules.items()]:
+        where = getattr(module, "__dict__", None)
+        if type(where) is dict and (title in _ASKED or title.partition(".")[0] not in _KEEP):
+            found += [Name(where, name, watched[id(value)]) for name, value in [*where.items()] if id(value) in watched]
+    return found
 
 
 def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import all_reduce as taken_by_name
 
 import distmetrics as dm
 from distmetrics import guard
@@ -138,6 +139,10 @@ def _sum_or_max(comm: Any) -> None:
     dist.all_reduce(ONE.clone(), op=dist.ReduceOp.SUM if comm.rank else dist.ReduceOp.MAX)
 
 
+def _sum_or_max_by_name(comm: Any) -> None:
+    taken_by_name(ONE.clone(), op=dist.ReduceOp.SUM if comm.rank else dist.ReduceOp.MAX)
+
+
 def _metrics_in_another_order(comm: Any) -> None:
     from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
@@ -199,6 +204,7 @@ def _collected(comm: Any) -> list[float]:
 WATCHED = {
     "collected": _collected,
     "sum or max": _sum_or_max,
+    "sum or max by name": _sum_or_max_by_name,
     "metrics": _metrics_in_another_order,
     "skipped": _skipped,
     "never comes": _never_comes,
@@ -208,14 +214,15 @@ WATCHED = {
 
 def put_back(comm: Any) -> list[bool]:
     """Also where the block raises."""
-    before = {name: getattr(dist, name) for name in guard.WATCHED}
+    before, by_name = {name: getattr(dist, name) for name in guard.WATCHED}, taken_by_name
     try:
         with guard.watch():
             replaced = all(getattr(dist, name) is not function for name, function in before.items())
+            replaced = replaced and taken_by_name is dist.all_reduce
             _raises(comm)
     except ValueError:
         pass
-    return [replaced, all(getattr(dist, name) is function for name, function in before.items())]
+    return [replaced, all(getattr(dist, n) is fn for n, fn in before.items()) and taken_by_name is by_name]
 
 
 def threads(comm: Any) -> list[str]:

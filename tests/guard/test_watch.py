@@ -35,6 +35,10 @@ def test_what_is_right_gives_what_it_gives_without() -> None:
     ("what", "text"),
     [
         ("sum or max", "rank 1 calls torch.distributed.all_reduce sum, rank 0 torch.distributed.all_reduce max"),
+        (
+            "sum or max by name",
+            "rank 1 calls torch.distributed.all_reduce sum, rank 0 torch.distributed.all_reduce max",
+        ),
         ("metrics", "rank 1 sends BinaryAccuracy, rank 0 BinaryF1Score"),
         ("skipped", "rank 1 calls torch.distributed.all_reduce sum, rank 0 torch.distributed.barrier"),
     ],

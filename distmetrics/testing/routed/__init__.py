@@ -8,7 +8,6 @@ strict as gloo and decides deadlocks.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distmetrics.comm.current import in_force
+from distmetrics.comm.replace import Name, Replacing
 from distmetrics.comm.threads import is_of_threads
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.routed import moves, objects, reductions  # noqa: F401  (what they define is then in CALLS)
@@ -40,9 +40,7 @@ _UNSUPPORTED = (
     "send_object_list",
     "split_group",
 )
-_lock = threading.Lock()
-_blocks = 0
-_originals: dict[str, Callable[..., Any]] = {}
+_replacing = Replacing()
 
 
 @contextmanager
@@ -65,32 +63,14 @@ def routed() -> Iterator[None]:
     ...     run(3, total)
     [6, 6, 6]
     """
-    global _blocks
-    with _lock:
-        if not _blocks:
-            _replace()
-        _blocks += 1
-    try:
+    with _replacing.block(_names):
         yield
-    finally:
-        with _lock:
-            _blocks -= 1
-            if not _blocks:
-                _put_back()
 
 
-def _replace() -> None:
-    for name in (*CALLS, *_UNSUPPORTED):
-        original = getattr(dist, name, None)  # some came with a later torch
-        if original is not None:
-            _originals[name] = original
-            setattr(dist, name, _dispatching(name, original, CALLS.get(name)))
-
-
-def _put_back() -> None:
-    for name, original in _originals.items():
-        setattr(dist, name, original)
-    _originals.clear()
+def _names() -> list[Name]:
+    where = vars(dist)
+    known = [name for name in (*CALLS, *_UNSUPPORTED) if name in where]  # some came with a later torch
+    return [Name(where, name, _dispatching(name, where[name], CALLS.get(name))) for name in known]
 
 
 def _dispatching(name: str, original: Callable[..., Any], ours: Callable[..., Any] | None) -> Callable[..., Any]:

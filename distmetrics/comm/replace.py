@@ -1,0 +1,64 @@
+"""Names in modules that mean something else for the length of a block, and are put back whatever happens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+__all__ = ["Name", "Replacing"]
+
+
+class Name(NamedTuple):
+    """A name, and what it is to mean.
+
+    Attributes:
+        where: the module's names.
+        name: one of them.
+        value: what it means inside the block.
+    """
+
+    where: dict[str, Any]
+    name: str
+    value: Any
+
+
+class Replacing:
+    """Blocks that replace the same names: they may nest, and those of several threads may overlap.
+
+    The first to begin replaces, the last to end puts back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._before: list[Name] = []
+
+    @contextmanager
+    def block(self, find: Callable[[], Iterable[Name]]) -> Iterator[None]:
+        """Replace what ``find`` returns, unless another block has done so already.
+
+        >>> import math
+        >>> with Replacing().block(lambda: [Name(vars(math), "tau", 6)]):
+        ...     math.tau
+        6
+        >>> math.tau > 6
+        True
+        """
+        with self._lock:
+            self._blocks += 1
+        try:
+            with self._lock:
+                if not self._before:
+                    for where, name, value in find():
+                        self._before.append(Name(where, name, where[name]))  # first: an interrupt must not lose it
+                        where[name] = value
+            yield
+        finally:
+            with self._lock:
+                self._blocks -= 1
+                while not self._blocks and self._before:
+                    where, name, value = self._before[-1]
+                    where[name] = value
+                    self._before.pop()
