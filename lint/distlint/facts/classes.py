@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.facts.project import Project, declares
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import container, tail, walk
+from distlint.facts.tree import container, tail, walk, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -93,6 +93,11 @@ class ClassFacts:
         found = (base.method(name) for base in self.bases)
         return next((method for method in found if method is not None), None)
 
+    def body(self) -> Iterator[cst.CSTNode]:
+        """Everything in its own methods, functions inside of them too."""
+        for method in self.methods.values():
+            yield from walk(method.body)
+
     def values(self, name: str) -> list[cst.BaseExpression]:
         """Everything assigned to ``self.<name>`` here or in bases in the same module."""
         found = list(self.attributes.get(name, ()))
@@ -163,6 +168,30 @@ def _classify(
 def base_names(facts: ModuleFacts, node: cst.ClassDef) -> list[str]:
     """What the bases of a class are called, ``Dataset[T]`` without its parameter; empty where it cannot be told."""
     return [facts.resolve(container(arg.value)) or "" for arg in node.bases]
+
+
+def reached(
+    facts: ModuleFacts,
+    owner: ClassFacts,
+    starts: Iterable[cst.FunctionDef],
+    follows: Callable[[cst.Call], bool] = lambda _call: True,
+) -> Iterator[tuple[cst.FunctionDef, cst.FunctionDef]]:
+    """The methods of a class that some of them come to by ``self.method()``, each with the one that it began with.
+
+    Each comes once, the nearest first, the ones to start with before all. Only calls that ``follows`` accepts count.
+    """
+    left, seen = [(start, start) for start in starts], set[cst.FunctionDef]()
+    while left:
+        method, start = left.pop(0)
+        if method in seen:
+            continue
+        seen.add(method)
+        yield method, start
+        for call in walk_scope(method):
+            if isinstance(call, cst.Call):
+                below = owner.methods.get(facts.self_attribute(call.func) or "")
+                if below is not None and follows(call):
+                    left.append((below, start))
 
 
 def _local_class(facts: ModuleFacts, base: cst.BaseExpression) -> cst.ClassDef | None:

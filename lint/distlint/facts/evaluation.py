@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import LIGHTNING_ROOTS, base_names
+from distlint.facts.logs import combines_by_name, logs_by_lightning
 from distlint.facts.ranks import RankTests
-from distlint.facts.stages import EVALUATION_HOOKS, Stages
-from distlint.facts.tree import argument, is_name, keyword, tail
+from distlint.facts.stages import Stages
+from distlint.facts.tree import argument, is_name, keyword
 from distlint.facts.values import Values
 
 if TYPE_CHECKING:
-    from distlint.facts.classes import ClassFacts
     from distlint.facts.module import ModuleFacts
 
-_MODULES = frozenset({"pl_module", "lightning_module"})
+# Lightning lends its module's methods to callbacks. Hooks of an evaluation tell that a class is one of Lightning's:
+# the rules about ranks, which look at every method, do not take just any class that is called a callback for one.
+_LOGGING = frozenset({"lightning", "callback"})
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ def logs(facts: ModuleFacts) -> Iterator[Log]:
     """Every call of Lightning's ``log`` and ``log_dict``, in source order."""
     for call in facts.nodes(cst.Call):
         name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if name not in ("log", "log_dict") or not _is_lightning(facts, call, name):
+        if name not in ("log", "log_dict") or not logs_by_lightning(facts, call, _LOGGING):
+            continue
+        if combines_by_name(facts, call):
             continue
         value = argument(call, 1, "value") if name == "log" else argument(call, 0, "dictionary")
         if value is not None:
@@ -90,38 +93,3 @@ def _is_guarded(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
     """Whether some ranks alone log: another rule's matter unless they say so."""
     is_said = is_name(keyword(call, "rank_zero_only"), "True")
     return not is_said and any(isinstance(above, cst.If) and tests.keys(above.test) for above in facts.ancestors(call))
-
-
-def _is_lightning(facts: ModuleFacts, call: cst.Call, name: str) -> bool:
-    assert isinstance(call.func, cst.Attribute)
-    receiver = call.func.value
-    if tail(receiver) in _MODULES and not isinstance(receiver, cst.Call):
-        return True
-    method = facts.method_of(call)
-    if method is None:
-        function = facts.function_of(call)
-        return is_name(receiver, "self") and function is not None and function.name.value in EVALUATION_HOOKS
-    params, owner = method.params.params, facts.class_of(method)
-    if not params or not is_name(receiver, params[0].name.value) or owner is None:
-        return False
-    if owner.method(name) is not None or owner.values(name) or _is_inherited(facts, owner.name, name):
-        return False
-    return bool(owner.kinds & {"lightning", "callback"}) and not _syncs_itself(facts, owner)
-
-
-def _syncs_itself(facts: ModuleFacts, owner: ClassFacts) -> bool:
-    """Whether a module is one of distmetrics, whose epoch values are those of all ranks."""
-    bases = base_names(facts, owner.node)
-    further = [name for base in bases for each in facts.project.ancestors(base) for name in each.bases]
-    if any(base.startswith("distmetrics.") for base in bases + further):
-        return True
-    if not owner.known and facts.imports("distmetrics") and not any(facts.imports(root) for root in LIGHTNING_ROOTS):
-        return True
-    return any(_syncs_itself(facts, base) for base in owner.bases if base is not owner)
-
-
-def _is_inherited(facts: ModuleFacts, owner: str, name: str) -> bool:
-    """Whether a base in another file defines a method of that name itself."""
-    found = (each for each in facts.project.classes.values() if each.path == facts.path)
-    here = next((each for each in found if each.name.rpartition(".")[2] == owner), None)
-    return here is not None and any(name in each.methods for each in facts.project.ancestors(here.name))

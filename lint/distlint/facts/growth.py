@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS, ClassFacts
+from distlint.facts.classes import STEP_HOOKS, ClassFacts, reached
 from distlint.facts.tree import container, is_name, positional, tail, walk_scope
 
 if TYPE_CHECKING:
@@ -29,26 +29,12 @@ _GROWS = frozenset({"append", "extend", "insert"})
 
 def grown(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.CSTNode, str, str]]:
     """Places where a list of ``self`` gets longer in a step, or in a method that a step calls."""
-    for method, stage in _step_methods(facts, owner):
+    steps = [method for name, method in owner.methods.items() if name in _STEPS]
+    for method, step in reached(facts, owner, steps):
         for node in walk_scope(method):
             attribute = _growth(facts, node)
             if attribute is not None and _is_list(facts, owner, attribute):
-                yield node, attribute, stage
-
-
-def _step_methods(facts: ModuleFacts, owner: ClassFacts) -> Iterator[tuple[cst.FunctionDef, str]]:
-    seen = set()
-    left = [(method, _STEPS[name]) for name, method in owner.methods.items() if name in _STEPS]
-    while left:
-        method, stage = left.pop(0)
-        if method in seen:
-            continue
-        seen.add(method)
-        yield method, stage
-        for call in walk_scope(method):
-            name = facts.self_attribute(call.func) if isinstance(call, cst.Call) else None
-            if name is not None and name in owner.methods:
-                left.append((owner.methods[name], stage))
+                yield node, attribute, _STEPS[step.name.value]
 
 
 def _growth(facts: ModuleFacts, node: cst.CSTNode) -> str | None:

@@ -10,6 +10,7 @@ import libcst as cst
 from distlint.facts.classes import STEP_HOOKS
 from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_gathered
+from distlint.facts.tensor_names import SAME
 from distlint.facts.tree import is_name, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ _CLOCKS = frozenset(
     {"time.time", "time.monotonic", "time.perf_counter", "timeit.default_timer", "datetime.datetime.now"}
 )
 _WRAPPERS = frozenset({"enumerate", "iter", "log_every", "tqdm", "track", "zip"})
-_PASSING = frozenset({"cpu", "detach", "numpy", "squeeze", "tolist", "view", "flatten", "list", "sorted", "to"})
+# What has as many elements as it is given.
+_PASSING = SAME | {"flatten", "list", "numpy", "sorted", "squeeze", "tolist", "view"}
 
 
 class Locality:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts import known
-from distlint.facts.classes import base_names
+from distlint.facts.classes import LIGHTNING_ROOTS, base_names
 from distlint.facts.collectives import backward, collective, receiver_kind
 from distlint.facts.operations import Operation, find_operations
+from distlint.facts.stages import EVALUATION_HOOKS
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
 
 if TYPE_CHECKING:
+    from distlint.facts.classes import ClassFacts
     from distlint.facts.module import ModuleFacts
 
 SYNCED_LOG = "log with sync_dist=True"
@@ -53,26 +55,57 @@ def log_call(facts: ModuleFacts, call: cst.Call) -> LogCall | None:
     logged = argument(call, 0, "name") if name == "log" else argument(call, 0, "dictionary")
     if logged is None or (name == "log" and argument(call, 1, "value") is None):
         return None  # another trainer's log takes one dict
-    if not _is_lightning(facts, call, call.func):
+    is_synced = is_name(keyword(call, "sync_dist"), "True")
+    if not logs_by_lightning(facts, call):
+        return None
+    if combines_by_name(facts, call) and not (is_synced and _may_train(facts, call)):
         return None
     only = keyword(call, "rank_zero_only")
     return LogCall(
         call,
         facts.code(logged) if name == "log" else _keys(logged),
-        is_name(keyword(call, "sync_dist"), "True"),
+        is_synced,
         (only is not None and not is_name(only, "False")) or any(arg.star == "**" for arg in call.args),
     )
 
 
-def _is_lightning(facts: ModuleFacts, call: cst.Call, func: cst.Attribute) -> bool:
-    if receiver_kind(facts, func.value) != "lightning":
+def logs_by_lightning(facts: ModuleFacts, call: cst.Call, kinds: frozenset[str] = frozenset({"lightning"})) -> bool:
+    """Whether a method called ``log`` or ``log_dict`` is Lightning's; on ``self``, in a class of one of the kinds."""
+    if not isinstance(call.func, cst.Attribute):
         return False
     owner = facts.owner(call)
-    if not is_name(func.value, "self") or owner is None:
-        return True
+    if owner is None or facts.self_attribute(call.func) is None:
+        return receiver_kind(facts, call.func.value) == "lightning"
+    name = call.func.attr.value
+    if owner.kinds.isdisjoint(kinds) or owner.method(name) is not None or owner.values(name):
+        return False
     if any(base.startswith(_OTHER_TRAINERS) for base in base_names(facts, owner.node)):
         return False
-    return "lightning" in owner.kinds and owner.method(func.attr.value) is None
+    return not _is_inherited(facts, owner, name)
+
+
+def combines_by_name(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a module of distmetrics logs: what ranks have logged in an epoch is combined by name, whoever did."""
+    owner = facts.owner(call)
+    if owner is None or facts.self_attribute(call.func) is None:
+        return False
+    bases = [base for each in owner.lineage() for base in base_names(facts, each.node)]
+    further = [name for base in bases for each in facts.project.ancestors(base) for name in each.bases]
+    if any(base.startswith("distmetrics.") for base in bases + further):
+        return True
+    return not owner.known and facts.imports("distmetrics") and not any(map(facts.imports, LIGHTNING_ROOTS))
+
+
+def _may_train(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a training step may come here: distmetrics, too, then waits for all ranks if any logs with sync_dist."""
+    method = facts.method_of(call)
+    name = "" if method is None else method.name.value
+    return name not in EVALUATION_HOOKS and not name.startswith("on_")
+
+
+def _is_inherited(facts: ModuleFacts, owner: ClassFacts, name: str) -> bool:
+    """Whether a base in another file defines a method of that name itself."""
+    return any(name in each.methods for each in facts.project.ancestors(facts.full_name(owner)))
 
 
 def _keys(logged: cst.BaseExpression) -> str | None:

@@ -12,6 +12,7 @@ from distlint.facts.declared import reason_against
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
 from distlint.facts.metric_objects import origin, receiver
+from distlint.facts.tensor_names import RESHAPES, SAME, TO_FLOAT
 from distlint.facts.tree import is_name, keyword, number, positional, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -23,13 +24,7 @@ TRANSPARENT = frozenset(
         "array",
         "asarray",
         "as_tensor",
-        "clone",
-        "cpu",
-        "cuda",
-        "detach",
-        "double",
         "FloatTensor",
-        "float",
         "float32",
         "float64",
         "from_numpy",
@@ -39,16 +34,15 @@ TRANSPARENT = frozenset(
         "nan_to_num",
         "numpy",
         "round",
-        "squeeze",
         "stack",
         "tensor",
         "Tensor",
-        "to",
         "tolist",
         "type_as",
-        "unsqueeze",
-        "view",
     }
+    | SAME
+    | TO_FLOAT
+    | RESHAPES
 )
 _SAMPLEWISE = ("torchmetrics.segmentation.", "torchmetrics.functional.segmentation.")
 _MICRO_IS_ACCURACY = frozenset({"f1", "fbeta", "precision", "recall"})

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.flow import reaching
+from distlint.facts.tensor_names import SAME, TO_FLOAT
 from distlint.facts.tree import tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
-# Calls and methods that hand one value on.
-_HANDS_ON = frozenset({"item", "detach", "cpu", "float", "clone", "items", "mean", "to", "double"})
+# Methods that hand on what a metric has returned, a number or a dict of numbers.
+_HANDS_ON = SAME | TO_FLOAT | {"item", "items", "mean"}
 
 _DEEPEST = 3
 METRICS = ("torchmetrics.", "pytorch_lightning.metrics.")  # the second until Lightning 1.5

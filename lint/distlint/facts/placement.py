@@ -157,11 +157,10 @@ def registered_buffers(facts: ModuleFacts, owner: ClassFacts) -> set[str]:
     """The names given to ``register_buffer`` or ``register_parameter`` in a class and its bases in the module."""
     found: set[str] = set()
     for info in owner.lineage():
-        for method in info.methods.values():
-            for node in walk(method.body):
-                if isinstance(node, cst.Call) and tail(node.func) in ("register_buffer", "register_parameter"):
-                    text = text_of(argument(node, 0, "name"))
-                    found.update(() if text is None else (text,))
+        for node in info.body():
+            if isinstance(node, cst.Call) and tail(node.func) in ("register_buffer", "register_parameter"):
+                text = text_of(argument(node, 0, "name"))
+                found.update(() if text is None else (text,))
     return found
 
 

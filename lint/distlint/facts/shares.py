@@ -14,7 +14,7 @@ from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_filled, is_gathered, is_gathering
 from distlint.facts.metric_objects import metric_object, receiver
 from distlint.facts.stages import HOOKS, Stages, arguments
-from distlint.facts.tree import container, is_name, keyword, positional, tail, walk
+from distlint.facts.tree import container, is_name, keyword, positional, tail
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -177,12 +177,11 @@ class Shares:
         """What the methods of a class put into attributes of ``self``."""
         if owner not in self._stored:
             found = self._stored[owner] = {}
-            for method in self._facts.classes[owner].methods.values():
-                for node in walk(method.body):
-                    for target, value in _puts(node):
-                        name = self._facts.self_attribute(target)
-                        if name is not None:
-                            found.setdefault(name, []).append(value)
+            for node in self._facts.classes[owner].body():
+                for target, value in _puts(node):
+                    name = self._facts.self_attribute(target)
+                    if name is not None:
+                        found.setdefault(name, []).append(value)
         return self._stored[owner]
 
     def _filled_into(self, name: cst.Name) -> list[cst.BaseExpression]:

@@ -28,6 +28,13 @@ BY_VALUE = frozenset({"as_tensor", "tensor"})
 SIZED_LATER = {"full": 0, "randint": None, "normal": None}
 FACTORIES = BY_SIZE | ALWAYS_RANKED | BY_VALUE | SIZED_LATER.keys() | {"Tensor"}
 
+# Methods whose result is the same tensor, or a copy of it, wherever it is. What else passes a value on depends on what
+# is asked: a mean hands a metric on and not its examples, ``float()`` a value and not its type.
+SAME = frozenset({"clone", "contiguous", "cpu", "cuda", "detach", "to"})
+TO_FLOAT = frozenset({"double", "float"})
+# Methods that give the same elements another shape.
+RESHAPES = frozenset({"flatten", "reshape", "squeeze", "unsqueeze", "view"})
+
 # Methods that bring a tensor to a device, and those that leave tensors altogether.
 MOVES = frozenset({"cuda", "to", "to_device", "type", "type_as", "xpu"})
 LEAVES = frozenset({"dim", "item", "nelement", "numel", "numpy", "size", "tolist", "get_device", "element_size"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -51,4 +52,4 @@ def relative(path: str) -> str:
 def uri(path: str) -> str:
     """A relative reference below the current folder, a file's address elsewhere."""
     shown = relative(path)
-    return Path(shown).as_uri() if Path(shown).is_absolute() else quote(shown)
+    return Path(shown).as_uri() if Path(shown).is_absolute() else quote(os.fsencode(shown))

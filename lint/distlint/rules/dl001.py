@@ -70,6 +70,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.bank = torch.rand(10, 2).to(self.device)
         self.scale = torch.ones(3, device=self.device)
 
@@ -78,7 +79,7 @@ class Model(LightningModule):
         device = torch.device("cuda")
         return (self(batch.to(device)) * weight).sum()
 """,
-            {6: "__init__", 7: "__init__", 10: "cuda", 12: "cuda"},
+            {7: "__init__", 8: "__init__", 11: "cuda", 13: "cuda"},
         ),
         Example(
             """\
@@ -96,6 +97,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.register_buffer("bank", torch.rand(10, 2))
         self.encoder = build().to(self.device)
         self.rewards = [torch.tensor(0.0, device=self.device)]
@@ -128,6 +130,7 @@ from torch import nn
 
 class Net(nn.Module):
     def __init__(self, device):
+        super().__init__()
         self.device = device
         self.mean = load().to(self.device)
 

@@ -33,7 +33,7 @@ class LogUnderRankGuard(Rule):
 
     Silent: a log in both arms of the branch, plain values in a hook that is ``@rank_zero_only`` as a whole, loggers
     and trackers (``self.logger.log``, ``wandb.log``), ``log`` methods of classes that are no LightningModule, calls
-    with ``rank_zero_only`` or ``**options``.
+    with ``rank_zero_only`` or ``**options``, modules of ``distmetrics`` (an epoch's values are combined by name).
 
     When to ignore: an older Lightning without ``rank_zero_only``, a plain number, and no callback that reads it.
     """
@@ -127,8 +127,13 @@ class Model(LightningModule):
         """\
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_only
+from torchmetrics import MeanMetric
 
 class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.metric = MeanMetric(sync_on_compute=False)
+
     @rank_zero_only
     def validation_step(self, batch, batch_idx):
         self.metric.update(self(batch))

@@ -124,7 +124,8 @@ class Model(LightningModule):
 
 def train(model, loader, accelerator, prompts):
     for batch in loader:
-        loss = dist.all_reduce(model(batch))
+        loss = model(batch).detach()
+        dist.all_reduce(loss)
         while loss > 0.1:
             loss = reduce_mean(model(batch))
             dist.barrier()

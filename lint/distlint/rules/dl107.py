@@ -41,7 +41,7 @@ class LogKeysDiffer(Rule):
     keys that name the rank.
 
     Silent: branches on what is the same on every rank, such as ``self.training`` or the step; the same keys in
-    another form; dicts whose keys cannot be seen.
+    another form; dicts whose keys cannot be seen; modules of ``distmetrics``, which combine an epoch's values by key.
 
     When to ignore: all ranks are sure to take the same arm, as in a model-parallel job.
     """
@@ -109,8 +109,8 @@ class Model(LightningModule):
             self.log_dict(self.large(loss), sync_dist=True)
         else:
             self.log_dict(self.small(loss), sync_dist=True)
-        self.log(f"loss_{self.current_epoch}", loss, sync_dist=True)
-        self.log(f"loss_{self.global_rank}", loss)
+        self.log(f"loss_of_epoch_{self.current_epoch}", loss, sync_dist=True)
+        self.log(f"loss_of_rank_{self.global_rank}", loss)
 """,
         """\
 from lightning.pytorch import LightningModule

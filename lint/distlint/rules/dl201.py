@@ -87,6 +87,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.f1 = torchmetrics.F1Score(task="binary")
         metrics = torchmetrics.MetricCollection({"auc": torchmetrics.AUROC(task="binary")})
         self.metrics = metrics.clone(prefix="val_")
@@ -95,7 +96,7 @@ class Model(LightningModule):
         self.log("f1", self.f1(self(batch["x"]), batch["y"]), sync_dist=True)
         self.log_dict(self.metrics(self(batch["x"]), batch["y"]), sync_dist=True)
 """,
-            {11: "F1Score", 12: "AUROC"},
+            {12: "F1Score", 13: "AUROC"},
         ),
         Example(
             """\
@@ -153,6 +154,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.f1 = torchmetrics.F1Score(task="binary")
         self.scale = torch.nn.Parameter(torch.zeros(()))
 

@@ -83,6 +83,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.errors = []
 
     def validation_step(self, batch, batch_idx):
@@ -98,7 +99,7 @@ class Model(LightningModule):
             total += output["reward"]
         self.log("reward", total / len(outputs))
 """,
-            {12: "rank 0's", 19: "rank 0's"},
+            {13: "rank 0's", 20: "rank 0's"},
         ),
         Example(
             """\
@@ -163,6 +164,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.accuracy = torchmetrics.Accuracy(task="binary")
         self.metrics = torchmetrics.MetricCollection([self.accuracy])
         self.scale = torch.nn.Parameter(torch.ones(()))
@@ -198,6 +200,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.parts = []
 
     def validation_step(self, batch, batch_idx):

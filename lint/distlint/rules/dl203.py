@@ -46,6 +46,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.hits = []
 
     def training_step(self, batch, batch_idx):
@@ -63,7 +64,7 @@ class Model(LightningModule):
         if self.trainer.is_global_zero:
             self.log("accuracy", accuracy, rank_zero_only=True)
 """,
-            {10: "switches sync_dist", 16: "rank 0's", 21: "rank 0's"},
+            {11: "switches sync_dist", 17: "rank 0's", 22: "rank 0's"},
         ),
     )
     good = (
@@ -74,6 +75,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.hits = []
         self.accuracy = torchmetrics.Accuracy(task="binary")
 

@@ -65,6 +65,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.accuracy = Accuracy(task="binary")
         self.f1 = torchmetrics.F1Score(task="binary")
         self.metrics = MetricCollection([Accuracy(task="binary")])
@@ -76,7 +77,7 @@ class Model(LightningModule):
         values = self.metrics(self(batch), batch.y)
         self.log_dict(values)
 """,
-            {12: "self.f1", 14: "self.accuracy", 16: "self.metrics"},
+            {13: "self.f1", 15: "self.accuracy", 17: "self.metrics"},
         ),
         Example(
             """\
@@ -89,6 +90,7 @@ class Hits(Metric):
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.hits = Hits()
         self.scores = torch.nn.ModuleDict({"auc": AUROC(task="binary")})
 
@@ -101,7 +103,7 @@ class Model(LightningModule):
             self.log(name, metric(self(batch), batch.y))
         self.log_dict({"auc": self.scores["auc"](self(batch), batch.y)})
 """,
-            {14: "self.hits", 19: "metric", 20: "self.scores"},
+            {15: "self.hits", 20: "metric", 21: "self.scores"},
         ),
     )
     good = (
@@ -111,6 +113,7 @@ from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.train_accuracy = Accuracy(task="binary")
         self.accuracy = Accuracy(task="binary")
         self.stepwise = Accuracy(task="binary", dist_sync_on_step=True)

@@ -10,6 +10,7 @@ import libcst as cst
 
 from distlint.facts.flow import reaching
 from distlint.facts.metric_objects import receiver
+from distlint.facts.tensor_names import SAME, TO_FLOAT
 from distlint.facts.tree import keyword, number, positional, tail, text_of, walk_scope
 from distlint.model import Example, Hit, Rule
 
@@ -31,7 +32,7 @@ _LOSSES = frozenset(
     }
 )
 _EVALUATES = re.compile("eval|valid|test|score")
-_HANDS_ON = frozenset({"detach", "clone", "float", "cpu", "double", "to", "tensor", "as_tensor"})
+_HANDS_ON = SAME | TO_FLOAT | {"as_tensor", "tensor"}  # one number stays one
 
 
 class ReduceBeforeGather(Rule):

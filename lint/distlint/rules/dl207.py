@@ -11,6 +11,7 @@ from distlint.facts.collectives import receiver_kind
 from distlint.facts.flow import reaching
 from distlint.facts.metric_objects import receiver
 from distlint.facts.rewrite import source_at
+from distlint.facts.tensor_names import RESHAPES, SAME
 from distlint.facts.tree import argument, keyword, positional, tail, text_of
 from distlint.model import Change, Example, Hit, Repair, Rule
 
@@ -22,7 +23,7 @@ _FLOATS = frozenset({"float", "float16", "float32", "float64", "double", "half",
 _COUNTS = frozenset(
     {"argmax", "argmin", "argsort", "bincount", "count_nonzero", "long", "int", "short", "LongTensor", "IntTensor"}
 )
-_SAME = frozenset({"to", "cuda", "cpu", "clone", "detach", "sum", "unsqueeze", "squeeze", "view", "reshape"})
+_KEEPS_TYPE = SAME | RESHAPES | {"sum"}
 _MAKERS = frozenset({"torch.tensor", "torch.as_tensor"})
 _FILLED = frozenset({"torch.zeros", "torch.ones", "torch.full", "torch.empty"})
 
@@ -196,7 +197,7 @@ def _is_integer(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0) -
     below = receiver(value)
     if name == "sum" and isinstance(below, cst.Comparison):
         return True
-    return name in _SAME and below is not None and not full and _is_integer(facts, below, depth + 1)
+    return name in _KEEPS_TYPE and below is not None and not full and _is_integer(facts, below, depth + 1)
 
 
 def _is_whole(facts: ModuleFacts, value: cst.BaseExpression) -> bool:

@@ -48,6 +48,7 @@ from torchmetrics import Accuracy
 
 class Parallel(LightningModule):
     def __init__(self):
+        super().__init__()
         self.accuracy = Accuracy(task="binary")
 
     def validation_step(self, batch, batch_idx):
@@ -58,7 +59,7 @@ parallel = Parallel()
 dp_trainer = Trainer(gpus=2, accelerator="dp")
 dp_trainer.fit(parallel)
 """,
-            {9: "replica", 10: "replica"},
+            {10: "replica", 11: "replica"},
         ),
         Example(
             """\
@@ -67,6 +68,7 @@ from torchmetrics import Accuracy
 
 class Model(torch.nn.Module):
     def __init__(self):
+        super().__init__()
         self.accuracy = Accuracy(task="binary")
 
     def forward(self, x, y):
@@ -75,7 +77,7 @@ class Model(torch.nn.Module):
 
 model = torch.nn.DataParallel(Model())
 """,
-            {9: "replica"},
+            {10: "replica"},
         ),
     )
     good = (
@@ -85,6 +87,7 @@ from torchmetrics import Accuracy
 
 class Model(LightningModule):
     def __init__(self):
+        super().__init__()
         self.accuracy = Accuracy(task="binary")
 
     def validation_step(self, batch, batch_idx):

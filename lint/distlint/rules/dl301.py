@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import ClassFacts, base_names
+from distlint.facts.classes import ClassFacts, base_names, reached
 from distlint.facts.emptied import ANY, emptied
 from distlint.facts.growth import grown
 from distlint.facts.project import ClassSummary
@@ -245,19 +245,10 @@ def _counts(facts: ModuleFacts, owner: ClassFacts, node: cst.CSTNode, attribute:
 def _epoch_ends(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> Iterator[cst.FunctionDef]:
     """The hooks at the end of an epoch that read the attribute, themselves or by a method of theirs."""
     for name, method in owner.methods.items():
-        if name.endswith("epoch_end") and any(
-            _is_own(facts, part, attribute) for part in _reached(facts, owner, method)
-        ):
-            yield method
-
-
-def _reached(facts: ModuleFacts, owner: ClassFacts, method: cst.FunctionDef) -> Iterator[cst.CSTNode]:
-    """Everything in a method, and in the methods of the class that it calls."""
-    for node in walk(method):
-        yield node
-        name = facts.self_attribute(node.func) if isinstance(node, cst.Call) else None
-        if name is not None and name in owner.methods and owner.methods[name] is not method:
-            yield from walk(owner.methods[name])
+        if name.endswith("epoch_end"):
+            parts = (part for each, _ in reached(facts, owner, [method]) for part in walk(each))
+            if any(_is_own(facts, part, attribute) for part in parts):
+                yield method
 
 
 def _is_own(facts: ModuleFacts, node: cst.CSTNode, attribute: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS, ClassFacts
+from distlint.facts.classes import STEP_HOOKS, ClassFacts, reached
 from distlint.facts.collectives import receiver_kind
 from distlint.facts.tree import argument, is_name, keyword, tail, walk, walk_scope
 from distlint.model import Example, Hit, Rule, Severity
@@ -132,19 +132,14 @@ def training_step(model, batch, logger):
 
 def _calls(facts: ModuleFacts, owner: ClassFacts, hook: cst.FunctionDef) -> Iterator[tuple[cst.Call, bool]]:
     """Every call in a hook and in the class's methods that it reaches, and whether it stands in the hook itself."""
-    seen = {hook}
-    left = [(hook, True)]
-    while left:
-        method, is_direct = left.pop(0)
+
+    def is_often(call: cst.Call) -> bool:
+        return not _is_seldom(facts, call, is_direct=facts.function_of(call) is hook)
+
+    for method, _ in reached(facts, owner, [hook], is_often):
         for node in walk_scope(method):
-            if not isinstance(node, cst.Call):
-                continue
-            yield node, is_direct
-            name = facts.self_attribute(node.func)
-            below = owner.methods.get(name) if name is not None else None
-            if below is not None and below not in seen and not _is_seldom(facts, node, is_direct=is_direct):
-                seen.add(below)
-                left.append((below, False))
+            if isinstance(node, cst.Call):
+                yield node, method is hook
 
 
 def _per_step(facts: ModuleFacts, call: cst.Call, hook: str) -> str | None:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from tests.guard.agreement.libraries import accelerator, numbered
 from tests.guard.agreement.runner import Names, drives
 from tests.guard.agreement.simple import tensors
+from tests.guard.agreement.simple_good import summed
 
 
 @drives("DL101-bad-3", mend={"accelerator.is_main_process and ": ""})
@@ -91,13 +91,6 @@ def checkpoint_of_a_mean_over_all(rank: int, names: Names) -> None:
 
 @drives("DL104-good-1", "train")
 def as_many_prompts_everywhere(rank: int, names: Names) -> None:
-    """Its ``all_reduce`` returns the sum, as a user's helper does; torch's returns nothing."""
-
-    def summed(x: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(x)
-        return x
-
     losses = iter([1.0 + rank, 0.5, 0.0])
-    own = SimpleNamespace(all_reduce=summed, barrier=dist.barrier)
-    found = names(dist=own, reduce_mean=summed)
+    found = names(reduce_mean=summed)
     found.train(lambda x: torch.tensor(next(losses)) if x is None else x, [None], accelerator(), tensors(1.0, 2.0, 3.0))

@@ -38,7 +38,6 @@ def whole(fragment: type[Any], **methods: Any) -> Any:
     """
 
     def set_up(self: Any) -> None:
-        super(fragment, self).__init__()  # some examples leave it out
         fragment.__init__(self)
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(1, 1)
