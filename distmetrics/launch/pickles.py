@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import sys
 import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import DistmetricsError, InputTypeError
 from distmetrics.preflight import find_unpicklable
 
-__all__ = ["packed", "pickled", "unpacked"]
+__all__ = ["has_script", "packed", "pickled", "unpacked", "without_a_script_that_is_none"]
+
+
+def has_script() -> bool:
+    """Whether another process can import this one's ``__main__``: not from a prompt, a notebook, ``-c`` or stdin."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return file is not None and Path(file).exists()
+
+
+@contextlib.contextmanager
+def without_a_script_that_is_none() -> Iterator[None]:
+    """Keep multiprocessing, in the block, from running a script named ``<stdin>`` in the processes that it starts."""
+    names = vars(sys.modules["__main__"])
+    if has_script() or "__file__" not in names:
+        yield
+        return
+    file = names.pop("__file__")
+    try:
+        yield
+    finally:
+        names["__file__"] = file
 
 
 def pickled(job: Any) -> bytes:
     """Pickle what is to be sent to another process; lambdas and local classes too, with cloudpickle installed.
 
+    So does what was defined at a prompt, in a notebook, in ``-c`` or on stdin.
+
     Raises:
         InputTypeError: it cannot be pickled.
     """
-    try:
-        return pickle.dumps(job)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    problem: Exception | None = None
+    if has_script():
         try:
-            import cloudpickle
-        except ImportError:
-            raise InputTypeError(
-                f"this cannot be sent to another process: {error}\n"
-                "Likely: a lambda, a local function or class, an open file or a lock.\n"
-                "Do:     move it to the top level of a module, or pip install cloudpickle."
-            ) from error
-        return bytes(cloudpickle.dumps(job))
+            return pickle.dumps(job)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            problem = error
+    try:
+        import cloudpickle
+    except ImportError:
+        if problem is None:
+            return pickle.dumps(job)
+        raise InputTypeError(
+            f"this cannot be sent to another process: {problem}\n"
+            "Likely: a lambda, a local function or class, an open file or a lock.\n"
+            "Do:     move it to the top level of a module, or pip install cloudpickle."
+        ) from problem
+    return bytes(cloudpickle.dumps(job))
 
 
 def packed(outcome: Outcome) -> bytes:

@@ -32,7 +32,7 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.guard.settings import in_force, put_in_force
 from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.pickles import packed, pickled, unpacked
+from distmetrics.launch.pickles import packed, pickled, unpacked, without_a_script_that_is_none
 
 __all__ = ["launch", "rank_main"]
 
@@ -80,7 +80,7 @@ def launch(
         ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
         try:
             for rank in ranks:
-                with _environment(variables[rank.rank] if variables else {}):
+                with _environment(variables[rank.rank] if variables else {}), without_a_script_that_is_none():
                     rank.process.start()
                 rank.theirs.close()
             return _collect(ranks, Board(_open(path, "board")), limit)

@@ -19,6 +19,7 @@ from pathlib import Path
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import OWN_STORE
+from distmetrics.launch.pickles import has_script
 
 __all__ = ["Siblings", "watch_rank_zero"]
 
@@ -111,8 +112,7 @@ def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
 
 def _command_line() -> list[str]:
     """Return how this process was started: also with ``-m``, ``-c`` and the interpreter's own options."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if (file is None or not Path(file).exists()) and "-c" not in sys.orig_argv:
+    if not has_script() and "-c" not in sys.orig_argv:
         raise ConfigurationError(
             "strategy='ddp' runs the script again for each rank, and there is none: this is a notebook or a prompt\n"
             "Do:     say strategy='ddp_spawn', or put the code into a file."

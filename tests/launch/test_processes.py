@@ -222,3 +222,17 @@ def test_remote_tracebacks_pickle_on() -> None:
     error = outcomes(1, ranks.raises, KeyError("lost"), backend="gloo")[0].error
     assert type(pickle.loads(pickle.dumps(error))) is KeyError
     assert isinstance(error, BaseException)
+
+
+@pytest.mark.parametrize("how", ["stdin", "-c"])
+def test_functions_that_are_in_no_file(how: str) -> None:
+    """A script on stdin, a prompt, a notebook: no other process could import what they define."""
+    code = (
+        "from distmetrics.testing import run\n"
+        "def twice(comm):\n"
+        "    return 2 * comm.rank\n"
+        "print(run(2, twice, backend='gloo'), globals().get('__file__'))\n"
+    )
+    command = [sys.executable, "-W", "error", *(["-c", code] if how == "-c" else ["-"])]
+    ended = subprocess.run(command, input=None if how == "-c" else code, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout) == (0, f"[0, 2] {'<stdin>' if how == 'stdin' else None}\n"), ended.stderr
