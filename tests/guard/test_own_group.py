@@ -57,6 +57,15 @@ def test_a_job_that_ends_well_says_nothing(what: str) -> None:
         ("raises", "PeerLostError", "rank {bad}  raised ValueError: a bad batch  guard/script.py:", 1),
         ("is killed", "PeerLostError", "rank {bad}  its process is gone", 0),
         pytest.param("is killed", "PeerLostError", "rank {bad}  its process is gone", 1, marks=pytest.mark.long),
+        # Nobody has said yet who it is, and where it hosted the store nobody can be asked.
+        ("is gone before the first call", "PeerLostError", "the connection to another rank broke", 1),
+        pytest.param(
+            "is gone before the first call",
+            "PeerLostError",
+            "the connection to another rank broke",
+            0,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_who_is_lost_is_named(what: str, kind: str, said: str, bad: int) -> None:
