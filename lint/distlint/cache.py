@@ -120,6 +120,7 @@ class Cache:
             b"wanted" if is_wanted else b"",
             project.evidence,
             tuple(sorted(project.opt_outs)),
+            tuple(sorted(project.devices)),
             tuple(sorted(project.names.items())),
             *(self._summary(project.classes[name]) for name in sorted(project.classes)),
             *(self._function(project.functions[name]) for name in sorted(project.functions)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -10,9 +11,11 @@ from distlint.facts.classes import kinds_by_methods, kinds_of_base
 from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
 from distlint.facts.scopes import CONVENTIONAL
+from distlint.facts.trainers import ONE, OTHER
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
+_TEST = re.compile(r"[\\/]tests?[\\/]|[\\/](?:test_[^\\/]*|[^\\/]*_test|conftest)$")
 _DEEPEST = 12  # re-exports of re-exports
 
 
@@ -52,8 +55,16 @@ class Linker:
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
                     self._users.setdefault(found[0], []).append(key)
+        self._devices = self._all_devices()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
+
+    def _all_devices(self) -> frozenset[str]:
+        """What the trainers of the project are made for; that tests are content with one device says nothing."""
+        found = frozenset({OTHER} if "Trainer" in self._opt_outs else ())
+        for key, outline in self._outlines.items():
+            found |= outline.devices - {ONE} if _TEST.search(key) else outline.devices
+        return found
 
     def full_name(self, key: str, text: str) -> str | None:
         """The full name of the class, function or module of the project that a dotted text in a module means."""
@@ -150,14 +161,19 @@ class Linker:
 
     def affected(self) -> list[str]:
         """The modules to which functions may be visible that have changed since the last call."""
-        reached, self._changed = self._changed, set()
-        left = list(reached)
-        while left:  # a module may hand on what it imports
+        changed, self._changed = self._changed, set()
+        reached = self._reached(changed)
+        return [key for key in self._outlines if key in reached]
+
+    def _reached(self, keys: set[str]) -> set[str]:
+        """Modules, and those that import them: a module may hand on what it imports."""
+        reached, left = set(keys), list(keys)
+        while left:
             for user in self._users.get(left.pop(), ()):
                 if user not in reached:
                     reached.add(user)
                     left.append(user)
-        return [key for key in self._outlines if key in reached]
+        return reached
 
     def view(self, key: str) -> Project:
         """What one file can know: the classes and functions it imports, its own classes, and all their bases."""
@@ -172,7 +188,15 @@ class Linker:
         methods = (f"{found.name}.{method}" for found in classes.values() for method in found.methods)
         foreign = (full for full in (*names.values(), *methods) if not full.startswith(f"{key}."))
         functions = {full: self.functions[full] for full in foreign if full in self.functions}
-        return Project(classes, functions, names, self._opt_outs, self._settings, self._evidence(key, own))
+        evidence, devices = self._evidence(key, own), self._devices_for(key)
+        return Project(classes, functions, names, self._opt_outs, self._settings, evidence, devices)
+
+    def _devices_for(self, key: str) -> frozenset[str]:
+        """Of the file and those that import it; where it makes no trainer itself, of the whole project."""
+        own = self._outlines[key].devices
+        if not own:
+            return self._devices
+        return own.union(*(self._outlines[user].devices for user in self._reached({key})))
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distlint.facts.project import ClassSummary
+from distlint.facts.trainers import read_devices
 
 HERE = "<here>."
 EMPTIERS = frozenset({"clear", "pop", "popitem", "popleft", "remove", "reset"})
@@ -23,6 +24,7 @@ class Outline:
         functions: functions at module level.
         classes: its classes, their bases as they are written, names without the module.
         has_torch: whether torch is imported.
+        devices: what its trainers are made for, see ``facts.trainers``.
     """
 
     imports: dict[str, str] = field(default_factory=dict)
@@ -31,15 +33,29 @@ class Outline:
     functions: frozenset[str] = frozenset()
     classes: tuple[ClassSummary, ...] = ()
     has_torch: bool = False
+    devices: frozenset[str] = frozenset()
 
 
-def read_outline(tree: ast.Module) -> Outline:
-    """The outline of a parsed module."""
+def read_outline(tree: ast.Module, *, may_train: bool = True) -> Outline:
+    """The outline of a parsed module.
+
+    Args:
+        tree: the module.
+        may_train: whether a trainer may be made in it.
+    """
     reader = _Reader()
     reader.read(tree.body, "")
     targets, stars = tuple(dict.fromkeys(reader.targets)), tuple(dict.fromkeys(reader.stars))
     has_torch = any(text.partition(".")[0] == "torch" for text in (*targets, *stars))
-    return Outline(reader.imports, targets, stars, frozenset(reader.functions), tuple(reader.classes), has_torch)
+    return Outline(
+        reader.imports,
+        targets,
+        stars,
+        frozenset(reader.functions),
+        tuple(reader.classes),
+        has_torch,
+        read_devices(tree) if may_train else frozenset(),
+    )
 
 
 class _Reader:
