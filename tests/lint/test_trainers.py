@@ -104,10 +104,15 @@ class Watch(pl.Callback):
     ("parameters", "module", "value", "is_data"),
     [
         ("trainer, pl_module, outputs, batch", "pl_module", "pl_module.current_epoch", False),
-        ("trainer, module: pl.LightningModule, outputs, batch", "module", "module.current_epoch", False),
-        ("t, module: 'pl.LightningModule', outputs, batch", "module", "t.global_step", False),
+        (
+            "trainer, lightning_module: pl.LightningModule, outputs, batch",
+            "lightning_module",
+            "lightning_module.current_epoch",
+            False,
+        ),
+        ("t, lightning_module: 'pl.LightningModule', outputs, batch", "lightning_module", "t.global_step", False),
         ("trainer, pl_module, module, batch", "pl_module", "module['loss']", True),
-        ("trainer, module: pl.LightningModule, outputs, batch", "module", "outputs['loss']", True),
+        ("trainer, lightning_module: pl.LightningModule, outputs, batch", "lightning_module", "outputs['loss']", True),
     ],
 )
 def test_what_a_callback_is_given(parameters: str, module: str, value: str, is_data: bool) -> None:

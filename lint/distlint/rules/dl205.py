@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts.samplers import Purposes, samplers, shuffles
+from distlint.facts.samplers import Purposes, feeds_other_loader, samplers, shuffles
 from distlint.facts.tree import argument
 from distlint.model import Example, Hit, Rule
 
@@ -32,7 +32,7 @@ class EvaluationSamplerRepeats(Rule):
 
     Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
     ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither
-    names nor hooks tell.
+    names nor hooks tell, loaders that are none of torch's (``webdataset.WebLoader``).
 
     When to ignore: the number of examples divides by that of ranks, and their order does not matter.
     """
@@ -148,7 +148,7 @@ def sampler(dataset, is_train, test_mode):
         found = [call for call in samplers(facts) if shuffles(call) and argument(call, 3, "shuffle") is None]
         purposes = Purposes(facts) if found else None
         for call in found:
-            if purposes is not None and purposes.is_for_evaluation(call):
+            if purposes is not None and purposes.is_for_evaluation(call) and not feeds_other_loader(facts, call):
                 message = (
                     "this DistributedSampler draws the examples of an evaluation at random and repeats some to fill "
                     "up the last rank: pass shuffle=False, and drop the repeats before the metric"
