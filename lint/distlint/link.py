@@ -55,7 +55,7 @@ class Linker:
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
                     self._users.setdefault(found[0], []).append(key)
-        self._devices = self._all_devices()
+        self._devices, self._joining = self._all_devices(), self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
 
@@ -189,7 +189,36 @@ class Linker:
         foreign = (full for full in (*names.values(), *methods) if not full.startswith(f"{key}."))
         functions = {full: self.functions[full] for full in foreign if full in self.functions}
         evidence, devices = self._evidence(key, own), self._devices_for(key)
-        return Project(classes, functions, names, self._opt_outs, self._settings, evidence, devices)
+        return Project(
+            classes, functions, names, self._opt_outs, self._settings, evidence, devices, self._joining_for(key)
+        )
+
+    def _joining_for(self, key: str) -> frozenset[str]:
+        """What the file calls that joins results by example, as it is written there."""
+        outline = self._outlines[key]
+        if not self._joining:
+            return frozenset()
+        calls = (text for joiner in outline.joiners.values() for text in joiner.calls)
+        return frozenset(text for text in calls if self.full_name(key, outline.full(text)) in self._joining)
+
+    def _all_joining(self) -> frozenset[str]:
+        """Full names of the functions and classes that join results by example, or call what does."""
+        joiners = [
+            (key, f"{key}.{name}", joiner)
+            for key, outline in self._outlines.items()
+            for name, joiner in outline.joiners.items()
+        ]
+        found = {full for _, full, joiner in joiners if joiner.joins}
+        callers: dict[str | None, list[str]] = {}
+        for key, full, joiner in joiners if found else ():
+            for text in joiner.calls:
+                callers.setdefault(self.full_name(key, self._outlines[key].full(text)), []).append(full)
+        left = list(found)
+        while left:
+            more = [full for full in callers.get(left.pop(), ()) if full not in found]
+            found.update(more)
+            left += more
+        return frozenset(found)
 
     def _devices_for(self, key: str) -> frozenset[str]:
         """Of the file and those that import it; where it makes no trainer itself, of the whole project."""

@@ -18,6 +18,7 @@ _OPT_OUT = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
 _TRAINER = re.compile(rb"Trainer|LightningCLI")
+_EVALUATES = re.compile(rb"eval|valid|test|infer|gather|Sampler", re.IGNORECASE)
 _MADE = re.compile(rb"_target_[\"']?\s*:\s*[\"']?[\w.]*\b(Trainer)\b")
 
 
@@ -54,7 +55,8 @@ def scan_source(source: bytes, path: str) -> Scanned:
             tree = ast.parse(Text.decode(source).text)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return Scanned(opt_outs=opt_outs)
-    outline = read_outline(tree, may_train=_TRAINER.search(source) is not None)
+    may_train, may_evaluate = (words.search(source) is not None for words in (_TRAINER, _EVALUATES))
+    outline = read_outline(tree, may_train=may_train, may_evaluate=may_evaluate)
     return Scanned(outline, opt_outs, is_sound=True)
 
 
