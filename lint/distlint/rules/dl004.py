@@ -111,6 +111,15 @@ class Data(LightningDataModule):
 trainer = Trainer(devices=2, use_distributed_sampler=False)
 """,
         """\
+import webdataset as wds
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DistributedSampler
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        return wds.WebLoader(self.train, sampler=DistributedSampler(self.train))
+""",
+        """\
 from lightning.pytorch import LightningModule
 from torch.utils.data import DataLoader, DistributedSampler
 

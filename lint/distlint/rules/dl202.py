@@ -159,6 +159,16 @@ trainer.fit(Model(), data)
 """,
         """\
 import torch
+from lightning.pytorch import LightningModule, Trainer
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+
+Trainer(accelerator="gpu", devices=min(1, torch.cuda.device_count())).fit(Model(), data)
+""",
+        """\
+import torch
 import torchmetrics
 from lightning.pytorch import LightningModule
 

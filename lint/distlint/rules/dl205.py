@@ -139,6 +139,17 @@ class Data(LightningDataModule):
         return self.loader(self._sampler(self.val, "val"))
 """,
         """\
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+def evaluate(model, test_set):
+    loader = DataLoader(test_set, sampler=DistributedSampler(test_set))
+    results = {name: model(x) for x, name in loader}
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, results)
+    return {name: result for part in parts for name, result in part.items()}
+""",
+        """\
 from torch.utils.data import DistributedSampler
 
 def sampler(dataset, is_train, test_mode):
