@@ -18,7 +18,9 @@ _OPT_OUT = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
 _TRAINER = re.compile(rb"Trainer|LightningCLI")
-_EVALUATES = re.compile(rb"eval|valid|test|infer|gather|Sampler", re.IGNORECASE)
+_EVALUATES = re.compile(
+    rb"gather|DistributedSampler|(?:def|class) \w*(?:eval|valid|test|infer|predict|collect|merge)", re.I
+)
 _MADE = re.compile(rb"_target_[\"']?\s*:\s*[\"']?[\w.]*\b(Trainer)\b")
 
 

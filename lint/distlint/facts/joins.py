@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from distlint.facts.sketch import below
+
 MODULE = ""  # the name of what stands outside of functions and classes
 _GATHERING = re.compile(r"(?:^|_)(?:all_?)?gather(?:_|$)", re.IGNORECASE)
 _EVALUATORS = frozenset({"CocoEvaluator", "PanopticEvaluator"})  # of DETR and torchvision, as projects copy them
@@ -47,11 +49,21 @@ def read_joiners(tree: ast.Module) -> dict[str, Joiner]:
 
 
 def _joiner(body: list[ast.stmt], bases: frozenset[str] = frozenset()) -> Joiner:
-    nodes = [node for each in body for node in ast.walk(each)]
-    calls = frozenset(dotted_text(node.func) for node in nodes if isinstance(node, ast.Call)) - {""}
-    joins = any(call.rpartition(".")[2] in _EVALUATORS for call in calls)
-    functions = [node for node in nodes if isinstance(node, Function)]
-    return Joiner(joins or any(_Results(function).are_joined() for function in functions), calls, bases)
+    calls: set[str] = set()
+    functions: list[Function] = []
+    stack: list[ast.AST] = [*body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Call):
+            calls.add(dotted_text(node.func))
+        elif isinstance(node, Function):
+            functions.append(node)
+        stack.extend(below(node))
+    last = {call.rpartition(".")[2] for call in calls}
+    joins = not last.isdisjoint(_EVALUATORS)
+    if not joins and any(map(_GATHERING.search, last)):
+        joins = any(_Results(function).are_joined() for function in functions)
+    return Joiner(joins, frozenset(calls - {""}), bases)
 
 
 def joining(joiners: Mapping[str, Joiner], known: frozenset[str]) -> frozenset[str]:

@@ -22,16 +22,15 @@ def read_devices(tree: ast.Module) -> frozenset[str]:
 
 class _Reader:
     def __init__(self, tree: ast.Module) -> None:
-        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._foreign = frozenset(_foreign(tree))
-        self._values = _values(tree)
+        nodes = list(ast.walk(tree))
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self._calls = [call for call in calls if _tail(call.func) in _MAKERS | _OTHER_MAKERS]
+        self._foreign = frozenset(_foreign(nodes)) if self._calls else frozenset()
+        self._values = _values(nodes) if self._calls else {}
 
     def makers(self) -> Iterator[ast.Call]:
         """The calls that make a trainer, or may do so."""
-        for call in self._calls:
-            name = _tail(call.func)
-            if (name in _MAKERS or name in _OTHER_MAKERS) and _head(call.func) not in self._foreign:
-                yield call
+        return (call for call in self._calls if _head(call.func) not in self._foreign)
 
     def is_for_one(self, call: ast.Call) -> bool:
         """Whether the arguments of a trainer say one device, and nothing against it."""
@@ -67,11 +66,11 @@ class _Reader:
         return False
 
 
-def _values(tree: ast.Module) -> Mapping[str, list[ast.expr | None]]:
+def _values(nodes: list[ast.AST]) -> Mapping[str, list[ast.expr | None]]:
     """What every name of the file is assigned; None where that is not written out, as for a parameter."""
     found: dict[str, list[ast.expr | None]] = {}
     known: set[ast.Name] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             targets = [(target, node.value) for target in node.targets]
         elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
@@ -89,9 +88,9 @@ def _values(tree: ast.Module) -> Mapping[str, list[ast.expr | None]]:
     return found
 
 
-def _foreign(tree: ast.Module) -> Iterator[str]:
+def _foreign(nodes: list[ast.AST]) -> Iterator[str]:
     """Names by which a module reaches trainers of other kinds."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _OTHER_TRAINERS:
             yield from (alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
