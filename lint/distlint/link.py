@@ -55,16 +55,11 @@ class Linker:
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
                     self._users.setdefault(found[0], []).append(key)
-        self._devices, self._joining = self._all_devices(), self._all_joining()
+        by_settings = frozenset({OTHER} if "Trainer" in self._opt_outs else ())
+        self._devices = by_settings.union(*(self._told(key) for key in outlines))
+        self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
-
-    def _all_devices(self) -> frozenset[str]:
-        """What the trainers of the project are made for; that tests are content with one device says nothing."""
-        found = frozenset({OTHER} if "Trainer" in self._opt_outs else ())
-        for key, outline in self._outlines.items():
-            found |= outline.devices - {ONE} if _TEST.search(key) else outline.devices
-        return found
 
     def full_name(self, key: str, text: str) -> str | None:
         """The full name of the class, function or module of the project that a dotted text in a module means."""
@@ -221,11 +216,18 @@ class Linker:
         return frozenset(found)
 
     def _devices_for(self, key: str) -> frozenset[str]:
-        """Of the file and those that import it; where it makes no trainer itself, of the whole project."""
+        """Of the file and those that import it; where it makes no trainer itself, of all others in the project, too.
+
+        Where none of these is known to drive it, settings may name its classes: then nothing is known.
+        """
         own = self._outlines[key].devices
-        if not own:
-            return self._devices
-        return own.union(*(self._outlines[user].devices for user in self._reached({key})))
+        found = own.union(*(self._told(user) for user in self._reached({key}) - {key}))
+        return found if own or not found else found | self._devices
+
+    def _told(self, key: str) -> frozenset[str]:
+        """What a file tells others of its trainers; that a test is content with one device says nothing."""
+        devices = self._outlines[key].devices
+        return devices - {ONE} if _TEST.search(key) else devices
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""

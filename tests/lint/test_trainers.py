@@ -64,10 +64,23 @@ def test_trainers_of_another_kind_say_nothing() -> None:
     ("files", "is_silent"),
     [
         ({"train.py": "import pl\nfrom model import Model\npl.Trainer(devices=1).fit(Model())\n"}, True),
-        ({"train.py": "import pl\npl.Trainer(devices=1)\n", "more.py": "import pl\npl.Trainer(devices=4)\n"}, False),
+        (
+            {
+                "train.py": "import pl\nfrom model import Model\npl.Trainer(devices=1)\n",
+                "more.py": "import pl\npl.Trainer(devices=4)\n",
+            },
+            False,
+        ),
         ({"train.py": "import pl\npl.Trainer(devices=4)\n"}, False),
-        ({"tests/test_model.py": "import pl\npl.Trainer(devices=1)\n"}, False),
-        ({"train.py": "import pl\npl.Trainer(devices=1)\n", "a.yaml": "_target_: lightning.Trainer\n"}, False),
+        ({"train.py": "import pl\npl.Trainer(devices=1).fit(from_settings())\n"}, False),
+        ({"tests/test_model.py": "import pl\nfrom model import Model\npl.Trainer(devices=1)\n"}, False),
+        (
+            {
+                "train.py": "import pl\nfrom model import Model\npl.Trainer(devices=1)\n",
+                "a.yaml": "_target_: lightning.Trainer\n",
+            },
+            False,
+        ),
     ],
 )
 def test_trainers_of_the_project(
