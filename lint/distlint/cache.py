@@ -15,6 +15,7 @@ from typing import Any
 import libcst
 
 from distlint.engine import Examined
+from distlint.facts.joins import Joiner
 from distlint.facts.outline import Outline
 from distlint.facts.project import CallPlace, ClassSummary, FunctionSummary, Project, Settings
 from distlint.fix import write_atomically
@@ -35,6 +36,7 @@ _STORED: dict[tuple[str, str], type] = {
         Finding,
         Fix,
         FunctionSummary,
+        Joiner,
         Outline,
         Scanned,
         Severity,
@@ -120,6 +122,8 @@ class Cache:
             b"wanted" if is_wanted else b"",
             project.evidence,
             tuple(sorted(project.opt_outs)),
+            tuple(sorted(project.devices)),
+            tuple(sorted(project.joining)),
             tuple(sorted(project.names.items())),
             *(self._summary(project.classes[name]) for name in sorted(project.classes)),
             *(self._function(project.functions[name]) for name in sorted(project.functions)),

@@ -28,7 +28,8 @@ def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool 
     """Python files and notebooks below folders, in order of names, and every file that is named, whatever it is called.
 
     Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over, unless they
-    are named.
+    are named. A file that several links lead to is given once, by its own name if that is among them; links to nowhere
+    are passed over.
 
     Args:
         paths: files and folders.
@@ -38,17 +39,28 @@ def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool 
     Raises:
         FileNotFoundError: a path does not exist.
     """
-    seen: set[Path] = set()
+    found: list[Path] = []
+    named: set[Path] = set()
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(str(path))
-        excluded = _Excluded(config)
         if force and is_excluded(path, config):
             continue
-        for file in _below(path, excluded) if path.is_dir() else [path]:
-            if file not in seen:
-                seen.add(file)
-                yield file
+        if path.is_dir():
+            found += _below(path, _Excluded(config))
+        else:
+            found.append(path)
+            named.add(path)
+    yield from _each_once(list(dict.fromkeys(found)), named)
+
+
+def _each_once(files: list[Path], named: set[Path]) -> Iterator[Path]:
+    """Files without further links to the same; what the user named goes first, then what is no link."""
+    real = {file: os.path.realpath(file) for file in files}
+    kept: dict[str, Path] = {}
+    for file in sorted(files, key=lambda file: (file not in named, file.is_symlink())):
+        kept.setdefault(real[file], file)
+    return (file for file in files if kept[real[file]] == file)
 
 
 def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
@@ -56,7 +68,7 @@ def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Ite
     excluded = _Excluded(config)
     for path in paths:
         for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
-            if file.exists() and file.stat().st_size <= _LARGEST_SETTINGS:
+            if file.stat().st_size <= _LARGEST_SETTINGS:
                 yield file
 
 
@@ -89,5 +101,5 @@ def _below(folder: Path, excluded: _Excluded, endings: tuple[str, ...] = PYTHON)
         )
         for name in sorted(files):
             path = here / name
-            if name.endswith(endings) and not excluded.hides(path) and (path.is_file() or not path.exists()):
-                yield path  # links to nowhere are reported; pipes and the like are no source
+            if name.endswith(endings) and not excluded.hides(path) and path.is_file():
+                yield path  # links to nowhere, pipes and the like are no source

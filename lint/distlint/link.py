@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -10,9 +11,11 @@ from distlint.facts.classes import kinds_by_methods, kinds_of_base
 from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
 from distlint.facts.scopes import CONVENTIONAL
+from distlint.facts.trainers import ONE, OTHER
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
+_TEST = re.compile(r"[\\/]tests?[\\/]|[\\/](?:test_[^\\/]*|[^\\/]*_test|conftest)$")
 _DEEPEST = 12  # re-exports of re-exports
 
 
@@ -52,6 +55,9 @@ class Linker:
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
                     self._users.setdefault(found[0], []).append(key)
+        by_settings = frozenset({OTHER} if "Trainer" in self._opt_outs else ())
+        self._devices = by_settings.union(*(self._told(key) for key in outlines))
+        self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
 
@@ -150,14 +156,19 @@ class Linker:
 
     def affected(self) -> list[str]:
         """The modules to which functions may be visible that have changed since the last call."""
-        reached, self._changed = self._changed, set()
-        left = list(reached)
-        while left:  # a module may hand on what it imports
+        changed, self._changed = self._changed, set()
+        reached = self._reached(changed)
+        return [key for key in self._outlines if key in reached]
+
+    def _reached(self, keys: set[str]) -> set[str]:
+        """Modules, and those that import them: a module may hand on what it imports."""
+        reached, left = set(keys), list(keys)
+        while left:
             for user in self._users.get(left.pop(), ()):
                 if user not in reached:
                     reached.add(user)
                     left.append(user)
-        return [key for key in self._outlines if key in reached]
+        return reached
 
     def view(self, key: str) -> Project:
         """What one file can know: the classes and functions it imports, its own classes, and all their bases."""
@@ -172,7 +183,51 @@ class Linker:
         methods = (f"{found.name}.{method}" for found in classes.values() for method in found.methods)
         foreign = (full for full in (*names.values(), *methods) if not full.startswith(f"{key}."))
         functions = {full: self.functions[full] for full in foreign if full in self.functions}
-        return Project(classes, functions, names, self._opt_outs, self._settings, self._evidence(key, own))
+        evidence, devices = self._evidence(key, own), self._devices_for(key)
+        return Project(
+            classes, functions, names, self._opt_outs, self._settings, evidence, devices, self._joining_for(key)
+        )
+
+    def _joining_for(self, key: str) -> frozenset[str]:
+        """What the file calls that joins results by example, as it is written there."""
+        outline = self._outlines[key]
+        if not self._joining:
+            return frozenset()
+        calls = (text for joiner in outline.joiners.values() for text in joiner.calls)
+        return frozenset(text for text in calls if self.full_name(key, outline.full(text)) in self._joining)
+
+    def _all_joining(self) -> frozenset[str]:
+        """Full names of the functions and classes that join results by example, or call what does."""
+        joiners = [
+            (key, f"{key}.{name}", joiner)
+            for key, outline in self._outlines.items()
+            for name, joiner in outline.joiners.items()
+        ]
+        found = {full for _, full, joiner in joiners if joiner.joins}
+        callers: dict[str | None, list[str]] = {}
+        for key, full, joiner in joiners if found else ():
+            for text in joiner.calls:
+                callers.setdefault(self.full_name(key, self._outlines[key].full(text)), []).append(full)
+        left = list(found)
+        while left:
+            more = [full for full in callers.get(left.pop(), ()) if full not in found]
+            found.update(more)
+            left += more
+        return frozenset(found)
+
+    def _devices_for(self, key: str) -> frozenset[str]:
+        """Of the file and those that import it; where it makes no trainer itself, of all others in the project, too.
+
+        Where none of these is known to drive it, settings may name its classes: then nothing is known.
+        """
+        own = self._outlines[key].devices
+        found = own.union(*(self._told(user) for user in self._reached({key}) - {key}))
+        return found if own or not found else found | self._devices
+
+    def _told(self, key: str) -> frozenset[str]:
+        """What a file tells others of its trainers; that a test is content with one device says nothing."""
+        devices = self._outlines[key].devices
+        return devices - {ONE} if _TEST.search(key) else devices
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""

@@ -17,6 +17,11 @@ from distlint.text import Text
 _OPT_OUT = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
+_TRAINER = re.compile(rb"Trainer|LightningCLI")
+_EVALUATES = re.compile(
+    rb"gather|DistributedSampler|(?:def|class) \w*(?:eval|valid|test|infer|predict|collect|merge)", re.I
+)
+_MADE = re.compile(rb"_target_[\"']?\s*:\s*[\"']?[\w.]*\b(Trainer)\b")
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,14 @@ def scan_source(source: bytes, path: str) -> Scanned:
             tree = ast.parse(Text.decode(source).text)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return Scanned(opt_outs=opt_outs)
-    return Scanned(read_outline(tree), opt_outs, is_sound=True)
+    may_train, may_evaluate = (words.search(source) is not None for words in (_TRAINER, _EVALUATES))
+    outline = read_outline(tree, may_train=may_train, may_evaluate=may_evaluate)
+    return Scanned(outline, opt_outs, is_sound=True)
 
 
 def read_opt_outs(source: bytes) -> frozenset[str]:
-    """What a Python, YAML or JSON file switches off, in whatever way it hands it to the trainer."""
-    return frozenset(match[1].decode() for match in _OPT_OUT.finditer(source))
+    """What a Python, YAML or JSON file switches off, in whatever way; ``Trainer`` where it describes a trainer."""
+    return frozenset(match[1].decode() for match in (*_OPT_OUT.finditer(source), *_MADE.finditer(source)))
 
 
 def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:

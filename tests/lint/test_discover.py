@@ -45,3 +45,21 @@ def test_each_file_once(tmp_path: Path) -> None:
 def test_missing_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.py"):
         list(discover([tmp_path / "nothing.py"]))
+
+
+def test_a_file_with_several_names_once(tmp_path: Path) -> None:
+    make(tmp_path, "b/x.py", "c/y.py")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x.py").symlink_to("../b/x.py")
+    (tmp_path / "a/z.py").symlink_to("../b/x.py")
+    assert names(tmp_path) == ["b/x.py", "c/y.py"]
+    assert names(tmp_path, tmp_path / "a") == ["a/x.py"]
+    assert names(tmp_path, tmp_path / "a/z.py", tmp_path) == ["a/z.py", "c/y.py"]
+
+
+def test_links_to_nowhere(tmp_path: Path) -> None:
+    make(tmp_path, "x.py")
+    (tmp_path / "y.py").symlink_to("missing.py")
+    assert names(tmp_path) == ["x.py"]
+    with pytest.raises(FileNotFoundError, match=r"y\.py"):
+        list(discover([tmp_path / "y.py"]))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import builtins
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from distlint.facts.joins import Joiner, read_joiners
 from distlint.facts.project import ClassSummary
+from distlint.facts.trainers import read_devices
 
 HERE = "<here>."
+_ELSEWHERE = frozenset({"argparse", "json", "logging", "math", "numpy", "os", "random", "sys", "time", "torch", "tqdm"})
 EMPTIERS = frozenset({"clear", "pop", "popitem", "popleft", "remove", "reset"})
 
 
@@ -23,6 +27,8 @@ class Outline:
         functions: functions at module level.
         classes: its classes, their bases as they are written, names without the module.
         has_torch: whether torch is imported.
+        devices: what its trainers are made for, see ``facts.trainers``.
+        joiners: its functions and classes as far as they call what may be the project's, see ``facts.joins``.
     """
 
     imports: dict[str, str] = field(default_factory=dict)
@@ -31,15 +37,37 @@ class Outline:
     functions: frozenset[str] = frozenset()
     classes: tuple[ClassSummary, ...] = ()
     has_torch: bool = False
+    devices: frozenset[str] = frozenset()
+    joiners: Mapping[str, Joiner] = field(default_factory=dict)
+
+    def full(self, text: str) -> str:
+        """A dotted text with what its first name is imported as."""
+        head, dot, rest = text.partition(".")
+        return self.imports.get(head, HERE + head) + dot + rest
 
 
-def read_outline(tree: ast.Module) -> Outline:
-    """The outline of a parsed module."""
+def read_outline(tree: ast.Module, *, may_train: bool = True, may_evaluate: bool = True) -> Outline:
+    """The outline of a parsed module.
+
+    Args:
+        tree: the module.
+        may_train: whether a trainer may be made in it.
+        may_evaluate: whether results may be gathered or evaluated in it.
+    """
     reader = _Reader()
     reader.read(tree.body, "")
     targets, stars = tuple(dict.fromkeys(reader.targets)), tuple(dict.fromkeys(reader.stars))
     has_torch = any(text.partition(".")[0] == "torch" for text in (*targets, *stars))
-    return Outline(reader.imports, targets, stars, frozenset(reader.functions), tuple(reader.classes), has_torch)
+    return Outline(
+        reader.imports,
+        targets,
+        stars,
+        frozenset(reader.functions),
+        tuple(reader.classes),
+        has_torch,
+        read_devices(tree) if may_train else frozenset(),
+        dict(reader.joiners(tree)) if may_evaluate else {},
+    )
 
 
 class _Reader:
@@ -88,6 +116,20 @@ class _Reader:
     def _full(self, text: str) -> str:
         head, dot, rest = text.partition(".")
         return self.imports.get(head, HERE + head) + dot + rest
+
+    def joiners(self, tree: ast.Module) -> Iterator[tuple[str, Joiner]]:
+        """What may join results; calls of names that are neither imported nor defined here lead nowhere."""
+        found = read_joiners(tree)
+        for name, each in found.items():
+            calls = frozenset(text for text in each.calls if self._may_lead_on(text, found))
+            if calls or each.joins:
+                yield name, Joiner(each.joins, calls)
+
+    def _may_lead_on(self, text: str, here: Collection[str]) -> bool:
+        head = text.partition(".")[0]
+        if head in self.imports:
+            return self.imports[head].partition(".")[0] not in _ELSEWHERE
+        return head in here or (bool(self.stars) and head == text and not hasattr(builtins, head))
 
     def _class(self, node: ast.ClassDef, inside: str) -> None:
         methods = [each for each in _flat(node.body) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]

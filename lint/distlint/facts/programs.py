@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.trainers import ONE, read_devices
 from distlint.facts.tree import container, dotted, tail, text_of, walk
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ class Programs:
 
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts
+
+    @cached_property
+    def is_for_one_device(self) -> bool:
+        """Whether every trainer that may drive the file's modules is made for one device."""
+        return (self._facts.project.devices or read_devices(ast.parse(self._facts.module.code))) == {ONE}
 
     def is_introduction(self, node: cst.CSTNode) -> bool:
         """Whether a place is in a fragment, or in a file that makes the trainer itself, without a sign of devices."""

@@ -105,7 +105,10 @@ class Project:
         classes: by full name.
         functions: those with a collective, by full name; methods too.
         names: the full name of what an import of the file stands for, by its dotted text.
-        opt_outs: arguments that some trainer of the project is given as False, such as ``use_distributed_sampler``.
+        opt_outs: arguments that some trainer of the project is given as False, such as ``use_distributed_sampler``;
+            ``Trainer`` where settings describe one.
+        joining: what the file calls in others that joins results by example, as it is written, see ``facts.joins``.
+        devices: what the trainers that may drive the file's modules are made for, see ``facts.trainers``.
         settings: what the user has declared.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
@@ -116,6 +119,8 @@ class Project:
     opt_outs: frozenset[str] = frozenset()
     settings: Settings = field(default_factory=Settings)
     evidence: bytes = b""
+    devices: frozenset[str] = frozenset()
+    joining: frozenset[str] = frozenset()
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.classes import base_names
+from distlint.facts.scopes import LOCAL
 from distlint.facts.stages import Stages, arguments, tells_stage
-from distlint.facts.tree import argument, is_name, tail, walk
+from distlint.facts.tree import argument, is_name, names_in, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -22,6 +24,7 @@ _EVALUATING = re.compile(
     r"(?:^|_)(?:val|valid|validation|validate|eval|evaluation|evaluate)(?:$|_)|(?:^|_)test_(?:data)?_?loader$"
 )
 _TRAINING = re.compile(r"train")
+_TORCH_LOADERS = ("torch.", "torch_geometric.")  # with loaders derived from torch's
 
 
 def samplers(facts: ModuleFacts) -> list[cst.Call]:
@@ -38,6 +41,59 @@ def shuffles(call: cst.Call) -> bool | None:
     if given is None or is_name(given, "True"):
         return True
     return False if is_name(given, "False") else None
+
+
+def feeds_other_loader(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a sampler goes to a loader that is none of torch's: what becomes of it there cannot be known."""
+    loaders = _loaders(facts, call)
+    return bool(loaders) and all(_is_other_loader(facts, loader) for loader in loaders)
+
+
+def _loaders(facts: ModuleFacts, call: cst.Call) -> list[cst.Call]:
+    """The calls that are given a sampler as such, itself or by the name that it is assigned to."""
+    names: set[str] = set()
+    for above in facts.ancestors(call):
+        if isinstance(above, cst.Arg) and _is_sampler_argument(above):
+            loader = facts.parents[above]
+            return [loader] if isinstance(loader, cst.Call) else []
+        if isinstance(above, cst.Assign):
+            names.update(each.target.value for each in above.targets if isinstance(each.target, cst.Name))
+        if isinstance(above, cst.BaseStatement | cst.Call):
+            break
+    function = facts.function_of(call)
+    return [
+        each
+        for each in (facts.nodes(cst.Call) if names else [])
+        if facts.function_of(each) is function
+        and any(_is_sampler_argument(arg) and names.intersection(names_in(arg.value)) for arg in each.args)
+    ]
+
+
+def _is_sampler_argument(arg: cst.Arg) -> bool:
+    return arg.keyword is not None and arg.keyword.value == "sampler"
+
+
+def _is_other_loader(facts: ModuleFacts, loader: cst.Call) -> bool:
+    """Made by a class of another package, or of the project, that neither is nor seems to be a ``DataLoader``."""
+    full = facts.resolve(loader.func) or ""
+    last = full.rpartition(".")[2]
+    if not last[:1].isupper() or last.endswith("DataLoader") or full.startswith(_TORCH_LOADERS):
+        return False
+    own = next((each for each in facts.classes.values() if full == f"{LOCAL}{each.name}"), None)
+    if own is not None:
+        return own.known and not any(
+            _seems_loader(base) for each in own.lineage() for base in base_names(facts, each.node)
+        )
+    found = facts.project.find_class(full)
+    if found is not None:
+        return found.known and not any(
+            _seems_loader(base) for each in facts.project.ancestors(full) for base in each.bases
+        )
+    return not full.startswith((LOCAL, "."))
+
+
+def _seems_loader(base: str) -> bool:
+    return base.endswith("Loader") or base.startswith(_TORCH_LOADERS)
 
 
 class Purposes:

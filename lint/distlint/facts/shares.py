@@ -14,7 +14,7 @@ from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_filled, is_gathered, is_gathering
 from distlint.facts.metric_objects import metric_object, receiver
 from distlint.facts.stages import HOOKS, Stages, arguments
-from distlint.facts.tree import container, is_name, keyword, positional, tail
+from distlint.facts.tree import container, is_name, keyword, positional, tail, text_of
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -118,7 +118,7 @@ class Shares:
     def _parameter(self, param: cst.Param, depth: int) -> cst.CSTNode | None:
         function = self._facts.function_of(param)
         name = param.name.value
-        if function is None or param.name.value in _SAME:
+        if function is None or name in _SAME or self._is_of_callback(function, param):
             return None
         if function.name.value in HOOKS:
             return None if self._is_gathered_before(function) else param
@@ -127,6 +127,16 @@ class Shares:
                 if bound == name and (found := self.source(value, depth)) is not None:
                     return found
         return None
+
+    def _is_of_callback(self, function: cst.FunctionDef, param: cst.Param) -> bool:
+        """The trainer or the module that a hook of a callback is given, by place or annotation, whatever its name."""
+        annotation = param.annotation.annotation if param.annotation is not None else None
+        said = (text_of(annotation) or tail(annotation) or "").rpartition(".")[2]
+        if said in ("Trainer", "LightningModule"):
+            return True
+        owner = self._facts.class_of(function)
+        is_hook = owner is not None and "callback" in owner.kinds and "lightning" not in owner.kinds
+        return is_hook and function.name.value.startswith("on_") and param in function.params.params[1:3]
 
     def _is_gathered_before(self, hook: cst.FunctionDef) -> bool:
         """Whether the step returns gathered values to this end of an epoch."""

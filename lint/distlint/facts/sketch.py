@@ -94,7 +94,7 @@ class _Reader:
                     functions = (*functions, node.name)
             elif isinstance(node, ast.alias):
                 self.imported.add(node.name.rpartition(".")[2])
-            stack.extend((below, functions, is_stored) for below in _below(node))
+            stack.extend((each, functions, is_stored) for each in below(node))
 
     def _assign(self, node: ast.Assign | ast.AnnAssign | ast.NamedExpr) -> bool:
         """Enter an assignment; True where an attribute is among its targets."""
@@ -121,7 +121,7 @@ def _tail(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _below(node: ast.AST) -> Iterator[ast.AST]:
+def below(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes below one; names and the like are left out, since nothing is asked of them."""
     for name in node._fields:
         value = getattr(node, name, None)

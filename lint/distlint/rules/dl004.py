@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts
 from distlint.facts.flow import reaching
+from distlint.facts.samplers import feeds_other_loader
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of, walk
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
@@ -46,8 +47,8 @@ class ManualDistributedSampler(Rule):
 
     Silent: projects in which a trainer is told not to (``use_distributed_sampler=False``,
     ``replace_sampler_ddp=False``); samplers behind a switch of the class (``if self.distributed``), for a part
-    of the ranks, or of one's own making; loaders for a loop of one's own; scripts and classes that no trainer
-    drives.
+    of the ranks, or of one's own making; loaders that are none of torch's (``webdataset.WebLoader``), or for a loop
+    of one's own; scripts and classes that no trainer drives.
 
     When to ignore: the loaders are used in a loop of one's own.
     """
@@ -110,6 +111,15 @@ class Data(LightningDataModule):
 trainer = Trainer(devices=2, use_distributed_sampler=False)
 """,
         """\
+import webdataset as wds
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DistributedSampler
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        return wds.WebLoader(self.train, sampler=DistributedSampler(self.train))
+""",
+        """\
 from lightning.pytorch import LightningModule
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -153,6 +163,8 @@ class Data(LightningDataModule):
             return
         for call in found:
             if not _is_driven(facts, call) or _by_own_switch(facts, call):
+                continue
+            if feeds_other_loader(facts, call):
                 continue
             if _is_torch(facts, call) and _is_of_all_ranks(facts, call):
                 yield Hit(

@@ -45,7 +45,8 @@ class EvalLogNotSynced(Rule):
     written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
     epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
     (DL203); a file that makes the ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing
-    of devices, strategies or ranks.
+    of devices, strategies or ranks; modules whose trainers, in the file or those that
+    import it, are all made for one device.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -159,6 +160,16 @@ trainer.fit(Model(), data)
 """,
         """\
 import torch
+from lightning.pytorch import LightningModule, Trainer
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+
+Trainer(accelerator="gpu", devices=min(1, torch.cuda.device_count())).fit(Model(), data)
+""",
+        """\
+import torch
 import torchmetrics
 from lightning.pytorch import LightningModule
 
@@ -261,7 +272,7 @@ class Model(LightningModule):
             for value in log.values(facts):
                 source = facts.shares.source(value)
                 if source is not None and forwarded(facts, value) is None:
-                    if not programs.is_introduction(log.call):
+                    if not programs.is_introduction(log.call) and not programs.is_for_one_device:
                         yield _hit(facts, log, value, source)
                     break
 

@@ -154,8 +154,11 @@ class Model(LightningModule):
 
 def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, call: cst.Call) -> Hit:
     metric = facts.code(call.func)
+    method = facts.method_of(log.call)
+    is_at_end = method is not None and method.name.value.endswith(("_epoch_end", "_validation_end", "_test_end"))
+    seen = "the batches" if is_at_end else "one batch"
     message = (
-        f"the logged value is {metric} of one batch on one rank: update {metric} and log the object itself, "
+        f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
         "which counts over all batches and ranks"
     )
     return Hit(log.call, message, ((call, "value", facts.code(call)),), _repair(facts, log, value, call))

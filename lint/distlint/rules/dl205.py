@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts.samplers import Purposes, samplers, shuffles
+import libcst as cst
+
+from distlint.facts.joins import MODULE, evaluations, joining, read_joiners
+from distlint.facts.samplers import Purposes, feeds_other_loader, samplers, shuffles
 from distlint.facts.tree import argument
 from distlint.model import Example, Hit, Rule
 
@@ -32,7 +36,10 @@ class EvaluationSamplerRepeats(Rule):
 
     Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
     ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither
-    names nor hooks tell.
+    names nor hooks tell, loaders that are none of torch's (``webdataset.WebLoader``), and
+    evaluations in the file, or that it calls, in which repeats drop out since gathered results are joined by example:
+    ``results.update(part)`` for every rank's dict, ``{each["id"]: each for each in gathered}``,
+    ``np.unique(ids, return_index=True)``.
 
     When to ignore: the number of examples divides by that of ranks, and their order does not matter.
     """
@@ -132,6 +139,17 @@ class Data(LightningDataModule):
         return self.loader(self._sampler(self.val, "val"))
 """,
         """\
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+def evaluate(model, test_set):
+    loader = DataLoader(test_set, sampler=DistributedSampler(test_set))
+    results = {name: model(x) for x, name in loader}
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, results)
+    return {name: result for part in parts for name, result in part.items()}
+""",
+        """\
 from torch.utils.data import DistributedSampler
 
 def sampler(dataset, is_train, test_mode):
@@ -148,9 +166,19 @@ def sampler(dataset, is_train, test_mode):
         found = [call for call in samplers(facts) if shuffles(call) and argument(call, 3, "shuffle") is None]
         purposes = Purposes(facts) if found else None
         for call in found:
-            if purposes is not None and purposes.is_for_evaluation(call):
+            if purposes is None or not purposes.is_for_evaluation(call):
+                continue
+            if not feeds_other_loader(facts, call) and not _joins_results(facts, call):
                 message = (
                     "this DistributedSampler draws the examples of an evaluation at random and repeats some to fill "
                     "up the last rank: pass shuffle=False, and drop the repeats before the metric"
                 )
                 yield Hit(call, message)
+
+
+def _joins_results(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether an evaluation that uses the loader joins what it gathers by example."""
+    joiners = read_joiners(ast.parse(facts.module.code))
+    above = [each for each in facts.ancestors(call) if isinstance(each, cst.FunctionDef | cst.ClassDef)]
+    places = evaluations(joiners, above[-1].name.value if above else MODULE)
+    return not places.isdisjoint(joining(joiners, facts.project.joining))

@@ -1,0 +1,116 @@
+"""For how many devices a file makes its trainers, read with Python's own parser."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+ONE, OTHER = "one device", "other devices"
+_MAKERS = frozenset({"LightningCLI", "Trainer"})
+_OTHER_MAKERS = frozenset({"from_argparse_args", "instantiate"})
+_OTHER_TRAINERS = frozenset({"composer", "fastai", "sentence_transformers", "setfit", "transformers", "trl"})
+_COUNTS = frozenset({"devices", "gpus", "tpu_cores", "ipus", "num_processes"})
+_ONE_DEVICE = frozenset({"auto", "single_device"})
+_DEEPEST = 3
+
+
+def read_devices(tree: ast.Module) -> frozenset[str]:
+    """What the trainers of a module are made for: one device, others or as many as there are; empty without any."""
+    reader = _Reader(tree)
+    return frozenset(ONE if reader.is_for_one(call) else OTHER for call in reader.makers())
+
+
+class _Reader:
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = list(ast.walk(tree))
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self._calls = [call for call in calls if _tail(call.func) in _MAKERS | _OTHER_MAKERS]
+        self._foreign = frozenset(_foreign(nodes)) if self._calls else frozenset()
+        self._values = _values(nodes) if self._calls else {}
+
+    def makers(self) -> Iterator[ast.Call]:
+        """The calls that make a trainer, or may do so."""
+        return (call for call in self._calls if _head(call.func) not in self._foreign)
+
+    def is_for_one(self, call: ast.Call) -> bool:
+        """Whether the arguments of a trainer say one device, and nothing against it."""
+        given = {each.arg: each.value for each in call.keywords}
+        if _tail(call.func) != "Trainer" or None in given or any(isinstance(arg, ast.Starred) for arg in call.args):
+            return False
+        nodes, strategy, kind = given.get("num_nodes"), given.get("strategy"), given.get("accelerator")
+        if nodes is not None and not self._is_one(nodes):
+            return False
+        if strategy is not None and not (isinstance(strategy, ast.Constant) and strategy.value in _ONE_DEVICE):
+            return False
+        if isinstance(kind, ast.Constant) and str(kind.value).startswith(("ddp", "dp", "horovod")):
+            return False
+        counts = [value for name, value in given.items() if name in _COUNTS]
+        return bool(counts) and all(self._is_one(value) for value in counts)
+
+    def _is_one(self, node: ast.expr, depth: int = 0) -> bool:
+        """A number of devices that is one at most: written out, limited to one, or a name for such."""
+        if isinstance(node, ast.Constant):
+            return not isinstance(node.value, bool) and node.value in (0, 1, "1")
+        if isinstance(node, ast.List | ast.Tuple):
+            return len(node.elts) == 1 and not isinstance(node.elts[0], ast.Starred)
+        if isinstance(node, ast.IfExp):
+            return all(self._is_one(arm, depth) or _is_none(arm) for arm in (node.body, node.orelse))
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            if name == "int" and len(node.args) == 1 and isinstance(node.args[0], ast.Call):
+                return _tail(node.args[0].func) == "is_available"
+            return name == "min" and any(isinstance(arg, ast.Constant) and arg.value == 1 for arg in node.args)
+        if isinstance(node, ast.Name) and depth < _DEEPEST:
+            values = self._values.get(node.id, [])
+            return bool(values) and all(value is not None and self._is_one(value, depth + 1) for value in values)
+        return False
+
+
+def _values(nodes: list[ast.AST]) -> Mapping[str, list[ast.expr | None]]:
+    """What every name of the file is assigned; None where that is not written out, as for a parameter."""
+    found: dict[str, list[ast.expr | None]] = {}
+    known: set[ast.Name] = set()
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            targets = [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets = [(node.target, node.value)]
+        else:
+            targets = []
+        for target, value in targets:
+            if isinstance(target, ast.Name):
+                known.add(target)
+                found.setdefault(target.id, []).append(value)
+        if isinstance(node, ast.arg):
+            found.setdefault(node.arg, []).append(None)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in known:
+            found.setdefault(node.id, []).append(None)
+    return found
+
+
+def _foreign(nodes: list[ast.AST]) -> Iterator[str]:
+    """Names by which a module reaches trainers of other kinds."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _OTHER_TRAINERS:
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            names = (alias for alias in node.names if alias.name.partition(".")[0] in _OTHER_TRAINERS)
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _tail(node: ast.expr) -> str:
+    """The last identifier of a name or an attribute."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _head(node: ast.expr) -> str:
+    """The first identifier of a chain of attributes."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

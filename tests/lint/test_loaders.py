@@ -1,0 +1,48 @@
+"""DL004 and DL205: which loaders a sampler is given to, and what becomes of its repeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.helpers import check
+
+DATA = """\
+import webdataset as wds
+import torch.utils.data as data
+from lightning.pytorch import LightningDataModule
+from monai.data import ThreadDataLoader
+from torch.utils.data import DataLoader, DistributedSampler
+from .loaders import Loader as Unknown
+
+class Own(DataLoader):
+    pass
+
+class Feed:
+    pass
+
+class Data(LightningDataModule):
+    def val_dataloader(self):
+        {made}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_reported"),
+    [
+        ("return wds.WebLoader(self.x, sampler=DistributedSampler(self.x))", False),
+        ("s = DistributedSampler(self.x); return wds.WebLoader(self.x, sampler=s)", False),
+        ("s = DistributedSampler(self.x); return wds.WebLoader(self.x, sampler=s if self.n else None)", False),
+        ("return Feed(self.x, sampler=DistributedSampler(self.x))", False),
+        ("return DataLoader(self.x, sampler=DistributedSampler(self.x))", True),
+        ("return data.DataLoader(self.x, sampler=DistributedSampler(self.x))", True),
+        ("return ThreadDataLoader(self.x, sampler=DistributedSampler(self.x))", True),
+        ("return Own(self.x, sampler=DistributedSampler(self.x))", True),
+        ("return Unknown(self.x, sampler=DistributedSampler(self.x))", True),
+        ("return self.loader(self.x, sampler=DistributedSampler(self.x))", True),
+        ("s = DistributedSampler(self.x); return [wds.WebLoader(1, sampler=s), DataLoader(2, sampler=s)]", True),
+        ("s = DistributedSampler(self.x); return self.loader(s)", True),
+    ],
+)
+@pytest.mark.parametrize("code", ["DL004", "DL205"])
+def test_loaders(made: str, is_reported: bool, code: str) -> None:
+    assert bool(check(DATA.format(made=made), code)) is is_reported
