@@ -92,19 +92,19 @@ def train(model, train_loader, settings):
 @pytest.mark.parametrize(
     ("before", "test", "expected"),
     [
-        ("info = forward(model, batch, info)", "info['every'] == 1", []),
-        ("info = forward(model, batch, info); info = backward(model, info)", "info['every'] == 1", []),
-        ("info = forward(model, batch)", "info['loss'] > 1", [11]),
-        ("info = forward(model, batch, settings)", "info['loss'] > 1", [11]),
-        ("batch = move(batch, 'cuda')", "batch['loss'] > 1", [11]),
-        ("batch = move(batch, 'cuda'); batch = move(batch, 'cuda')", "batch['loss'] > 1", [11]),
-        ("info = step(model, batch, info)", "info['loss'] > 1", [11]),
-        ("loss = model(batch); loss = scale(loss)", "loss[0] > 1", [11]),
-        ("info = forward(model, batch, info)", "info > 1", [11]),
+        ("info = forward(model, batch, info)", "info['every'] == 1", False),
+        ("info = forward(model, batch, info)\n        info = backward(model, info)", "info['every'] == 1", False),
+        ("info = forward(model, batch)", "info['loss'] > 1", True),
+        ("info = forward(model, batch, settings)", "info['loss'] > 1", True),
+        ("batch = move(batch, 'cuda')", "batch['loss'] > 1", True),
+        ("batch = move(batch, 'cuda')\n        batch = move(batch, 'cuda')", "batch['loss'] > 1", True),
+        ("info = step(model, batch, info)", "info['loss'] > 1", True),
+        ("loss = model(batch)\n        loss = scale(loss)", "loss[0] > 1", True),
+        ("info = forward(model, batch, info)", "info > 1", True),
     ],
 )
-def test_a_dict_that_goes_through_an_unseen_call(before: str, test: str, expected: list[int]) -> None:
-    assert lines(THROUGH.format(before=before, test=test), "DL103") == expected
+def test_a_dict_that_goes_through_an_unseen_call(before: str, test: str, expected: bool) -> None:
+    assert bool(lines(THROUGH.format(before=before, test=test), "DL103")) is expected
 
 
 @pytest.mark.parametrize("test", SAME)
