@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 
+from distlint.facts.tree import is_name, tail
+
 _MIRRORED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.LessThan: cst.GreaterThan,
     cst.GreaterThan: cst.LessThan,
@@ -33,6 +35,16 @@ def is_negative(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Comparison):
         return isinstance(node.comparisons[0].operator, cst.NotEqual | cst.IsNot | cst.NotIn)
     return isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+
+
+def is_without_group(node: cst.BaseExpression) -> bool:
+    """``process_group is None``, by whatever name that ends so."""
+    if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+        return False
+    target = node.comparisons[0]
+    if not isinstance(target.operator, cst.Is | cst.Equal) or not is_name(target.comparator, "None"):
+        return False
+    return (tail(node.left) or "").endswith("group")
 
 
 def operands(test: cst.BaseExpression, kind: type[cst.BaseBooleanOp]) -> list[cst.BaseExpression]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.comparisons import operands
 from distlint.facts.project import FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
 from distlint.facts.ranks import RankTests
@@ -114,6 +115,14 @@ class Projector:
             return False
         return all(self._bound[region][name] <= 1 for name in names_in(test))
 
+    def holds_name(self, test: cst.BooleanOperation, region: cst.FunctionDef | cst.Module) -> bool:
+        """Whether a test of no rank has a variable among its parts that later tests may ask again: ``a and not b``."""
+        if self.tests.keys(test) or self.is_marked(test):
+            return False
+        parts = operands(test, type(test.operator))
+        bare = (part.expression if isinstance(part, cst.UnaryOperation) else part for part in parts)
+        return any(isinstance(part, cst.Name) and self.is_stable(part, region) for part in bare)
+
     def label(self, call: cst.Call) -> str:
         """What a call does first: itself, or the function that it reaches."""
         events = (node for node in visit(self._events(call)) if node.kind == "event")
@@ -195,6 +204,11 @@ class _Projection:
 
     def _branch(self, test: cst.BaseExpression, then: Sequence, orelse: Sequence) -> Sequence:
         """The way on after a test of which neither arm has been chosen yet."""
+        if isinstance(test, cst.BooleanOperation) and self._all.holds_name(test, self._region):
+            right = self._branch(test.right, then, orelse)
+            if isinstance(test.operator, cst.And):
+                return self._branch(test.left, right, orelse)
+            return self._branch(test.left, then, right)
         outcome = self._all.tests.decide(test, self._role)
         if isinstance(outcome, Same):
             if outcome.negated:
