@@ -47,6 +47,13 @@ def is_without_group(node: cst.BaseExpression) -> bool:
     return (tail(node.left) or "").endswith("group")
 
 
+def bare_names(test: cst.BooleanOperation) -> list[cst.Name]:
+    """The variables among what is joined by ``and`` or ``or``, negated or not."""
+    parts = operands(test, type(test.operator))
+    bare = (part.expression if isinstance(part, cst.UnaryOperation) else part for part in parts)
+    return [part for part in bare if isinstance(part, cst.Name)]
+
+
 def operands(test: cst.BaseExpression, kind: type[cst.BaseBooleanOp]) -> list[cst.BaseExpression]:
     """What is joined by ``and``, or by ``or``."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, kind):

@@ -88,7 +88,7 @@ class RankTests:
         is_or = isinstance(test.operator, cst.Or)
         if self._is_right_guard(test):
             return Same(self._facts.code(test))
-        if not is_or and self._is_alone(test):
+        if self.of_ranks and not is_or and self._is_alone(test):
             return False
         left, right = self.decide(test.left, role, depth), self.decide(test.right, role, depth)
         for value in (left, right):
