@@ -46,8 +46,8 @@ class Unpicklable(Rule):
     How to fix: a function at module level, with ``functools.partial`` for what it must know; a method;
     ``operator.itemgetter``.
 
-    Silent: lambdas used at once (sort keys, ``map``, defaults), ``LambdaLR``, plain objects, a loader without
-    workers, ``forward`` replaced after ``__init__``.
+    Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
+    plain objects, a loader without workers, ``forward`` replaced after ``__init__``.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
