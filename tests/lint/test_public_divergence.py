@@ -151,6 +151,7 @@ def train(model, train_loader, group):
             "accelerator.save_state('x')",
             "only rank 0 reaches this save_state: under DeepSpeed or FSDP it waits for ever",
         ),
+        ("accelerator.save_state()", "only rank 0 reaches this save_state: it waits for ever"),
         ("save(accelerator)", "only rank 0 reaches this save_model (inside save): under DeepSpeed or FSDP it waits"),
         ("accelerator.wait_for_everyone()", "only rank 0 reaches this wait_for_everyone: it waits for ever"),
         ("trainer.save_model()", "only rank 0 reaches this save_model: it waits for ever"),

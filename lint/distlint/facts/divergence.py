@@ -211,13 +211,18 @@ def find_origin(projector: Projector, call: cst.Call, label: str) -> cst.Call | 
 
 
 def waits_when_sharded(facts: ModuleFacts, projector: Projector, call: cst.Call, label: str) -> bool:
-    """Whether a call of Accelerate needs every rank only where the model is sharded; plain DDP makes it local."""
+    """Whether a call of Accelerate needs every rank only where the model is sharded; plain DDP makes it local.
+
+    ``save_state()`` without a folder names its checkpoints itself, and always waits for all ranks.
+    """
     if label not in _OF_SHARDS:
         return False
     origin = find_origin(projector, call, label)
     if isinstance(origin, CallPlace):
-        return "accelerator." in origin.text
-    func = origin.func if origin is not None else None
+        return "accelerator." in origin.text and not origin.text.endswith("save_state()")
+    if origin is None or (label == "save_state" and not origin.args):
+        return False
+    func = origin.func
     return isinstance(func, cst.Attribute) and receiver_kind(facts, func.value) == "accelerator"
 
 
