@@ -74,6 +74,39 @@ def test_a_test_of_the_batch_is_local(test: str) -> None:
     assert lines(STEP.format(test=test, before="pass"), "DL103") == [15]
 
 
+THROUGH = """\
+import torch.distributed as dist
+
+def step(model, batch, info):
+    return info
+
+def train(model, train_loader, settings):
+    info = copy(settings)
+    for batch in train_loader:
+        {before}
+        if {test}:
+            dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "test", "expected"),
+    [
+        ("info = forward(model, batch, info)", "info['every'] == 1", False),
+        ("info = forward(model, batch, info)\n        info = backward(model, info)", "info['every'] == 1", False),
+        ("info = forward(model, batch)", "info['loss'] > 1", True),
+        ("info = forward(model, batch, settings)", "info['loss'] > 1", True),
+        ("batch = move(batch, 'cuda')", "batch['loss'] > 1", True),
+        ("batch = move(batch, 'cuda')\n        batch = move(batch, 'cuda')", "batch['loss'] > 1", True),
+        ("info = step(model, batch, info)", "info['loss'] > 1", True),
+        ("loss = model(batch)\n        loss = scale(loss)", "loss[0] > 1", True),
+        ("info = forward(model, batch, info)", "info > 1", True),
+    ],
+)
+def test_a_dict_that_goes_through_an_unseen_call(before: str, test: str, expected: bool) -> None:
+    assert bool(lines(THROUGH.format(before=before, test=test), "DL103")) is expected
+
+
 @pytest.mark.parametrize("test", SAME)
 def test_what_ranks_share_is_not(test: str) -> None:
     assert lines(STEP.format(test=test, before="pass"), "DL103") == []

@@ -229,12 +229,17 @@ def _kinds_of(full: str | None, last: str) -> tuple[str, ...] | None:
         return ("dataset",)
     if root == "torchmetrics":
         return ("metric", "module")
-    if root in _PLAIN_ROOTS or (full or "").startswith("torch.autograd."):
+    if root in _PLAIN_ROOTS or _is_hf_trainer(root, last) or (full or "").startswith("torch.autograd."):
         return ()
     for suffix, kinds in _SUFFIX.items():
         if last.endswith(suffix):
             return kinds
     return None
+
+
+def _is_hf_trainer(root: str, last: str) -> bool:
+    """A trainer of transformers or trl: its ``training_step`` and ``forward`` do not make it a module."""
+    return root in ("transformers", "trl") and last.endswith("Trainer")
 
 
 def kinds_by_methods(methods: Collection[str], *, has_torch: bool) -> frozenset[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 
+from distlint.facts.tree import is_name, tail
+
 _MIRRORED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.LessThan: cst.GreaterThan,
     cst.GreaterThan: cst.LessThan,
@@ -33,6 +35,23 @@ def is_negative(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Comparison):
         return isinstance(node.comparisons[0].operator, cst.NotEqual | cst.IsNot | cst.NotIn)
     return isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not)
+
+
+def is_without_group(node: cst.BaseExpression) -> bool:
+    """``process_group is None``, by whatever name that ends so."""
+    if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+        return False
+    target = node.comparisons[0]
+    if not isinstance(target.operator, cst.Is | cst.Equal) or not is_name(target.comparator, "None"):
+        return False
+    return (tail(node.left) or "").endswith("group")
+
+
+def bare_names(test: cst.BooleanOperation) -> list[cst.Name]:
+    """The variables among what is joined by ``and`` or ``or``, negated or not."""
+    parts = operands(test, type(test.operator))
+    bare = (part.expression if isinstance(part, cst.UnaryOperation) else part for part in parts)
+    return [part for part in bare if isinstance(part, cst.Name)]
 
 
 def operands(test: cst.BaseExpression, kind: type[cst.BaseBooleanOp]) -> list[cst.BaseExpression]:

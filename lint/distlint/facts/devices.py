@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -11,6 +12,10 @@ from distlint.facts.tree import argument, is_name, keyword, positional, tail, te
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
+
+
+_GPU_WORD = re.compile(r"(?<![a-z])gpus?(?![a-z])|(?<=[a-z])G(PU|pu)s?(?![a-z])", re.ASCII)
+_NUMBERED = re.compile(r"rank|index|idx", re.IGNORECASE)  # gpu_rank == 0 picks one GPU of several
 
 
 def hard_coded(facts: ModuleFacts, call: cst.Call) -> str | None:
@@ -75,7 +80,7 @@ def _is_offloaded(facts: ModuleFacts, call: cst.Call) -> bool:
 
 
 def _is_on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
+    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``gpus > 0``): other devices go another way."""
     for above in facts.ancestors(call):
         test = above.test if isinstance(above, cst.If | cst.IfExp) else None
         if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
@@ -87,5 +92,7 @@ def _is_on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
 
 def _speaks_of_cuda(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Name):
-        return "cuda" in node.value.lower()
+        if "cuda" in node.value.lower():
+            return True
+        return _GPU_WORD.search(node.value) is not None and _NUMBERED.search(node.value) is None
     return isinstance(node, cst.SimpleString) and (text_of(node) or "").lower() in ("cuda", "gpu")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.collectives import receiver_kind
 from distlint.facts.data_tests import DATA
 from distlint.facts.project import CallPlace, FunctionSummary
 from distlint.facts.roles import Role, roles
@@ -50,6 +51,7 @@ _MESSAGES = frozenset(
     }
 )
 _SEEN_ROOTS = frozenset(sys.stdlib_module_names) | {"builtins", "torch", "numpy", "wandb", "tqdm"}
+_OF_SHARDS = frozenset({"get_state_dict", "save_model", "save_state"})
 _DOING = (cst.Expr, cst.Assign, cst.Return)  # what is called for what it does, rather than asked
 _EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 
@@ -206,6 +208,22 @@ def find_origin(projector: Projector, call: cst.Call, label: str) -> cst.Call | 
             seen.add(made)
             pending += [node for node in walk_scope(made) if isinstance(node, cst.Call)]
     return None
+
+
+def waits_when_sharded(facts: ModuleFacts, projector: Projector, call: cst.Call, label: str) -> bool:
+    """Whether a call of Accelerate needs every rank only where the model is sharded; plain DDP makes it local.
+
+    ``save_state()`` without a folder names its checkpoints itself, and always waits for all ranks.
+    """
+    if label not in _OF_SHARDS:
+        return False
+    origin = find_origin(projector, call, label)
+    if isinstance(origin, CallPlace):
+        return "accelerator." in origin.text and not origin.text.endswith("save_state()")
+    if origin is None or (label == "save_state" and not origin.args):
+        return False
+    func = origin.func
+    return isinstance(func, cst.Attribute) and receiver_kind(facts, func.value) == "accelerator"
 
 
 def who(role: Role) -> str:

@@ -13,7 +13,9 @@ from distlint.facts.tree import tail
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
-_CUDA_ALONE = re.compile(r"(^|[._])megatron([._]|$)|^transformer_engine(\.|$)|^apex\.transformer(\.|$)")
+_CUDA_ALONE = re.compile(
+    r"(^|[._])megatron([._]|$)|^apex\.transformer(\.|$)|^(transformer_engine|spconv|pointops|MinkowskiEngine|gsplat)(\.|$)"
+)
 
 
 def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
@@ -32,5 +34,5 @@ def sets_device(facts: ModuleFacts, node: cst.CSTNode) -> bool:
 
 
 def runs_on_cuda_alone(facts: ModuleFacts) -> bool:
-    """Files built on Megatron or Transformer Engine, which exist for CUDA only."""
+    """Files built on Megatron, Transformer Engine, sparse convolutions or splatting, all made for CUDA only."""
     return any(_CUDA_ALONE.search(target) for target in facts.import_targets())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
+from distlint.facts.entries import is_passed_through
 from distlint.facts.flow import Definition, reaching
 from distlint.facts.invariance import is_gathered
 from distlint.facts.tensor_names import SAME
@@ -138,7 +139,7 @@ class Locality:
         if isinstance(node, cst.Subscript):
             if isinstance(node.value, cst.Attribute) and node.value.attr.value == "shape":
                 return self.is_selection(node.value.value, depth)
-            return self.is_value(node.value, depth)
+            return self.is_value(node.value, depth) and not is_passed_through(self._facts, node, self.is_value)
         if isinstance(node, cst.BinaryOperation):
             return self.is_value(node.left, depth) or self.is_value(node.right, depth)
         if isinstance(node, cst.UnaryOperation):

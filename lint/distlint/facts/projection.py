@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.comparisons import bare_names
 from distlint.facts.project import FunctionSummary
 from distlint.facts.rank_names import GUARD_DECORATORS
 from distlint.facts.ranks import RankTests
-from distlint.facts.roles import Role, Same
+from distlint.facts.roles import Role, Same, first
 from distlint.facts.sequences import Sequence, Sequences, events_for_callers, visit
 from distlint.facts.tree import children, dotted, names_in, statements, tail, text_of, walk
 
@@ -97,7 +98,7 @@ class Projector:
 
     def project_first(self, function: cst.FunctionDef) -> Sequence:
         """The collectives that the first rank makes in a function: what its callers are told, whoever they are."""
-        return self.project(function, _first({}))
+        return self.project(function, first({}))
 
     def same(self, first: Sequence, second: Sequence) -> bool:
         """Whether two sequences of one region are equal, whatever the tests say that are the same on every rank."""
@@ -113,6 +114,12 @@ class Projector:
         if any(isinstance(node, cst.Call | cst.Subscript) for node in walk(test)):
             return False
         return all(self._bound[region][name] <= 1 for name in names_in(test))
+
+    def holds_name(self, test: cst.BooleanOperation, region: cst.FunctionDef | cst.Module) -> bool:
+        """Whether a test of no rank has a variable among its parts that later tests may ask again: ``a and not b``."""
+        if self.tests.keys(test) or self.is_marked(test):
+            return False
+        return any(self.is_stable(name, region) for name in bare_names(test))
 
     def label(self, call: cst.Call) -> str:
         """What a call does first: itself, or the function that it reaches."""
@@ -195,6 +202,11 @@ class _Projection:
 
     def _branch(self, test: cst.BaseExpression, then: Sequence, orelse: Sequence) -> Sequence:
         """The way on after a test of which neither arm has been chosen yet."""
+        if isinstance(test, cst.BooleanOperation) and self._all.holds_name(test, self._region):
+            right = self._branch(test.right, then, orelse)
+            if isinstance(test.operator, cst.And):
+                return self._branch(test.left, right, orelse)
+            return self._branch(test.left, then, right)
         outcome = self._all.tests.decide(test, self._role)
         if isinstance(outcome, Same):
             if outcome.negated:
@@ -275,7 +287,7 @@ class _Projection:
             return after
         if operation is None or operation in self._stack or len(self._stack) > _DEEPEST_HELPER:
             return after
-        helper = _Projection(self._all, self._make, operation, _first(self._role), (*self._stack, operation)).run()
+        helper = _Projection(self._all, self._make, operation, first(self._role), (*self._stack, operation)).run()
         return self._inline(events_for_callers(helper, parameters(operation)), node, after)
 
     def _inline(self, events: tuple[Sequence, ...], call: cst.Call, after: Sequence) -> Sequence:
@@ -292,8 +304,3 @@ def parameters(function: cst.FunctionDef) -> set[str]:
     """The names of a function's parameters, without the receiver of a method."""
     found = {param.name.value for param in children(function.params) if isinstance(param, cst.Param)}
     return found - {"self", "cls"}
-
-
-def _first(role: Role) -> Role:
-    """The role of the first rank: a helper's summary does not depend on who calls it."""
-    return {key: "==0" in key for key in role} | {"rank==0": True, "local_rank==0": True}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.comparisons import compare_order, is_negative, operands
+from distlint.facts.comparisons import compare_order, is_negative, is_without_group, operands
 from distlint.facts.rank_names import (
     DISTRIBUTED_FLAGS,
     FLAGS,
@@ -88,6 +88,8 @@ class RankTests:
         is_or = isinstance(test.operator, cst.Or)
         if self._is_right_guard(test):
             return Same(self._facts.code(test))
+        if self.of_ranks and not is_or and self._is_alone(test):
+            return False
         left, right = self.decide(test.left, role, depth), self.decide(test.right, role, depth)
         for value in (left, right):
             if value is is_or:
@@ -109,6 +111,11 @@ class RankTests:
         ranked = [bool(self.keys(part)) for part in parts]
         settled = [isinstance(self.decide(part, {}), bool) for part in parts]
         return any(ranked) and any(not rank and not sure for rank, sure in zip(ranked, settled, strict=True))
+
+    def _is_alone(self, test: cst.BooleanOperation) -> bool:
+        """``group is None and is_main_process``: the way of a single process, which has nobody to wait for."""
+        parts = operands(test, cst.And)
+        return any(is_without_group(part) for part in parts) and any(self.keys(part) for part in parts)
 
     def _is_early_exit(self, test: cst.BaseExpression) -> bool:
         """Whether those for whom a test holds do nothing but leave; or it is part of, or a name for, something else."""

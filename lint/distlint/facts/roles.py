@@ -25,6 +25,11 @@ def negate(value: Truth) -> Truth:
     return not value if isinstance(value, bool) else Same(value.text, not value.negated)
 
 
+def first(role: Role) -> Role:
+    """The role of the first rank: a helper's summary does not depend on who calls it."""
+    return {key: "==0" in key for key in role} | {GLOBAL_ZERO: True, LOCAL_ZERO: True}
+
+
 def roles(keys: set[str]) -> list[dict[str, bool]]:
     """The kinds of ranks that tests on these keys can tell apart, an ordinary rank first."""
     found: list[dict[str, bool]] = [dict.fromkeys(keys, False)]

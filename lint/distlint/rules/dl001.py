@@ -41,8 +41,9 @@ class HardCodedDevice(Rule):
     ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or
-    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built on Megatron or
-    Transformer Engine); a plain module that calls ``backward()`` itself, which no trainer places.
+    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, ``if gpus > 0``, files built
+    on Megatron, Transformer Engine, spconv, pointops, MinkowskiEngine or gsplat); a plain module that calls
+    ``backward()`` itself, which no trainer places.
 
     When to ignore: code that cannot run anywhere but on one CUDA device.
     """

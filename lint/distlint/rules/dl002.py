@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS
+from distlint.facts.exports import is_export_file, is_under_export
 from distlint.facts.factories import Place, may_be_fresh
 from distlint.facts.hosts import sets_device, works_on_host
 from distlint.facts.meeting import Meeting, meeting
@@ -37,7 +38,8 @@ class TensorWithoutDevice(Rule):
 
     Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
     before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``); tensors whose partner is not known;
-    transforms, which work on the CPU in the loader; files that set a default device.
+    transforms, which work on the CPU in the loader; files that set a default device; code for export, under
+    ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in scripts that call its exporter.
 
     When to ignore: the module never leaves the CPU.
     """
@@ -149,11 +151,13 @@ class Net(nn.Module):
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Follow every tensor that ``forward`` or a step makes on the CPU."""
-        for call in facts.nodes(cst.Call):
+        for call in () if is_export_file(facts) else facts.nodes(cst.Call):
             if tail(call.func) not in FACTORIES or not _is_forward(facts, call) or not makes_fresh(facts, call):
                 continue
             met = meeting(facts, call)
-            if met is not None and not sets_device(facts, call):
+            if met is None or is_under_export(facts, call) or is_under_export(facts, met.node):
+                continue
+            if not sets_device(facts, call):
                 trace = ((met.node, "meets", facts.code(met.node)),)
                 yield Hit(call, _message(facts, met), trace=trace, repair=_repair(facts, call, met))
 

@@ -9,7 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts
 from distlint.facts.flow import reaching
-from distlint.facts.tree import argument, children, is_name, keyword, number, tail
+from distlint.facts.tree import argument, children, is_name, keyword, number, tail, walk
 from distlint.model import Example, Hit, Rule, Severity
 from distlint.prefilter import has_local_definition
 
@@ -46,8 +46,8 @@ class Unpicklable(Rule):
     How to fix: a function at module level, with ``functools.partial`` for what it must know; a method;
     ``operator.itemgetter``.
 
-    Silent: lambdas used at once (sort keys, ``map``, defaults), ``LambdaLR``, plain objects, a loader without
-    workers, ``forward`` replaced after ``__init__``.
+    Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
+    plain objects, a loader without workers, ``forward`` replaced after ``__init__``.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
@@ -226,11 +226,34 @@ def _in_transforms(facts: ModuleFacts) -> Iterator[Hit]:
         if not full.startswith(("torchvision.transforms.", "monai.transforms.")) or not full.endswith("Lambda"):
             continue
         owner = facts.owner(call)
-        if owner is None or _pickled_as(owner) is None:
+        if owner is None or _pickled_as(owner) is None or _is_used_at_once(facts, call):
             continue
         for arg in call.args:
             for node, what in _unpicklable(facts, arg.value):
                 yield Hit(node, f"{what} inside a transform of a {_pickled_as(owner)} cannot be pickled")
+
+
+def _is_used_at_once(facts: ModuleFacts, made: cst.Call) -> bool:
+    """Whether what a call makes is only called, by the function that makes it: directly, or by a local name."""
+    above = facts.parents.get(made)
+    if isinstance(above, cst.Call):
+        return above.func is made
+    function = facts.function_of(made)
+    if function is None or not isinstance(above, cst.Assign) or len(above.targets) != 1:
+        return False
+    target = above.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    uses = [node for node in walk(function) if isinstance(node, cst.Name) and _is_same_name(facts, node, target)]
+    owners = [facts.parents[use] for use in uses if not isinstance(facts.parents[use], cst.AssignTarget)]
+    return all(isinstance(owner, cst.Call) and is_name(owner.func, target.value) for owner in owners)
+
+
+def _is_same_name(facts: ModuleFacts, use: cst.Name, target: cst.Name) -> bool:
+    """Whether a name stands for the variable ``target``, and not for a parameter of a lambda or an attribute."""
+    if use.value != target.value or getattr(facts.parents[use], "attr", None) is use:
+        return False
+    return facts.scope(use).lookup(use.value) is facts.scope(target).lookup(target.value)
 
 
 def _unpicklable(facts: ModuleFacts, value: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, str]]:

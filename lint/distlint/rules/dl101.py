@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
-from distlint.facts.divergence import Divergence, describe, divergences, guard_text, may_be_answered, who
+from distlint.facts.divergence import (
+    Divergence,
+    describe,
+    divergences,
+    guard_text,
+    may_be_answered,
+    waits_when_sharded,
+    who,
+)
+from distlint.facts.followers import is_followed
 from distlint.facts.hoisting import hoist
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import RANK_TOKENS
@@ -40,8 +49,9 @@ class CollectiveUnderRankGuard(Rule):
 
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
-    which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and
-    may make the call there.
+    which lets every rank in where the call needs all of them; ``group is None and is_main_process``, which means
+    one process; other ranks that go into code that cannot be seen and may make the call there, or that wait for
+    the same call in an endless loop, as followers do for their leader.
 
     When to ignore: where the strategy makes the call local, for example ``accelerator.get_state_dict`` under
     plain DDP, and the code will never run under another.
@@ -261,7 +271,7 @@ def rerun(model, data):
         """Compare what every kind of rank does in each function."""
         projector = Projector(facts)
         for found in divergences(facts, projector):
-            if not may_be_answered(facts, projector, found):
+            if not may_be_answered(facts, projector, found) and not is_followed(facts, projector, found):
                 yield _hit(facts, projector, found)
 
 
@@ -269,9 +279,11 @@ def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
     what, inner = describe(facts, projector, found.call, found.label)
     trace = ((found.guard, "guard", guard_text(facts, found.guard)), *inner)
     ranks = who(found.role)
+    waits = "it waits for ever" if found.by_role else "the others wait for ever"
+    if waits_when_sharded(facts, projector, found.call, found.label):
+        waits = f"under DeepSpeed or FSDP {waits}"
     message = f"only {ranks} reaches this {what}" if found.by_role else f"{ranks} never reaches this {what}"
     if found.instead is not None:
         message += f", the others make {found.instead_label} instead"
         trace = (*trace, (found.instead, "others", facts.code(found.instead)))
-    waits = "it waits for ever" if found.by_role else "the others wait for ever"
     return Hit(found.call, f"{message}: {waits}", trace, hoist(facts, projector, found))

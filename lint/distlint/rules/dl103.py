@@ -40,7 +40,8 @@ class CollectiveUnderDataGuard(Rule):
     and the time that has passed by this rank's clock.
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
-    together, of shapes, keys and ``None``, of values that come from elsewhere; ``raise`` and ``sys.exit``.
+    together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
+    that an unseen function was given and gave back; ``raise`` and ``sys.exit``.
 
     When to ignore: every rank is sure to see the same data, as in a model-parallel job.
     """

@@ -1,0 +1,56 @@
+"""Code that runs only while a model is exported: traced or scripted, which is done on the CPU."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from distlint.facts.comparisons import operands
+from distlint.facts.tree import tail
+
+if TYPE_CHECKING:
+    from distlint.facts.module import ModuleFacts
+
+_TESTS = frozenset({"is_tracing", "is_scripting", "is_in_onnx_export", "is_exporting"})
+_EXPORTER = "torch.onnx.export"
+_FILE = re.compile(r"(?<![a-z])onnx(?![a-z])")
+
+
+def is_export_file(facts: ModuleFacts) -> bool:
+    """A script that exports to ONNX, or a model rewritten for that; told by its name or by its call of the exporter.
+
+    A class that can export itself is trained as well: a call in one of its methods says nothing.
+    """
+    file = facts.path.replace("\\", "/").rpartition("/")[2].lower()
+    if _FILE.search(file):
+        return True
+    exports = (call for call in facts.nodes(cst.Call) if facts.resolve(call.func) == _EXPORTER)
+    return any(facts.method_of(call) is None for call in exports)
+
+
+def is_under_export(facts: ModuleFacts, node: cst.CSTNode) -> bool:
+    """Whether a node stands in the branch of a test that only an export takes."""
+    below = node
+    for above in facts.ancestors(node):
+        if isinstance(above, cst.If | cst.IfExp):
+            if below is above.body and _implies(above.test, True):
+                return True
+            if below is above.orelse and _implies(above.test, False):
+                return True
+        elif isinstance(above, cst.FunctionDef):
+            return False
+        below = above
+    return False
+
+
+def _implies(test: cst.BaseExpression, outcome: bool) -> bool:
+    """Whether a test with this outcome means that the model is being exported."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return _implies(test.expression, not outcome)
+    if isinstance(test, cst.BooleanOperation):
+        parts = [_implies(part, outcome) for part in operands(test, type(test.operator))]
+        is_each = isinstance(test.operator, cst.And) is outcome  # every part has the outcome; else some part has
+        return any(parts) if is_each else all(parts)
+    return outcome and isinstance(test, cst.Call) and tail(test.func) in _TESTS
