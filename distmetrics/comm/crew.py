@@ -19,8 +19,7 @@ _LAST = 1.0  # seconds at the end for a thread that has no more work
 class Crew:
     """Threads for worlds that follow each other; they end with the block.
 
-    What a rank leaves behind in its thread (a ``threading.local``, say) is there for the next one: for work that cleans
-    up after itself.
+    What a rank leaves in a ``threading.local`` is forgotten, as at the end of a thread of its own.
 
     >>> from distmetrics.comm.threads import ThreadWorld
     >>> with Crew() as crew:
@@ -99,6 +98,18 @@ class Shift:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
 
 
+def _forget() -> None:
+    """Forget what this thread keeps in any ``threading.local``: the interpreter has it in one dict, a thread's own."""
+    address = _thread_dict()
+    if address:
+        names: dict[object, object] = ctypes.cast(address, ctypes.py_object).value  # borrowed, and held from here on
+        names.clear()
+
+
+_thread_dict = ctypes.pythonapi.PyThreadState_GetDict
+_thread_dict.restype = ctypes.c_void_p  # not py_object, which takes the reference that is only lent
+
+
 class _Hand(threading.Thread):
     """A thread of a crew."""
 
@@ -117,5 +128,6 @@ class _Hand(threading.Thread):
             except BaseException:
                 self._crew.take_back(self, shift, whole=False)
                 raise
+            _forget()
             goes_on = self._crew.take_back(self, shift, whole=True)
             del shift  # and with it what the rank's function holds

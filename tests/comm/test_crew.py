@@ -106,3 +106,22 @@ def test_what_a_rank_held_is_let_go() -> None:
             gc.collect()
             time.sleep(0.01)
         assert ref() is None
+
+
+def test_what_a_rank_left_in_a_local_is_forgotten() -> None:
+    """A cache of a metric's class, say: ranks of the next world have new ones, made as in a new thread."""
+
+    class Cache(threading.local):
+        def __init__(self) -> None:
+            self.value = 0
+
+    cache, plain = Cache(), threading.local()
+
+    def counts(comm: Any) -> tuple[int, int]:
+        cache.value += 1
+        plain.value = getattr(plain, "value", 0) + 1
+        comm.barrier()
+        return cache.value, plain.value
+
+    with Crew() as crew:
+        assert [ThreadWorld(2, crew=crew).run(counts) for _ in range(3)] == [[(1, 1)] * 2] * 3
