@@ -121,7 +121,7 @@ class GroupCommunicator:
             rows = list(flat.new_empty(self.world_size, (size // _ALIGN + 1) * _ALIGN)[:, :size].unbind())
         # The group's own method: what torch's function checks before it comes to this is so here, and costs as much
         # as a tenth of the collective.
-        self._run("all_gather", x, lambda group: group.allgather([rows], [flat]), meanwhile)
+        self._run("all_gather", x, lambda group: group.allgather([rows], [flat]), meanwhile, (rows, flat))
         return rows if flat is x else [self._back(row, x) for row in rows]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -133,6 +133,7 @@ class GroupCommunicator:
             f"all_reduce {op}",
             x,
             lambda group: _all_reduce(moved, op=_REDUCE[op], group=group, async_op=True),
+            held=moved,
         )
         return moved.to(x.device)
 
@@ -145,6 +146,7 @@ class GroupCommunicator:
             "all_to_all",
             parts[0],
             lambda group: _all_to_all_single(received, sent, group=group, async_op=True),
+            held=(received, sent),
         )
         return [self._back(row, parts[0]) for row in received.chunk(self.world_size)]
 
@@ -156,6 +158,7 @@ class GroupCommunicator:
             f"broadcast from rank {src}",
             x,
             lambda group: _broadcast(flat, group_src=src, group=group, async_op=True),
+            held=flat,
         )
         return self._back(flat, x)
 
@@ -176,14 +179,19 @@ class GroupCommunicator:
         return flat.view(like.dtype).reshape(like.shape).to(like.device)
 
     def _run(
-        self, kind: str, x: Tensor | None, start: Callable[[Any], Any], meanwhile: Meanwhile | None = None
+        self,
+        kind: str,
+        x: Tensor | None,
+        start: Callable[[Any], Any],
+        meanwhile: Meanwhile | None = None,
+        held: Any = None,
     ) -> None:
         group = self._group
-        self._waits.run(current_call(kind, x), kind, lambda: start(group), meanwhile)
+        self._waits.run(current_call(kind, x), kind, lambda: start(group), meanwhile, held)
 
-    def wait_for(self, kind: str, start: Callable[[], Any]) -> None:
+    def wait_for(self, kind: str, start: Callable[[], Any], held: Any = None) -> None:
         """Make a call of torch's own on this group, one that was agreed upon, and wait for its end."""
-        self._waits.run(current_call(kind), kind, start)
+        self._waits.run(current_call(kind), kind, start, held=held)
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block that it was to go through with them; refuse later calls."""

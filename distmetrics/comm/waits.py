@@ -6,6 +6,7 @@ else what the notice board says of those who left.
 
 from __future__ import annotations
 
+import ctypes
 import time
 import zlib
 from collections import deque
@@ -59,8 +60,10 @@ class Waits:
         self._board = board
         self._broken: Verdict | None = None
 
-    def run(self, call: Call, kind: str, start: Callable[[], Any], meanwhile: Meanwhile | None = None) -> None:
-        """Start a call of the transport and wait for its end.
+    def run(
+        self, call: Call, kind: str, start: Callable[[], Any], meanwhile: Meanwhile | None = None, held: Any = None
+    ) -> None:
+        """Start a call of the transport and wait for its end; ``held``: the tensors that it works on.
 
         Raises:
             DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the same.
@@ -74,13 +77,14 @@ class Waits:
         wait = Wait(call, self._name, self._members, self.calls, kind)
         if self.sentry is not None:
             self.sentry.enter(wait)
-        begun = False
+        begun = ended = False
         try:
             work = start()
             begun = True
             if meanwhile is not None:
                 meanwhile()
             self._wait(work, wait)
+            ended = True
         except RuntimeError as error:
             if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
                 raise  # of what the backend refuses nothing was sent: the caller's own error, and the group is whole
@@ -88,6 +92,8 @@ class Waits:
         finally:
             if not begun:
                 self.calls -= 1
+            elif not ended:
+                _never_free(held)
             if self.sentry is not None:
                 self.sentry.leave(wait, begun=begun)
 
@@ -199,6 +205,14 @@ def is_connection_error(error: BaseException) -> bool:
     """Whether an error of torch.distributed's says that a peer is gone, or has sent what was not expected."""
     own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
     return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+
+
+def _never_free(held: Any) -> None:
+    """Keep what a call that did not end works on for as long as the process lives.
+
+    A thread of gloo that drops the last hold on a tensor of Python's while the interpreter ends aborts the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
 def _done_on_device(work: Any, seconds: float) -> bool:

@@ -118,7 +118,8 @@ def _checked(comm: GroupCommunicator, name: str, original: Callable[..., Any], a
     with in_call(manifest.call()):
         if arguments.get("async_op", True):  # not waited for here, or not to be waited for in slices
             return original(**arguments)
-        comm.wait_for(manifest.op, lambda: _begun(original(**{**arguments, "async_op": True})))
+        held = [value for value in arguments.values() if isinstance(value, Tensor | list)]
+        comm.wait_for(manifest.op, lambda: _begun(original(**{**arguments, "async_op": True})), held)
     return None
 
 

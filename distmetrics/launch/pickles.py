@@ -45,23 +45,22 @@ def pickled(job: Any) -> bytes:
     Raises:
         InputTypeError: it cannot be pickled.
     """
-    problem: Exception | None = None
-    if has_script():
-        try:
-            return pickle.dumps(job)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            problem = error
     try:
         import cloudpickle
     except ImportError:
-        if problem is None:
-            return pickle.dumps(job)
+        cloudpickle = None
+    if cloudpickle is not None and not has_script():
+        return bytes(cloudpickle.dumps(job))
+    try:
+        return pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if cloudpickle is not None:
+            return bytes(cloudpickle.dumps(job))
         raise InputTypeError(
-            f"this cannot be sent to another process: {problem}\n"
+            f"this cannot be sent to another process: {error}\n"
             "Likely: a lambda, a local function or class, an open file or a lock.\n"
             "Do:     move it to the top level of a module, or pip install cloudpickle."
-        ) from problem
-    return bytes(cloudpickle.dumps(job))
+        ) from error
 
 
 def packed(outcome: Outcome) -> bytes:
