@@ -1,4 +1,4 @@
-"""Threads that are used again: a world of threads costs less than half where it need not start its own.
+"""Threads that are used again, so that a world of threads need not start its own each time.
 
 A thread that was told to end in the middle of its work is not used again.
 """
