@@ -29,7 +29,18 @@ from distmetrics.collectives.past import check_lines, past_of, refuse_past
 from distmetrics.comm.base import Communicator, Meanwhile, in_call
 from distmetrics.errors import MismatchError
 
-__all__ = ["HASH_BYTES", "LARGE_WORLD", "Judge", "exchange", "inline_capacity", "new_frame", "to_bytes"]
+__all__ = [
+    "HASH_BYTES",
+    "LARGE_WORLD",
+    "Judge",
+    "exchange",
+    "frame_size",
+    "gather_padded",
+    "head_of",
+    "inline_capacity",
+    "new_frame",
+    "to_bytes",
+]
 
 Judge = Callable[[Sequence[bytes]], None]
 _HEAD = struct.Struct("<QQQQQ")  # mark and protocol; bytes of manifest, inline and bulk data; hash of direct calls
@@ -77,6 +88,13 @@ def new_frame(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_by
     return frame, frame[size // 4 : size // 4 + inline_bytes]
 
 
+def head_of(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> bytes | None:
+    """Return the beginning of a frame, up to where the data is; None where it does not hold the whole manifest."""
+    area = frame_size(comm.world_size) // 4
+    blob, head, _ = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), area)
+    return head if _HEAD.size + len(blob) <= area else None
+
+
 def exchange(
     comm: Communicator,
     manifest: Manifest,
@@ -86,6 +104,7 @@ def exchange(
     *,
     frame: Tensor | None = None,
     meanwhile: Meanwhile | None = None,
+    rows: list[Tensor] | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Exchange manifests, judge them, exchange data.
 
@@ -97,6 +116,7 @@ def exchange(
         judge: gets the encoded manifests; raises, the same on every rank, if they don't go together.
         frame: of :func:`new_frame`, where ``inline`` lies in one already.
         meanwhile: called once while the first round is under way; not in a large world, nor in a world of one.
+        rows: every rank's frame, where the first round has been made already.
 
     Returns: every rank's ``(inline, bulk)``, in rank order, on ``comm.device``.
     """
@@ -108,17 +128,17 @@ def exchange(
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
             judge([manifest.encode()] * comm.world_size)
             return _gather_alike(comm, inline, bulk)
-        frames = _gather_frames(comm, manifest, inline, bulk, frame, meanwhile)
+        frames = _gather_frames(comm, manifest, inline, bulk, frame, meanwhile, rows)
         blobs = [_inflate(frame.manifest) for frame in frames]
         judge(blobs)
         if any(frame.past != frames[0].past for frame in frames):
-            raise refuse_past(comm, partial(_gather_padded, comm))
+            raise refuse_past(comm, partial(gather_padded, comm))
         check_lines(comm, blobs)
         sizes = [f.bulk_bytes + (f.inline_bytes if f.inline_bytes > capacity else 0) for f in frames]
         if not any(sizes):
             return [(frame.inline, bulk) for frame in frames]
         rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
-        rests = _gather_padded(comm, rest, max(sizes))
+        rests = gather_padded(comm, rest, max(sizes))
     result = []
     for read, row in zip(frames, rests, strict=True):
         if read.inline_bytes <= capacity:
@@ -142,7 +162,7 @@ def _gather_alike(comm: Communicator, inline: Tensor, bulk: Tensor) -> list[tupl
     if inline.numel() + bulk.numel() == 0:
         return [(inline, bulk)] * comm.world_size
     rest = torch.cat([inline, bulk])
-    rows = _gather_padded(comm, rest, rest.numel())
+    rows = gather_padded(comm, rest, rest.numel())
     return [(row[: inline.numel()], row[inline.numel() : rest.numel()]) for row in rows]
 
 
@@ -153,6 +173,7 @@ def _gather_frames(
     bulk: Tensor,
     frame: Tensor | None,
     meanwhile: Meanwhile | None,
+    rows: list[Tensor] | None,
 ) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
     area = frame_size(comm.world_size) // 4
@@ -163,13 +184,13 @@ def _gather_frames(
         if inline.numel() <= inline_capacity(comm.world_size):
             room.copy_(inline)
     mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline)
-    rows = comm.all_gather(frame, meanwhile)
+    rows = comm.all_gather(frame, meanwhile) if rows is None else rows
     frames = [mine if r == comm.rank else _read_frame(row, area, mine, head) for r, row in enumerate(rows)]
     longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
     if longest == 0:
         return frames
     left = torch.frombuffer(bytearray(blob[area - _HEAD.size :]) or bytearray(1), dtype=torch.uint8)
-    tails = _gather_padded(comm, left.to(comm.device), longest)
+    tails = gather_padded(comm, left.to(comm.device), longest)
     return [
         read._replace(manifest=read.manifest + to_bytes(tail[: read.manifest_bytes - len(read.manifest)]))
         for read, tail in zip(frames, tails, strict=True)
@@ -209,7 +230,7 @@ def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, past, row[area : area + inline_bytes])
 
 
-def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
+def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
     """Gather runs of different length, each padded to the longest."""
     padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
     used = min(data.numel(), longest)

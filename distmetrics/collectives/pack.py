@@ -60,18 +60,18 @@ class Bucket:
         """This bucket's elements in the byte run ``run``, not copied."""
         return run[self.start : self.stop].view(self.dtype)
 
-    def fill(self, run: Tensor, tensors: Sequence[Tensor]) -> None:
-        """Copy the members' tensors, given in their order, to their places in the byte run ``run``."""
+    def fill(self, view: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the members' tensors, given in their order, to their places in ``view``: this bucket's of a run."""
         flat: list[Tensor] = []
         start = 0
         for shape, count, _ in self.groups:  # vectors need nothing, the rest one operation a shape
             group = tensors[start : start + count]
             flat += group if len(shape) == 1 else [torch.cat([*group]).reshape(-1) if shape else torch.stack([*group])]
             start += count
-        if flat[0].device == run.device:
-            torch.cat(flat, out=self.view(run))
+        if flat[0].device == view.device:
+            torch.cat(flat, out=view)
         else:
-            self.view(run).copy_(torch.cat(flat))  # one transfer, not one a tensor
+            view.copy_(torch.cat(flat))  # one transfer, not one a tensor
 
     def split(self, elements: Tensor) -> list[Tensor]:
         """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order.
@@ -156,7 +156,7 @@ def pack(
             parts = bucket.pick(tensors)
             if not together and len(set(map(_device_of, parts))) > 1:
                 parts = [x.to(device) for x in parts]
-            bucket.fill(run, parts)
+            bucket.fill(bucket.view(run), parts)
     return run
 
 

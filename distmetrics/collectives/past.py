@@ -21,7 +21,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.guard.settings import in_force
 from distmetrics.errors import DistmetricsError, MismatchError, compose
 
-__all__ = ["check_lines", "past_of", "refuse_past"]
+__all__ = ["at_one_line", "check_lines", "past_of", "refuse_past"]
 
 _KEPT = 64  # calls from unequal lines, since ranks were last at one line, that are compared
 _SAME_ORDER = (
@@ -62,9 +62,8 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
     Raises:
         MismatchError: the same on every rank.
     """
-    end = _innermost(comm)
     if all(blob == blobs[0] for blob in blobs):
-        _lines.pop(end, None)
+        at_one_line(comm)
         return
     made = tuple(Manifest.decode(blob) for blob in blobs)
     if len({manifest.site for manifest in made}) == 1:
@@ -76,13 +75,19 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         raise _refused(comm, [made], "ranks make the same call from different lines, which the strict guard refuses")
     if made[0].name:  # the user's own name says that it is one call
         return
-    since = _lines.setdefault(end, deque(maxlen=_KEPT))
+    since = _lines.setdefault(_innermost(comm), deque(maxlen=_KEPT))
     since.append(made)
     columns = [[manifests[rank].site for manifests in since] for rank in range(comm.world_size)]
     ordered = [sorted(map(str, column)) for column in columns]
     for rank in range(1, comm.world_size):
         if columns[rank] != columns[0] and ordered[rank] == ordered[0]:
             raise _refused(comm, [*since], "ranks made the same calls in another order")
+
+
+def at_one_line(comm: Communicator) -> None:
+    """Note that all ranks were at one line: what they did before is in order."""
+    if len(_lines):
+        _lines.pop(_innermost(comm), None)
 
 
 def _innermost(comm: Any) -> Any:

@@ -249,6 +249,7 @@ class ThreadCommunicator:
         self._members = members
         self.rank = members.index(rank)
         self.world_size = len(members)
+        self.kept: dict[Any, Any] = {}  # by layers above, for as long as this lasts
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -261,12 +262,16 @@ class ThreadCommunicator:
         met = self._world.meet(self._me, self._members, (*kind, call.exact), copies, call)
         return [met[member] for member in self._members]
 
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
-        """Every rank's ``x``, in rank order."""
+    def all_gather(
+        self, x: Tensor, meanwhile: Meanwhile | None = None, into: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Every rank's ``x``, in rank order; ``into``: tensors that receive them."""
         if meanwhile is not None:
             meanwhile()  # before: the others' threads cannot run while this one works
         met = self._meet(("all_gather", x.dtype, x.shape), [x], "all_gather")
-        return [row.clone() for (row,) in met]
+        if into is None:
+            return [row.clone() for (row,) in met]
+        return [place.copy_(row) for place, (row,) in zip(into, met, strict=True)]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Elementwise ``op`` over all ranks, folded in rank order."""

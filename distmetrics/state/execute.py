@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange, inline_capacity, new_frame
+from distmetrics.collectives.again import Again
+from distmetrics.collectives.exchange import Judge, exchange, inline_capacity, new_frame
 from distmetrics.collectives.pack import Bucket, pack, unpack
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
@@ -41,7 +43,9 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
     moved = _move(comm, mine, order)
     sync = moved.plan
     if moved.expected is not None and moved.expected.fits(sync):
-        result = moved.expected.fill(moved.runs)
+        result = moved.expected.fill(moved)
+        if moved.again is not None:
+            moved.again.keep(comm)
     elif sync.rides_along:
         each = zip(moved.runs, sync.alike, sync.sent, strict=True)
         rows = [run if alike else _align(run, sent, sync) for (run, _), alike, sent in each]
@@ -57,12 +61,16 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
 
 
 class _Moved(NamedTuple):
-    """What is there after the exchange: the plan, every rank's runs of bytes, this rank's own, what was expected."""
+    """What is there after the exchange: the plan, every rank's runs of bytes, this rank's own, what was expected.
+
+    ``again``: what is kept for the next time, where all ranks have sent the same.
+    """
 
     plan: SyncPlan
     runs: list[tuple[Tensor, Tensor]]
     inline: Tensor
     expected: _Expected | None
+    again: Again | None = None
 
 
 def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
@@ -78,7 +86,10 @@ def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
     def meanwhile() -> None:
         expected.append(_expect(comm, mine, order, capacity))
 
-    bulk = pack(mine.lists, mine.sent.bulk, comm.device)  # most often nothing
+    bulk = pack(mine.lists, mine.sent.bulk, comm.device) if mine.lists else _nothing(comm.device)
+    again = _again(comm, mine, order, capacity) if together else None
+    if again is not None:
+        return _move_again(comm, again, mine, bulk, judge, made)
     if mine.sent.inline.nbytes <= capacity:
         frame, inline = new_frame(comm, mine.manifest, mine.sent.inline.nbytes, bulk.numel())
         pack(mine.fixed, mine.sent.inline, comm.device, together=together, into=inline)
@@ -87,6 +98,50 @@ def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
         inline = pack(mine.fixed, mine.sent.inline, comm.device, together=together)
         runs = exchange(comm, mine.manifest, inline.new_empty(0), bulk, judge)
     return _Moved(made[0], runs, inline, expected[-1])
+
+
+@functools.lru_cache(maxsize=8)
+def _nothing(device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=device)
+
+
+class _Prepared(NamedTuple):
+    """What a sync that is made again keeps: its plan, and views of the buckets that are sent and received."""
+
+    plan: SyncPlan
+    order: tuple[str, ...]
+    sent: list[Tensor]
+    received: list[list[Tensor]]
+
+
+def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> Again | None:
+    """Return what was kept of the last sync like this one, where every rank's bytes are reduced as they are."""
+    again = Again.of(comm, mine.manifest, mine.sent.inline.nbytes, mine.sent.bulk.nbytes)
+    if again is None or (again.more is not None and again.more.order is order):
+        return again
+    sync = _alike(comm, mine, order, capacity)
+    if sync is None:
+        again.refuse(comm)
+        return None
+    sent = [bucket.view(again.inline) for bucket in mine.sent.inline.buckets]
+    received = [[bucket.view(run) for run in again.runs] for bucket in sync.agreed.buckets]
+    again.more = _Prepared(sync, order, sent, received)
+    return again
+
+
+def _move_again(
+    comm: Communicator, again: Again, mine: Outgoing, bulk: Tensor, judge: Judge, made: list[SyncPlan]
+) -> _Moved:
+    """Exchange as :func:`_move` does, with what was kept; it is kept on where all ranks have sent the same."""
+    prepared: _Prepared = again.more
+    expected: list[_Expected] = []
+    for bucket, view in zip(mine.sent.inline.buckets, prepared.sent, strict=True):
+        bucket.fill(view, bucket.pick(mine.fixed))
+    runs = again.exchange(comm, bulk, lambda: expected.append(_Expected.of(prepared.plan, _CPU)))
+    if runs is None:
+        runs = again.finish(comm, bulk, judge)
+        return _Moved(made[0], runs, again.inline, expected[-1])
+    return _Moved(prepared.plan, runs, again.inline, expected[-1], again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +160,49 @@ class _Expected:
     wholes: tuple[Tensor, ...]
     result: dict[str, Any]
 
+    @classmethod
+    def of(cls, sync: SyncPlan, device: torch.device) -> _Expected:
+        """Make room for the states of a plan."""
+        wholes = []
+        result: dict[str, Any] = {}
+        for bucket, paths in zip(sync.agreed.buckets, sync.bucket_paths, strict=True):
+            wholes.append(torch.empty(bucket.elements, dtype=bucket.dtype, device=device))
+            result.update(zip(paths, bucket.split(wholes[-1]), strict=True))
+        return cls(sync, tuple(wholes), result)
+
     def fits(self, sync: SyncPlan) -> bool:
         """Whether it has come so, for states of fixed size; lists may have any length."""
         same = self.plan.paths == sync.paths and self.plan.agreed == sync.agreed
         return self.plan is sync or (sync.in_place and same)
 
-    def fill(self, runs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    def fill(self, moved: _Moved) -> dict[str, Any]:
         """Put the numbers in, now that the data is here."""
-        for bucket, whole in zip(self.plan.agreed.buckets, self.wholes, strict=True):
-            fold([bucket.view(run) for run, _ in runs], _op(bucket), out=whole)
+        buckets = self.plan.agreed.buckets
+        again = moved.again
+        views = (
+            again.more.received
+            if again is not None
+            else [[bucket.view(run) for run, _ in moved.runs] for bucket in buckets]
+        )
+        for bucket, rows, whole in zip(buckets, views, self.wholes, strict=True):
+            fold(rows, _op(bucket), out=whole)
             if bucket.key == "mean":
-                whole /= len(runs)
+                whole /= len(rows)
         return self.result
 
 
-def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> _Expected | None:
-    """Make room for the most common case, if what this rank sends allows it: reduced states that ride along."""
+def _alike(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> SyncPlan | None:
+    """Return the plan of the most common case: all ranks send what this one does, and reduce the bytes as they are."""
     if mine.manifest.problem is not None:
         return None
     sync = plan((mine.manifest.encode(),) * comm.world_size, order, comm.rank, capacity)
-    if not sync.in_place:
-        return None
-    wholes = []
-    result: dict[str, Any] = {}
-    for bucket, paths in zip(sync.agreed.buckets, sync.bucket_paths, strict=True):
-        wholes.append(torch.empty(bucket.elements, dtype=bucket.dtype, device=comm.device))
-        result.update(zip(paths, bucket.split(wholes[-1]), strict=True))
-    return _Expected(sync, tuple(wholes), result)
+    return sync if sync.in_place else None
+
+
+def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> _Expected | None:
+    """Make room for the most common case, if what this rank sends allows it."""
+    sync = _alike(comm, mine, order, capacity)
+    return None if sync is None else _Expected.of(sync, comm.device)
 
 
 def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
