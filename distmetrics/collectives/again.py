@@ -45,7 +45,7 @@ class Keeping(Communicator, Protocol):
     def all_gather(
         self, x: Tensor, meanwhile: Meanwhile | None = None, into: list[Tensor] | None = None
     ) -> list[Tensor]:
-        """Every rank's ``x``; ``into``: the rows of one contiguous tensor, each like ``x``, to receive into."""
+        """Every rank's ``x``; ``into``: rows of one contiguous tensor, each like ``x``, for the others'."""
         ...
 
 

@@ -74,8 +74,7 @@ class GroupCommunicator:
         self.kept: dict[Any, Any] = {}  # by layers above, for as long as the group lasts
         # Gloo passes what it gathers from rank to rank in a ring of world_size - 1 steps, each of which wakes a thread.
         # Its all_to_all sends the same bytes at once: of 4 ranks, small data takes half the time, of 16 a seventh.
-        is_gloo = self.device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
-        self._at_once = is_gloo and self.world_size > 2
+        self._at_once = self.device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
         members = rank_ranges(dist.get_process_group_ranks(group))
         self._waits = Waits(self.rank, group.group_name, members, self.device, board, _sentry_of(group, board))
 
@@ -122,20 +121,27 @@ class GroupCommunicator:
     ) -> list[Tensor]:
         """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under way.
 
-        ``into``: rows of one contiguous tensor on the transport's device, bytes as ``x`` is, that receive them.
+        ``into``: rows of one contiguous tensor on the transport's device, bytes as ``x`` is, that receive the others'.
         """
         flat = self._bytes(x)
-        size = flat.numel()
+        size, world_size = flat.numel(), self.world_size
         room = -(-max(size, 1) // _ALIGN) * _ALIGN  # so that each row can be viewed as any dtype
-        rows = [*flat.new_empty(self.world_size, room)[:, :size].unbind()] if into is None else into
+        rows = [*flat.new_empty(world_size, room)[:, :size].unbind()] if into is None else into
         # The group's own methods: what torch's functions check before they come to these is so here, and costs as much
         # as a tenth of the collective.
-        if self._at_once and self.world_size * room <= _AT_ONCE:
-            whole = rows[0].as_strided((self.world_size * room,), (1,))
-            sent = (flat if size == room else torch.nn.functional.pad(flat, (0, room - size))).repeat(self.world_size)
-            self._run("all_gather", x, lambda group: _exchange(group)(whole, sent, [], []), meanwhile, (whole, sent))
-        else:
+        if not self._at_once or world_size * room > _AT_ONCE:
             self._run("all_gather", x, lambda group: group.allgather([rows], [flat]), meanwhile, (rows, flat))
+        elif world_size == 2:  # nothing goes to this rank itself, so that nothing needs to be laid out
+            other, parts = rows[1 - self.rank], [size, 0] if self.rank else [0, size]
+            if into is None:
+                rows[self.rank].copy_(flat)
+            self._run(
+                "all_gather", x, lambda group: _exchange(group)(other, flat, parts, parts), meanwhile, (other, flat)
+            )
+        else:
+            whole = rows[0].as_strided((world_size * room,), (1,))
+            sent = (flat if size == room else torch.nn.functional.pad(flat, (0, room - size))).repeat(world_size)
+            self._run("all_gather", x, lambda group: _exchange(group)(whole, sent, [], []), meanwhile, (whole, sent))
         return rows if flat is x else [self._back(row, x) for row in rows]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
