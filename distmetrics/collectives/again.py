@@ -75,8 +75,9 @@ class Again:
         data = slice(size // 4, size // 4 + inline_bytes)
         self._manifest, self._past = manifest, past_of(comm)
         self._bulk_bytes, self._head = bulk_bytes, head_of(comm, manifest, inline_bytes, bulk_bytes) or b""
-        self._frame, self.inline = new_frame(comm, manifest, inline_bytes, bulk_bytes)
-        self._rows = [*torch.empty(comm.world_size, size, dtype=torch.uint8).unbind()]
+        with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
+            self._frame, self.inline = new_frame(comm, manifest, inline_bytes, bulk_bytes)
+            self._rows = [*torch.empty(comm.world_size, size, dtype=torch.uint8).unbind()]
         self._others = [row.data_ptr() for rank, row in enumerate(self._rows) if rank != me]
         self.runs = [self.inline if rank == me else row[data] for rank, row in enumerate(self._rows)]
         self.more: Any = None

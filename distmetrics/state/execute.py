@@ -123,8 +123,9 @@ def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity:
     if sync is None:
         again.refuse(comm)
         return None
-    sent = [bucket.view(again.inline) for bucket in mine.sent.inline.buckets]
-    received = [[bucket.view(run) for run in again.runs] for bucket in sync.agreed.buckets]
+    with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
+        sent = [bucket.view(again.inline) for bucket in mine.sent.inline.buckets]
+        received = [[bucket.view(run) for run in again.runs] for bucket in sync.agreed.buckets]
     again.more = _Prepared(sync, order, sent, received)
     return again
 

@@ -108,6 +108,22 @@ def test_a_rank_with_other_metrics_is_an_error_on_every_rank(backend: Any) -> No
     assert "sync of metrics" in str(error)
 
 
+def modes(comm: Any) -> None:
+    """Lightning validates in inference mode, and a test of the user's own may not."""
+    made = metrics(True)
+    for epoch in range(EPOCHS):
+        with torch.inference_mode(epoch % 4 < 2):
+            fill(made, comm.rank, epoch)
+            torch.testing.assert_close(sync_and_compute(made, comm=comm), wanted(comm.world_size, epoch, True))
+    assert kept(comm) == 1
+
+
+@both_backends
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_in_and_out_of_inference_mode(world_size: int, backend: Any) -> None:
+    run(world_size, modes, backend=backend)
+
+
 def test_after_an_interrupt_nothing_of_it_is_used_again() -> None:
     """Its memory may still be at work: the next sync makes its own."""
 
