@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,24 @@ def test_a_slow_cable_is_no_fault(tmp_path: Path) -> None:
                 pytest.skip("no token bucket filter here")
         torchrun(names, "tests.guard.far", str(tmp_path), "200", ranks=1)
     assert [(found["kind"], found["wrong"]) for found in ended(tmp_path)] == [("", 0)] * 2
+
+
+CABLES, WORLDS = 4, 50
+
+
+@pytest.mark.timeout(900)
+def test_slow_cables_of_every_speed_are_no_fault(tmp_path: Path) -> None:
+    """200 worlds, each over a cable of 0.5 to 50 Mbit/s that every call fills for up to 4 s."""
+
+    def over_one_cable(seed: int) -> None:
+        with two_machines() as names:
+            torchrun(names, "tests.guard.slow_links", str(tmp_path), str(WORLDS), str(seed), ranks=1, timeout=800)
+
+    with ThreadPoolExecutor(CABLES) as pool:
+        for done in [pool.submit(over_one_cable, seed) for seed in range(CABLES)]:
+            done.result()
+    told = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert [len(worlds) for worlds in told] == [WORLDS] * CABLES * 2
+    assert {(world["error"], world["wrong"]) for worlds in told for world in worlds} == {("", 0)}
+    seconds = sorted(taken for worlds in told for world in worlds for taken in world["seconds"])
+    print(f"{len(seconds)} calls, median {seconds[len(seconds) // 2]:.2f} s, longest {seconds[-1]:.1f} s")
