@@ -40,7 +40,7 @@ SLOW = 5  # repeats of a way that takes seconds
 TICK = 5e-3  # seconds
 SLOWEST = 2  # of one that takes half a minute: more than two ranks, image by image
 RESULTS = Path(__file__).parent / "results"
-OURS, BARE = "distmetrics", "bare all_gather"
+OURS, BARE, BARE_AT_ONCE = "distmetrics", "bare all_gather", "bare all_to_all"
 
 
 def meet(work: Tensor | None) -> None:
@@ -74,10 +74,15 @@ def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = Fa
     def bare() -> None:
         dist.all_gather(rows, payload)
 
+    sent, received = payload.repeat(comm.world_size), torch.empty(comm.world_size * nbytes, dtype=torch.uint8)
+
+    def bare_at_once() -> None:  # the same bytes to every rank, in one step in place of a ring's
+        dist.all_to_all_single(received, sent)
+
     whole = (lambda: sync_and_compute(metrics, comm=comm)) if case.theirs == "torcheval" else ours
     with counted_torch_calls() as calls:
         theirs()
-    ways: dict[str, Callable[[], Any]] = {case.theirs: theirs, OURS: whole, BARE: bare}
+    ways: dict[str, Callable[[], Any]] = {case.theirs: theirs, OURS: whole, BARE: bare, BARE_AT_ONCE: bare_at_once}
     spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     slow = case.slow or comm.world_size > 4
     work = None if back_to_back else torch.randn(128, 128)
@@ -96,7 +101,7 @@ def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = Fa
                 act()
                 spans[way].append((start, time.perf_counter()))
             gc.enable()
-    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1}
+    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1, BARE_AT_ONCE: 1}
     return {"spans": spans, "collectives": collectives, "bytes": nbytes}
 
 
@@ -146,6 +151,7 @@ def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str
         "ms": spread,
         "times_theirs": median[CASES[name].theirs] / median[OURS],
         "times_bare": median[OURS] / median[BARE],
+        "times_bare_at_once": median[OURS] / median[BARE_AT_ONCE],
     }
 
 
@@ -161,6 +167,7 @@ def show(case: dict[str, Any]) -> None:
         note = {
             OURS: f"{case['times_theirs']:.0f} × {case['theirs']}",
             BARE: f"limit: we are at {case['times_bare']:.2f} ×",
+            BARE_AT_ONCE: f"limit: we are at {case['times_bare_at_once']:.2f} ×",
         }.get(way, "")
         spread = f"({ms['min']:.2f}–{ms['max']:.2f})"
         print(
@@ -176,13 +183,13 @@ def plot(cases: list[dict[str, Any]], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 0.5 * len(cases) + 1.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 0.6 * len(cases) + 1.5), layout="constrained")
     labels = [f"{case['case']}, W={case['world_size']}" for case in cases]
-    labelled = [("the library's own", ""), (OURS, OURS), (BARE, BARE)]
+    labelled = [("the library's own", ""), (OURS, OURS), (BARE, BARE), (BARE_AT_ONCE, BARE_AT_ONCE)]
     for offset, (label, way) in enumerate(labelled):
-        places = [index + 0.27 * (offset - 1) for index in range(len(cases))]
+        places = [index + 0.2 * (offset - 1.5) for index in range(len(cases))]
         bars = axes.barh(
-            places, [case["ms"][way or case["theirs"]]["median"] for case in cases], height=0.25, label=label
+            places, [case["ms"][way or case["theirs"]]["median"] for case in cases], height=0.19, label=label
         )
         axes.bar_label(bars, fmt="%.3g", fontsize=7)
     axes.set_yticks(range(len(cases)), labels, fontsize=8)
