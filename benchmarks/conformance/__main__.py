@@ -39,6 +39,7 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     ask.add_argument("--backend", choices=["threads", "gloo"], default="threads", help="gloo: the sample, and no peer")
     ask.add_argument("--sample", type=int, default=60, help="classes that distmetrics also syncs on gloo, 3 ranks")
     ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
+    ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute and reset as often; every value counts")
     ask.add_argument("--limit", type=float, default=20.0, help="seconds after which a case hangs")
     ask.add_argument("--jobs", type=int, default=1, help="cases at a time")
     ask.add_argument("--out", type=Path, help=f"folder of the results; default {RESULTS.name}/ if everything is run")
@@ -61,7 +62,7 @@ def main() -> int:
         chosen = [case for case in chosen if case.name in sample]
     sizes = [] if args.backend == "gloo" else args.world_sizes
     peer = args.backend == "threads" and not args.no_peer
-    plan = Plan(sizes, args.layouts, peer, sample, [3], args.limit)
+    plan = Plan(sizes, args.layouts, peer, sample, [3], args.limit, args.epochs)
     start = time.monotonic()
     rows, missing = _run(chosen, plan, args.jobs)
     took = time.monotonic() - start

@@ -29,6 +29,7 @@ class Plan:
         sample: names of the cases that distmetrics also syncs on gloo.
         gloo_sizes: world sizes of that.
         limit: seconds after which a question without an answer is a hang.
+        epochs: how often each world fills the metric, syncs, computes and resets it; every value counts.
     """
 
     sizes: Sequence[int]
@@ -37,6 +38,7 @@ class Plan:
     sample: frozenset[str]
     gloo_sizes: Sequence[int]
     limit: float
+    epochs: int = 1
 
 
 class _Worker:
@@ -60,19 +62,19 @@ class _Worker:
         answer = self._solo.ask(missing, case.name)[0]
         return answer.text if isinstance(answer, Ended) else str(answer)
 
-    def threads(self, case: Case, layout: str, size: int) -> tuple[Ended, list[Ended]]:
+    def threads(self, case: Case, layout: str, size: int, epochs: int) -> tuple[Ended, list[Ended]]:
         """Return how the single process ended, and how each rank of a world of threads did."""
-        answer = self._solo.ask(by_threads, case.name, layout, size)[0]
+        answer = self._solo.ask(by_threads, case.name, layout, size, epochs)[0]
         if isinstance(answer, Ended):  # the whole process, with all the ranks in it
             return Ended("error", text="see the ranks"), [answer]
         single, ranks = answer
         return single, ranks
 
-    def gloo(self, fn: Callable[..., Ended], case: Case, layout: str, size: int) -> list[Ended]:
+    def gloo(self, fn: Callable[..., Ended], case: Case, layout: str, size: int, epochs: int) -> list[Ended]:
         """Return how each rank of a gloo world ended."""
         if size not in self._gloo:
             self._gloo[size] = World(size, group=True, limit=self._limit)
-        return self._gloo[size].ask(fn, case.name, layout)
+        return self._gloo[size].ask(fn, case.name, layout, epochs)
 
 
 @dataclass
@@ -115,12 +117,12 @@ def _one(worker: _Worker, case: Case, plan: Plan) -> tuple[Case, list[Row], str]
     others = list(plan.gloo_sizes) if case.name in plan.sample else []
     for size in sorted({*plan.sizes, *others}):
         for layout in plan.layouts:
-            single, ranks = worker.threads(case, layout, size)
+            single, ranks = worker.threads(case, layout, size, plan.epochs)
             notes.add("distmetrics", "threads", size, layout, single, ranks)
             if size in others:
-                ranks = worker.gloo(by_distmetrics, case, layout, size)
+                ranks = worker.gloo(by_distmetrics, case, layout, size, plan.epochs)
                 notes.add("distmetrics", "gloo", size, layout, single, ranks)
             if size in peers and layout in TORCHMETRICS_LAYOUTS:
-                ranks = worker.gloo(by_torchmetrics, case, layout, size)
+                ranks = worker.gloo(by_torchmetrics, case, layout, size, plan.epochs)
                 notes.add("torchmetrics", "gloo", size, layout, single, ranks)
     return case, notes.rows, ""

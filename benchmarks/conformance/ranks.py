@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.conformance.case import Batch, Case, batches
+from benchmarks.conformance.case import Case, batches
 from benchmarks.conformance.catalogue import find
 from distmetrics import sync_and_compute
 from distmetrics.testing import outcomes
@@ -30,50 +30,62 @@ class Ended:
     text: str = ""
 
 
-def by_threads(name: str, layout: str, world_size: int) -> tuple[Ended, list[Ended]]:
+def by_threads(name: str, layout: str, world_size: int, epochs: int) -> tuple[Ended, list[Ended]]:
     """Return how the single process ended, and how each rank of a world of threads did."""
     case = find(name)
-    metric = _filled(case, (batch for rank in range(world_size) for batch in batches(case, layout, world_size, rank)))
     try:
-        single = Ended("value", metric.compute())
+        single = Ended("value", _epochs(case, layout, world_size, range(world_size), epochs, lambda m: m.compute()))
     except Exception as error:  # noqa: BLE001  (a metric may raise anything from compute; told to the caller)
         single = _raised(error)
-    ended = outcomes(world_size, lambda comm: _synced(case, layout, comm.world_size, comm.rank), backend="threads")
+    ended = outcomes(world_size, lambda comm: _synced(case, layout, world_size, comm.rank, epochs), backend="threads")
     return single, [Ended("value", rank.value) if rank.error is None else _raised(rank.error) for rank in ended]
 
 
-def by_distmetrics(name: str, layout: str) -> Ended:
+def by_distmetrics(name: str, layout: str, epochs: int) -> Ended:
     """Be one rank of an initialised process group: sync with distmetrics."""
-    return _attempt(_synced, name, layout)
+    return _attempt(_synced, name, layout, epochs)
 
 
-def by_torchmetrics(name: str, layout: str) -> Ended:
+def by_torchmetrics(name: str, layout: str, epochs: int) -> Ended:
     """Be one rank of an initialised process group: let torchmetrics sync in compute, as it does unless told not to."""
-    return _attempt(_computed, name, layout)
+    return _attempt(_computed, name, layout, epochs)
 
 
-def _attempt(way: Any, name: str, layout: str) -> Ended:
+def _attempt(way: Any, name: str, layout: str, epochs: int) -> Ended:
+    world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     try:
-        value = way(find(name), layout, torch.distributed.get_world_size(), torch.distributed.get_rank())
+        value = way(find(name), layout, world_size, rank, epochs)
     except Exception as error:  # noqa: BLE001  (told to the caller)
         return _raised(error)
     return Ended("value", value)
 
 
-def _synced(case: Case, layout: str, world_size: int, rank: int) -> Any:
-    return sync_and_compute(_filled(case, batches(case, layout, world_size, rank)))
+def _synced(case: Case, layout: str, world_size: int, rank: int, epochs: int) -> Any:
+    return _epochs(case, layout, world_size, [rank], epochs, sync_and_compute)
 
 
-def _computed(case: Case, layout: str, world_size: int, rank: int) -> Any:
-    return _filled(case, batches(case, layout, world_size, rank)).compute()
+def _computed(case: Case, layout: str, world_size: int, rank: int, epochs: int) -> Any:
+    return _epochs(case, layout, world_size, [rank], epochs, lambda metric: metric.compute())
 
 
-def _filled(case: Case, dealt: Iterable[Batch]) -> Any:
+def _epochs(
+    case: Case, layout: str, world_size: int, ranks: Sequence[int], epochs: int, value_of: Callable[[Any], Any]
+) -> Any:
+    """Return the value of each epoch on these ranks' data, in a list if they are several; the metric is one and reset.
+
+    The second of more than two has its data dealt in another way, so that what was learned of the first is not enough.
+    """
     warnings.simplefilter("ignore")  # most metrics warn of small or one-sided samples, which these are
-    metric = case.make()
-    for batch in dealt:
-        metric.update(*batch.args, **batch.kwargs)
-    return metric
+    metric, values = case.make(), []
+    for epoch in range(epochs):
+        dealt = "batch counts" if epoch == 1 < epochs - 1 else layout
+        if epoch:
+            metric.reset()
+        for rank in ranks:
+            for batch in batches(case, dealt, world_size, rank, epoch):
+                metric.update(*batch.args, **batch.kwargs)
+        values.append(value_of(metric))
+    return values if epochs > 1 else values[0]
 
 
 def _raised(error: BaseException) -> Ended:
