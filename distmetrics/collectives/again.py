@@ -77,7 +77,8 @@ class Again:
         self._bulk_bytes, self._head = bulk_bytes, head_of(comm, manifest, inline_bytes, bulk_bytes) or b""
         with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
             self._frame, self.inline = new_frame(comm, manifest, inline_bytes, bulk_bytes)
-            self._rows = [*torch.empty(comm.world_size, size, dtype=torch.uint8).unbind()]
+            rows = torch.empty(comm.world_size, size, dtype=torch.uint8, device=comm.device)  # not a default device's
+            self._rows = [*rows.unbind()]
         self._others = [row.data_ptr() for rank, row in enumerate(self._rows) if rank != me]
         self.runs = [self.inline if rank == me else row[data] for rank, row in enumerate(self._rows)]
         self.more: Any = None

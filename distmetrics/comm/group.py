@@ -130,7 +130,9 @@ class GroupCommunicator:
         # The group's own methods: what torch's functions check before they come to these is so here, and costs as much
         # as a tenth of the collective.
         if not self._at_once or world_size * room > _AT_ONCE:
-            self._run("all_gather", x, lambda group: group.allgather([rows], [flat]), meanwhile, (rows, flat))
+            # Of another kind: ranks of which one gathers so, and one as below, never meet, and the guard must see it.
+            kind = "all_gather of large data" if self._at_once else "all_gather"
+            self._run(kind, x, lambda group: group.allgather([rows], [flat]), meanwhile, (rows, flat))
         elif world_size == 2:  # nothing goes to this rank itself, so that nothing needs to be laid out
             other, parts = rows[1 - self.rank], [size, 0] if self.rank else [0, size]
             if into is None:

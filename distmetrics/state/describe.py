@@ -128,7 +128,7 @@ def _told(
 @functools.lru_cache(maxsize=64)
 def _counts(updates: tuple[int, ...]) -> Tensor:
     """Return the update counts as what is sent; epochs of one length have the same. Only ever read."""
-    return torch.tensor(updates)
+    return torch.tensor(updates, device="cpu")  # whatever the default device of this moment: others get it as well
 
 
 def _distinct(values: list[Tensor], kinds: Sequence[str]) -> tuple[list[Tensor], tuple[int, ...]]:

@@ -197,3 +197,8 @@ def everything(comm: Communicator) -> list[str]:
     never_in_place(comm)
     works_meanwhile(comm)
     return refuses_misuse(comm)
+
+
+def gathers_unequal_sizes(comm: Communicator) -> None:
+    """Gather large data on rank 0 and little on the others, by direct use of the transport."""
+    comm.all_gather(torch.ones(16 if comm.rank else 1 << 22, dtype=torch.uint8))

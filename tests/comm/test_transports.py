@@ -7,10 +7,10 @@ import re
 import pytest
 import torch
 
-from distmetrics import Communicator, DivergedError, PeerLostError, SingleCommunicator, ThreadWorld
+from distmetrics import Communicator, DivergedError, MismatchError, PeerLostError, SingleCommunicator, ThreadWorld
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.testing import outcomes, run
-from tests.backends import both_backends
+from tests.backends import both_backends, same_error
 from tests.comm import ranks
 
 
@@ -115,3 +115,11 @@ def test_results_keep_the_device_of_the_input() -> None:
     """Transports move tensors to where they need them, and back."""
     assert SingleCommunicator().all_gather(torch.ones(2))[0].device == torch.device("cpu")
     assert ThreadWorld(1).communicator(0).all_reduce(torch.ones(2), "sum").device == torch.device("cpu")
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_large_and_small_gathers_that_meet_end_in_an_error(world_size: int) -> None:
+    """Gloo makes them in two ways that never meet: without a word from the guard, all would wait for ever."""
+    ended = outcomes(world_size, ranks.gathers_unequal_sizes, backend="gloo", limit=60)
+    assert "all_gather of large data" in str(same_error(ended, MismatchError))

@@ -188,3 +188,23 @@ def test_states_that_are_not_reduced_as_they_are() -> None:
         return kept(comm)
 
     assert run(2, work) == [0, 0]
+
+
+def elsewhere(comm: Any) -> None:
+    """The n-th sync, which is what makes something to keep, in a block that makes tensors on another device."""
+    for first in range(3):
+        metric = tm.SumMetric()
+        for epoch in range(first, first + 4):
+            metric.reset()
+            for _ in range(first + 1):  # counts of updates that no sync before had
+                metric.update(1.0 + comm.rank)
+            with torch.device("meta" if epoch == 2 else "cpu"):
+                found = sync_and_compute(metric, comm=comm, name=f"first {first}")
+            assert found == (first + 1) * comm.world_size * (comm.world_size + 1) / 2
+
+
+@both_backends
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_another_default_device(world_size: int, backend: Any) -> None:
+    """What is sent and received lies where the transport wants it, and what is kept is good in every block."""
+    run(world_size, elsewhere, backend=backend)
