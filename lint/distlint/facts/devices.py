@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from distlint.facts.flow import reaching
-from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk, walk_scope
+from distlint.facts.tree import argument, is_name, keyword, positional, statements, tail, text_of, walk, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
 
 _GPU_WORD = re.compile(r"(?<![a-z])gpus?(?![a-z])|(?<=[a-z])G(PU|pu)s?(?![a-z])", re.ASCII)
 _NUMBERED = re.compile(r"rank|index|idx", re.IGNORECASE)  # gpu_rank == 0 picks one GPU of several
+# Modules of torch.nn without parameters and buffers.
+_STATELESS = frozenset(
+    {
+        "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d",
+        "CosineSimilarity", "Dropout", "ELU", "Flatten", "GELU", "HuberLoss", "Identity", "KLDivLoss", "L1Loss",
+        "LeakyReLU", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "PairwiseDistance", "ReLU",
+        "ReLU6", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softmax2d", "Softplus", "Tanh",
+        "TripletMarginLoss", "Unfold", "Upsample",
+    }
+)  # fmt: skip
 
 
 def hard_coded(facts: ModuleFacts, call: cst.Call) -> str | None:
@@ -61,7 +73,7 @@ def _cuda_literal(facts: ModuleFacts, node: cst.BaseExpression | None, depth: in
 
 def is_chosen(facts: ModuleFacts, call: cst.Call) -> bool:
     """Whether a call is made where the tensor is on CUDA anyway, or brings back what was moved away to save memory."""
-    return _is_on_cuda_already(facts, call) or _is_offloaded(facts, call)
+    return _is_on_cuda_already(facts, call) or _is_offloaded(facts, call) or _has_no_state(facts, call)
 
 
 def _is_offloaded(facts: ModuleFacts, call: cst.Call) -> bool:
@@ -79,20 +91,54 @@ def _is_offloaded(facts: ModuleFacts, call: cst.Call) -> bool:
     )
 
 
+def _has_no_state(facts: ModuleFacts, call: cst.Call) -> bool:
+    """``nn.Softmax(dim=1).cuda()``: no parameter moves, and none needs CUDA."""
+    made = call.func.value if isinstance(call.func, cst.Attribute) else None
+    full = facts.resolve(made.func) or "" if isinstance(made, cst.Call) else ""
+    return full.startswith("torch.nn.") and full.rpartition(".")[2] in _STATELESS
+
+
 def _is_on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
     """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``gpus > 0``): other devices go another way."""
+    below: cst.CSTNode = call
     for above in facts.ancestors(call):
         test = above.test if isinstance(above, cst.If | cst.IfExp) else None
         if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
             return True
+        if isinstance(above, cst.With) and any(_enters_cuda(facts, item) for item in above.items):
+            return True
+        if isinstance(above, cst.IndentedBlock) and any(_leaves_without(each) for each in _before(above, below)):
+            return True
         if isinstance(above, cst.FunctionDef):
             return False
+        below = above
     return False
+
+
+def _enters_cuda(facts: ModuleFacts, item: cst.WithItem) -> bool:
+    """``with torch.cuda.device_of(image):``, which says for itself on which GPU."""
+    return isinstance(item.item, cst.Call) and (facts.resolve(item.item.func) or "").startswith("torch.cuda.device")
+
+
+def _before(block: cst.IndentedBlock, below: cst.CSTNode) -> Iterator[cst.BaseStatement]:
+    return (each for each in takewhile(lambda each: each is not below, block.body) if isinstance(each, cst.If))
+
+
+def _leaves_without(statement: cst.BaseStatement) -> bool:
+    """``if not torch.cuda.is_available(): raise …``: what follows has CUDA."""
+    if not isinstance(statement, cst.If) or not any(_speaks_of_cuda(node) for node in walk(statement.test)):
+        return False
+    last = statements(statement.body)[-1:]
+    return any(isinstance(each, cst.SimpleStatementLine) and _exits(each) for each in last)
+
+
+def _exits(line: cst.SimpleStatementLine) -> bool:
+    return isinstance(line.body[-1], cst.Return | cst.Raise | cst.Continue)
 
 
 def _speaks_of_cuda(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Name):
-        if "cuda" in node.value.lower():
+        if "cuda" in node.value.lower() or node.value == "get_device":  # x.get_device() == -1: on the CPU
             return True
         return _GPU_WORD.search(node.value) is not None and _NUMBERED.search(node.value) is None
     return isinstance(node, cst.SimpleString) and (text_of(node) or "").lower() in ("cuda", "gpu")

@@ -98,7 +98,9 @@ def _compare(facts: ModuleFacts, projector: Projector, region: Region) -> Iterat
     reported: set[cst.CSTNode] = set()
     for role in others:
         special = projector.project(region, role)
-        for difference in differences(special, ordinary) if not projector.same(special, ordinary) else ():
+        if projector.same(special, ordinary) or projector.are_alike(region, role, plain):
+            continue
+        for difference in differences(special, ordinary):
             call = difference.event.node
             if not isinstance(call, cst.Call) or call in reported:
                 continue

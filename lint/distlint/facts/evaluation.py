@@ -11,7 +11,7 @@ import libcst as cst
 from distlint.facts.logs import combines_by_name, logs_by_lightning
 from distlint.facts.ranks import RankTests
 from distlint.facts.stages import Stages
-from distlint.facts.tree import argument, is_name, keyword
+from distlint.facts.tree import argument, is_name, keyword, walk_scope
 from distlint.facts.values import Values
 
 if TYPE_CHECKING:
@@ -93,3 +93,17 @@ def _is_guarded(facts: ModuleFacts, tests: RankTests, call: cst.Call) -> bool:
     """Whether some ranks alone log: another rule's matter unless they say so."""
     is_said = is_name(keyword(call, "rank_zero_only"), "True")
     return not is_said and any(isinstance(above, cst.If) and tests.keys(above.test) for above in facts.ancestors(call))
+
+
+def is_unconditional(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether every batch of every rank comes here: else a collective could wait for ever."""
+    function = facts.function_of(call)
+    if function is None or function.name.value not in ("validation_step", "test_step") or function.decorators:
+        return False
+    for above in facts.ancestors(call):
+        if above is function:
+            break
+        if isinstance(above, cst.If | cst.For | cst.While | cst.Try | cst.IfExp | cst.BooleanOperation | cst.Match):
+            return False
+    place = facts.order[call]
+    return not any(isinstance(node, cst.Return) and facts.order[node] < place for node in walk_scope(function))

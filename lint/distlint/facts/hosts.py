@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 _CUDA_ALONE = re.compile(
     r"(^|[._])megatron([._]|$)|^apex\.transformer(\.|$)|^(transformer_engine|spconv|pointops|MinkowskiEngine|gsplat)(\.|$)"
 )
+_DATA_FOLDERS = frozenset({"augmentations", "dataloaders", "datamodules", "datasets"})
 
 
 def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
-    """Transforms and collators, which the loader calls on the CPU though they are modules; told by their names."""
-    file = facts.path.replace("\\", "/").rpartition("/")[2]
+    """Transforms and collators, which the loader calls on the CPU though they are modules.
+
+    They are told by their names, and by those of the folders that they are in.
+    """
+    *folders, file = facts.path.replace("\\", "/").split("/")
+    if _DATA_FOLDERS.intersection(folders[-2:]):
+        return True
     return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None
 
 

@@ -10,6 +10,7 @@ import libcst as cst
 from distlint.facts.data_tests import DataTests
 from distlint.facts.flow import reaching
 from distlint.facts.invariance import is_gathered
+from distlint.facts.rank_names import WORLD_SIZES
 from distlint.facts.ranks import RankTests
 from distlint.facts.tree import is_name, keyword, positional, tail, walk_scope
 
@@ -102,10 +103,33 @@ class Lengths:
                 call = above.item
                 if not isinstance(call, cst.Call) or tail(call.func) != "split_between_processes":
                     return False
-                return keyword(call, "apply_padding") is None and len(positional(call)) < 2
+                given = positional(call)
+                is_whole = keyword(call, "apply_padding") is None and len(given) < 2
+                return is_whole and not any(self._is_cut_to_fit(each) for each in given)
             if isinstance(above, cst.BaseStatement):
                 return False
         return False
+
+    def _is_cut_to_fit(self, node: cst.BaseExpression, depth: int = 0) -> bool:
+        """``files[: len(files) - len(files) % world_size]``: every rank gets as many of them."""
+        if depth > _DEEPEST:
+            return False
+        if isinstance(node, cst.Name):
+            values = [each.value for each in reaching(self._facts, node) if not each.steps]
+            return bool(values) and all(each is not None and self._is_cut_to_fit(each, depth + 1) for each in values)
+        index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
+        return isinstance(index, cst.Slice) and index.upper is not None and self._divides(index.upper, depth + 1)
+
+    def _divides(self, node: cst.BaseExpression, depth: int) -> bool:
+        """Whether a number is worked out by a division by the number of ranks."""
+        if isinstance(node, cst.Name) and depth <= _DEEPEST:
+            values = [each.value for each in reaching(self._facts, node) if not each.steps]
+            return bool(values) and all(each is not None and self._divides(each, depth + 1) for each in values)
+        divisions = (each for each in walk_scope(node) if isinstance(each, cst.BinaryOperation))
+        return any(
+            isinstance(each.operator, cst.Modulo | cst.FloorDivide) and tail(each.right) in WORLD_SIZES
+            for each in divisions
+        )
 
     def _is_local_range(self, given: list[cst.BaseExpression]) -> bool:
         if len(given) == 3:

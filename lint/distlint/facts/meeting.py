@@ -11,16 +11,8 @@ import libcst as cst
 from distlint.facts import tensor_names as names
 from distlint.facts.factories import Place
 from distlint.facts.flow import reaching
-from distlint.facts.placement import (
-    is_called_attribute,
-    is_receiver,
-    is_scalar_name,
-    moves,
-    only_adds_dimensions,
-    operands,
-    place,
-    together,
-)
+from distlint.facts.placement import is_scalar_name, moves, only_adds_dimensions, operands, place, together
+from distlint.facts.submodules import is_called_attribute, is_receiver
 from distlint.facts.tree import tail, walk_scope
 
 if TYPE_CHECKING:

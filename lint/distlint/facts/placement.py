@@ -11,8 +11,8 @@ from distlint.facts import tensor_names as names
 from distlint.facts.classes import STEP_HOOKS, ClassFacts
 from distlint.facts.factories import Place, made
 from distlint.facts.flow import Definition, reaching
-from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk
+from distlint.facts.submodules import is_called_attribute, is_receiver, is_submodule, registered_buffers
+from distlint.facts.tree import is_name, keyword, positional, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -153,17 +153,6 @@ def _of_own(facts: ModuleFacts, owner: ClassFacts | None, name: str, depth: int)
     return Place.UNKNOWN
 
 
-def registered_buffers(facts: ModuleFacts, owner: ClassFacts) -> set[str]:
-    """The names given to ``register_buffer`` or ``register_parameter`` in a class and its bases in the module."""
-    found: set[str] = set()
-    for info in owner.lineage():
-        for node in info.body():
-            if isinstance(node, cst.Call) and tail(node.func) in ("register_buffer", "register_parameter"):
-                text = text_of(argument(node, 0, "name"))
-                found.update(() if text is None else (text,))
-    return found
-
-
 def _of_subscript(facts: ModuleFacts, node: cst.Subscript, depth: int) -> Place:
     found = place(facts, node.value, depth)
     return found if found is not Place.FRESH or only_adds_dimensions(node) else Place.UNKNOWN
@@ -186,7 +175,7 @@ def _is_none(value: cst.BaseExpression) -> bool:
 def _of_call(facts: ModuleFacts, node: cst.Call, depth: int) -> Place:
     new = made(facts, node)
     if new is not None:
-        return new
+        return _where_told(facts, node, new, depth)
     full, last = facts.resolve(node.func) or "", tail(node.func) or ""
     if (full.startswith("builtins.") and last in _PLAIN_CALLS) or full.startswith("math."):
         return Place.PLAIN
@@ -200,6 +189,14 @@ def _of_call(facts: ModuleFacts, node: cst.Call, depth: int) -> Place:
         given = {place(facts, value, depth) for value in operands(node)}
         return Place.DEVICE if Place.DEVICE in given else Place.UNKNOWN
     return _of_method(facts, node, node.func, depth)
+
+
+def _where_told(facts: ModuleFacts, node: cst.Call, new: Place, depth: int) -> Place:
+    """What a factory makes; beside ``x``, for ``device=x.device``, it is where ``x`` is."""
+    device = keyword(node, "device")
+    if new is not Place.DEVICE or not isinstance(device, cst.Attribute) or device.attr.value != "device":
+        return new
+    return Place.FRESH if place(facts, device.value, depth) is Place.FRESH else new
 
 
 def _of_torch(facts: ModuleFacts, node: cst.Call, full: str, depth: int) -> Place:
@@ -256,42 +253,12 @@ def moves(facts: ModuleFacts, call: cst.Call) -> bool:
     return not is_dtype
 
 
-def is_receiver(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
-    """``self`` of a module, called."""
-    method = facts.method_of(node)
-    params = method.params.params if method is not None else ()
-    return isinstance(node, cst.Name) and bool(params) and node.value == params[0].name.value
-
-
-def is_called_attribute(facts: ModuleFacts, func: cst.Attribute) -> bool:
-    """``self.encoder`` in a module, where it is no method of it: most likely a module that it was given."""
-    name, owner = facts.self_attribute(func), facts.owner(func)
-    if name is None or owner is None or "module" not in owner.kinds or owner.method(name) is not None:
-        return False
-    return all(isinstance(value, cst.Call | cst.Name) for value in owner.values(name)) and bool(owner.values(name))
-
-
-def is_submodule(facts: ModuleFacts, func: cst.Attribute) -> bool:
-    """``self.layer``, or ``self.forward``, of which the module says that it is a module."""
-    name, owner = facts.self_attribute(func), facts.owner(func)
-    if name is None or owner is None:
-        return False
-    return name == "forward" or any(_makes_module(facts, value) for value in owner.values(name))
-
-
-def _makes_module(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
-    if not isinstance(value, cst.Call):
-        return False
-    full = facts.resolve(value.func) or ""
-    if full.startswith(LOCAL):
-        return any(info.name == full.removeprefix(LOCAL) and "module" in info.kinds for info in facts.classes.values())
-    return full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper()
-
-
 def _is_tensor_in_init(facts: ModuleFacts, func: cst.Attribute) -> bool:
     """``torch.tensor(mean).view(1, 3, 1, 1)`` where a module is made: of plain numbers, whatever their names."""
     function = facts.function_of(func)
     new = func.value
     if function is None or function.name.value != "__init__" or not isinstance(new, cst.Call):
         return False
-    return facts.resolve(new.func) == "torch.tensor" and keyword(new, "device") is None
+    if facts.resolve(new.func) != "torch.tensor" or keyword(new, "device") is not None:
+        return False
+    return place(facts, next(iter(positional(new)), None)) is not Place.DEVICE

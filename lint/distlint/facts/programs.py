@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.trainers import ONE, read_devices
-from distlint.facts.tree import container, dotted, tail, text_of, walk
+from distlint.facts.tree import container, dotted, is_name, keyword, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
+SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
 _MAKERS = frozenset({"Trainer"})  # LightningCLI is told of devices by the command line
 _SIGN = re.compile(
     r"devices|strategy|gpus|num_nodes|ddp|fsdp|deepspeed|sync_dist|world_size|rank|distributed|gather|all_?reduce",
@@ -36,6 +37,24 @@ class Programs:
     def is_for_one_device(self) -> bool:
         """Whether every trainer that may drive the file's modules is made for one device."""
         return (self._facts.project.devices or read_devices(ast.parse(self._facts.module.code))) == {ONE}
+
+    @cached_property
+    def evaluates_everything(self) -> bool:
+        """Whether every trainer of the file is told to leave samplers alone, and nothing here deals out the data."""
+        makers = [call for call in self._facts.nodes(cst.Call) if tail(call.func) in _MAKERS]
+        told = [any(is_name(keyword(call, name), "False") for name in SAMPLER_SWITCHES) for call in makers]
+        return bool(told) and all(told) and not self._makes_samplers
+
+    @property
+    def _makes_samplers(self) -> bool:
+        """Whether a name of the file, other than the trainer's switch, is one of samplers."""
+        words = (node.value for node in walk(self._facts.module) if isinstance(node, cst.Name))
+        return any("sampler" in word.lower() for word in words if word not in SAMPLER_SWITCHES)
+
+    @cached_property
+    def sees_all_data(self) -> bool:
+        """Whether what one process evaluates is all there is."""
+        return self.is_for_one_device or self.evaluates_everything
 
     def is_introduction(self, node: cst.CSTNode) -> bool:
         """Whether a place is in a fragment, or in a file that makes the trainer itself, without a sign of devices."""

@@ -74,7 +74,12 @@ def _is_sampler_argument(arg: cst.Arg) -> bool:
 
 
 def _is_other_loader(facts: ModuleFacts, loader: cst.Call) -> bool:
-    """Made by a class of another package, or of the project, that neither is nor seems to be a ``DataLoader``."""
+    """Made by a class of another package, or of the project, that neither is nor seems to be a ``DataLoader``.
+
+    Or by whatever the function was given to make loaders with.
+    """
+    if _is_given(facts, loader.func):
+        return True
     full = facts.resolve(loader.func) or ""
     last = full.rpartition(".")[2]
     if not last[:1].isupper() or last.endswith("DataLoader") or full.startswith(_TORCH_LOADERS):
@@ -90,6 +95,15 @@ def _is_other_loader(facts: ModuleFacts, loader: cst.Call) -> bool:
             _seems_loader(base) for each in facts.project.ancestors(full) for base in each.bases
         )
     return not full.startswith((LOCAL, "."))
+
+
+def _is_given(facts: ModuleFacts, maker: cst.BaseExpression) -> bool:
+    """Whether a name is a parameter of the function around."""
+    function = facts.function_of(maker)
+    if not isinstance(maker, cst.Name) or function is None:
+        return False
+    bindings = facts.own_scope(function).bindings.get(maker.value, ())
+    return bool(bindings) and all(binding.kind == "param" for binding in bindings)
 
 
 def _seems_loader(base: str) -> bool:

@@ -42,9 +42,14 @@ class Sequence:
 
 
 class Sequences:
-    """Makes sequences and gives equal ones equal numbers."""
+    """Makes sequences and gives equal ones equal numbers.
 
-    def __init__(self) -> None:
+    Args:
+        learn: whether the way on after ``if test: raise`` is that of jobs for which the test does not hold.
+    """
+
+    def __init__(self, *, learn: bool = True) -> None:
+        self._learn = learn
         self._numbers: dict[tuple[object, ...], int] = {}
         self.end = self._make("end", "end")
         self.abort = self._make("end", "abort")  # an exception: the job ends, it does not hang
@@ -70,7 +75,8 @@ class Sequences:
             orelse: the other.
             stable: whether the test keeps its outcome for the rest of the function.
         """
-        if stable:
+        aborts = self.abort.number in (then.number, orelse.number)
+        if stable and (self._learn or not aborts):
             then, orelse = self._restrict(then, test, True), self._restrict(orelse, test, False)
         if then.number == orelse.number or orelse.number == self.abort.number:
             return then

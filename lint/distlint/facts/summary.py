@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.divergence import find_origin
+from distlint.facts.one_role import parameters
 from distlint.facts.project import CallPlace, FunctionSummary
-from distlint.facts.projection import Projector, parameters
+from distlint.facts.projection import Projector
 from distlint.facts.sequences import events_for_callers
 
 if TYPE_CHECKING:

@@ -38,8 +38,9 @@ class TensorWithoutDevice(Rule):
 
     Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
     before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``); tensors whose partner is not known;
-    transforms, which work on the CPU in the loader; files that set a default device; code for export, under
-    ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in scripts that call its exporter.
+    transforms and modules in folders of data sets, which work on the CPU in the loader; files that set a default
+    device; code for export, under ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in
+    scripts that call its exporter.
 
     When to ignore: the module never leaves the CPU.
     """

@@ -11,8 +11,9 @@ from distlint.facts.classes import ClassFacts
 from distlint.facts.factories import Place, may_be_fresh
 from distlint.facts.hosts import works_on_host
 from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import place, registered_buffers
+from distlint.facts.placement import place
 from distlint.facts.rewrite import source_at
+from distlint.facts.submodules import registered_buffers
 from distlint.facts.tensor_names import FACTORIES
 from distlint.facts.tree import tail, walk, walk_scope
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -36,7 +37,8 @@ class TensorAttributeNotBuffer(Rule):
     How to fix: ``self.register_buffer("mean", mean)``; with ``persistent=False`` checkpoints stay as they are.
 
     Silent: tensors of rank 0; tensors that are moved where they are used (``self.mean.to(x)``), that are
-    assigned anew elsewhere, that serve as an index alone, or whose partner is not known; modules that move
+    assigned anew elsewhere, that are made of a tensor on the device that the module is given, that serve as an
+    index alone, or whose partner is not known; modules that move
     them in ``to`` or ``_apply``; transforms, which work on the CPU in the loader.
 
     When to ignore: the module never leaves the CPU.

@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts
 from distlint.facts.flow import reaching
+from distlint.facts.programs import SAMPLER_SWITCHES
 from distlint.facts.samplers import feeds_other_loader
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of, walk
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
@@ -16,7 +17,6 @@ from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
 
-_OPT_OUTS = ("use_distributed_sampler", "replace_sampler_ddp")
 _SAMPLERS = frozenset(
     {
         "torch.utils.data.DistributedSampler",
@@ -47,14 +47,15 @@ class ManualDistributedSampler(Rule):
 
     Silent: projects in which a trainer is told not to (``use_distributed_sampler=False``,
     ``replace_sampler_ddp=False``); samplers behind a switch of the class (``if self.distributed``), for a part
-    of the ranks, or of one's own making; loaders that are none of torch's (``webdataset.WebLoader``), or for a loop
-    of one's own; scripts and classes that no trainer drives.
+    of the ranks, or of one's own making; loaders that are none of torch's (``webdataset.WebLoader``), whose maker
+    the function is given, or for a loop of one's own; scripts and classes that no trainer drives.
 
     When to ignore: the loaders are used in a loop of one's own.
     """
 
     code, name, group = "DL004", "manual-distributed-sampler", "portability"
     severity = Severity.WARNING
+    pedantic = True
     tokens = ((b"DistributedSampler",), (b"class",))
     bad = (
         Example(
@@ -156,7 +157,7 @@ class Data(LightningDataModule):
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look at every sampler made where a trainer is at work."""
-        if facts.project.opt_outs.intersection(_OPT_OUTS):
+        if facts.project.opt_outs.intersection(SAMPLER_SWITCHES):
             return
         found = [call for call in facts.nodes(cst.Call) if tail(call.func) == "DistributedSampler"]
         if not found or _opts_out(facts):
@@ -178,11 +179,11 @@ class Data(LightningDataModule):
 def _opts_out(facts: ModuleFacts) -> bool:
     """``use_distributed_sampler=False`` anywhere in the file, as an argument, a key or an attribute."""
     for node in walk(facts.module):
-        if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value in _OPT_OUTS:
+        if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value in SAMPLER_SWITCHES:
             return True
-        if isinstance(node, cst.DictElement) and text_of(node.key) in _OPT_OUTS:
+        if isinstance(node, cst.DictElement) and text_of(node.key) in SAMPLER_SWITCHES:
             return True
-        if isinstance(node, cst.Attribute) and node.attr.value in _OPT_OUTS:
+        if isinstance(node, cst.Attribute) and node.attr.value in SAMPLER_SWITCHES:
             return True
     return False
 

@@ -35,7 +35,8 @@ class CollectiveInLocalLoop(Rule):
     ``range(rank, total, n)``), ``np.array_split(...)[rank]``, ``split_between_processes``, what a mask or
     ``unique`` selects of a batch, a number that is computed from one, and ``while`` on a value of the batch.
 
-    Silent: loops over loaders and batches, whose lengths samplers make equal; lengths that cannot be known.
+    Silent: loops over loaders and batches, whose lengths samplers make equal; lists that are cut to a multiple of
+    the ranks before they are split (``files[: len(files) - len(files) % world_size]``); lengths that cannot be known.
 
     When to ignore: the shares are sure to be equal, for example because the list was padded.
     """

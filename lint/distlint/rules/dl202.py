@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.evaluation import is_unconditional
 from distlint.facts.metric_calls import is_loss
 from distlint.facts.metric_objects import forwarded
 from distlint.facts.programs import Programs
 from distlint.facts.rewrite import source_at
-from distlint.facts.tree import is_name, keyword, walk_scope
+from distlint.facts.tree import is_name, keyword
 from distlint.facts.values import Values
 from distlint.model import Change, Example, Hit, Repair, Rule
 
@@ -45,8 +46,9 @@ class EvalLogNotSynced(Rule):
     written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
     epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
     (DL203); a file that makes the ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing
-    of devices, strategies or ranks; modules whose trainers, in the file or those that
-    import it, are all made for one device.
+    of devices, strategies or ranks; modules whose trainers, in the file or those that import it, are all made for one
+    device; a file whose trainers are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that
+    every rank evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -272,14 +274,14 @@ class Model(LightningModule):
             for value in log.values(facts):
                 source = facts.shares.source(value)
                 if source is not None and forwarded(facts, value) is None:
-                    if not programs.is_introduction(log.call) and not programs.is_for_one_device:
+                    if not programs.is_introduction(log.call) and not programs.sees_all_data:
                         yield _hit(facts, log, value, source)
                     break
 
 
 def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CSTNode) -> Hit:
-    shown = facts.code(value)
-    shown = shown if len(shown) <= 40 else shown[:37] + "..."
+    code = facts.code(value)
+    shown = code if len(code) <= 40 else code[:37] + "..."
     verdict = Values(facts).judge(value)
     if verdict is not None:
         help_ = f"log a metric object, since {verdict.what} cannot be averaged ({verdict.reason})"
@@ -287,22 +289,8 @@ def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CS
         help_ = "pass sync_dist=True if it is a mean over examples, else log a metric object or gather first"
     message = f"the logged {shown} is made from this rank's share of the data, so the number is rank 0's: {help_}"
     loss = verdict is None and not log.many and is_loss(facts, value)
-    repair = _repair(facts, log.call) if loss and _is_unconditional(facts, log.call) else None
+    repair = _repair(facts, log.call) if loss and is_unconditional(facts, log.call) else None
     return Hit(log.call, message, ((source, "data", facts.code(source)),), repair)
-
-
-def _is_unconditional(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether every batch of every rank comes here: else a collective could wait for ever."""
-    function = facts.function_of(call)
-    if function is None or function.name.value not in ("validation_step", "test_step") or function.decorators:
-        return False
-    for above in facts.ancestors(call):
-        if above is function:
-            break
-        if isinstance(above, cst.If | cst.For | cst.While | cst.Try | cst.IfExp | cst.BooleanOperation | cst.Match):
-            return False
-    place = facts.order[call]
-    return not any(isinstance(node, cst.Return) and facts.order[node] < place for node in walk_scope(function))
 
 
 def _repair(facts: ModuleFacts, call: cst.Call) -> Repair:
