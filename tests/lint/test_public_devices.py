@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from distlint.config import Config
 from distlint.engine import check_source
 from distlint.rules import RULES
 from tests.lint.helpers import check, lines
@@ -135,11 +134,6 @@ def test_modules_beside_data_sets_work_on_the_host(path: str, expected: list[int
 @pytest.mark.parametrize("code", ["DL004", "DL205"])
 def test_loaders_that_a_function_is_given_the_maker_of(maker: str, is_reported: bool, code: str) -> None:
     assert bool(check(DATA.format(maker=maker), code)) is is_reported
-
-
-def test_samplers_that_the_trainer_keeps_have_to_be_asked_for() -> None:
-    assert Config().rules([RULES["DL004"]]) == []
-    assert Config(pedantic=True).rules([RULES["DL004"]]) == [RULES["DL004"]]
 
 
 @pytest.mark.parametrize(

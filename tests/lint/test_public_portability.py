@@ -94,12 +94,13 @@ def test_files_that_export(path: str, more: str, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("guard", "expected"),
     [
-        ("self.hparams.gpus > 0", []),
-        ("self.use_gpu", []),
-        ("n_gpu", []),
-        ("self.useGPU", []),
+        ("self.hparams.gpus > 0", [7]),
+        ("self.use_gpu", [7]),
+        ("n_gpu", [7]),
+        ("self.useGPU", [7]),
         ("self.gpu_rank == 0", [7]),
-        ("self.gpustat", [7]),
+        ("self.use_cuda", []),
+        ("self.device_type == 'cuda'", []),
         ("self.training", [7]),
     ],
 )

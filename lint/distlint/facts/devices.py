@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 
-_GPU_WORD = re.compile(r"(?<![a-z])gpus?(?![a-z])|(?<=[a-z])G(PU|pu)s?(?![a-z])", re.ASCII)
-_NUMBERED = re.compile(r"rank|index|idx", re.IGNORECASE)  # gpu_rank == 0 picks one GPU of several
 # Modules of torch.nn without parameters and buffers.
 _STATELESS = frozenset(
     {
@@ -99,7 +96,7 @@ def _has_no_state(facts: ModuleFacts, call: cst.Call) -> bool:
 
 
 def _is_on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``gpus > 0``): other devices go another way."""
+    """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
     below: cst.CSTNode = call
     for above in facts.ancestors(call):
         test = above.test if isinstance(above, cst.If | cst.IfExp) else None
@@ -138,7 +135,6 @@ def _exits(line: cst.SimpleStatementLine) -> bool:
 
 def _speaks_of_cuda(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Name):
-        if "cuda" in node.value.lower() or node.value == "get_device":  # x.get_device() == -1: on the CPU
-            return True
-        return _GPU_WORD.search(node.value) is not None and _NUMBERED.search(node.value) is None
+        # x.get_device() == -1: on the CPU. A flag like ``gpus > 0`` does not say where this tensor is.
+        return "cuda" in node.value.lower() or node.value == "get_device"
     return isinstance(node, cst.SimpleString) and (text_of(node) or "").lower() in ("cuda", "gpu")

@@ -41,7 +41,7 @@ class HardCodedDevice(Rule):
     ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or
-    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, ``if gpus > 0``, files built
+    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built
     on Megatron, Transformer Engine, spconv, pointops, MinkowskiEngine or gsplat), after the way out of machines
     without it (``if not torch.cuda.is_available(): raise``) and in ``with torch.cuda.device_of(x)``; modules without
     parameters (``nn.Softmax(1).cuda()``); a plain module that calls ``backward()`` itself, which no trainer places.

@@ -55,7 +55,6 @@ class ManualDistributedSampler(Rule):
 
     code, name, group = "DL004", "manual-distributed-sampler", "portability"
     severity = Severity.WARNING
-    pedantic = True
     tokens = ((b"DistributedSampler",), (b"class",))
     bad = (
         Example(
