@@ -63,26 +63,10 @@ def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = Fa
     with synced(metrics, comm=recording) as plan:
         assert plan is not None
     nbytes = max(sent.inline.nbytes + sent.bulk.nbytes for sent in plan.sent)
-    payload = torch.zeros(nbytes, dtype=torch.uint8)
-    rows = [torch.empty_like(payload) for _ in range(comm.world_size)]
-    theirs = _torcheval(metrics) if case.theirs == "torcheval" else _torchmetrics(metrics)
-
-    def ours() -> None:
-        with synced(metrics, comm=comm):
-            pass
-
-    def bare() -> None:
-        dist.all_gather(rows, payload)
-
-    sent, received = payload.repeat(comm.world_size), torch.empty(comm.world_size * nbytes, dtype=torch.uint8)
-
-    def bare_at_once() -> None:  # the same bytes to every rank, in one step in place of a ring's
-        dist.all_to_all_single(received, sent)
-
-    whole = (lambda: sync_and_compute(metrics, comm=comm)) if case.theirs == "torcheval" else ours
+    theirs, ours = (_torcheval if case.theirs == "torcheval" else _torchmetrics)(metrics, comm)
     with counted_torch_calls() as calls:
         theirs()
-    ways: dict[str, Callable[[], Any]] = {case.theirs: theirs, OURS: whole, BARE: bare, BARE_AT_ONCE: bare_at_once}
+    ways = {case.theirs: theirs, OURS: ours} | _bare(nbytes, comm.world_size)
     spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     slow = case.slow or comm.world_size > 4
     work = None if back_to_back else torch.randn(128, 128)
@@ -105,7 +89,19 @@ def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = Fa
     return {"spans": spans, "collectives": collectives, "bytes": nbytes}
 
 
-def _torchmetrics(metrics: Any) -> Callable[[], None]:
+def _bare(nbytes: int, world_size: int) -> dict[str, Callable[[], Any]]:
+    """Return the limits: the same bytes to every rank, in a ring's steps and in one."""
+    payload = torch.zeros(nbytes, dtype=torch.uint8)
+    rows = [torch.empty_like(payload) for _ in range(world_size)]
+    sent, received = payload.repeat(world_size), torch.empty(world_size * nbytes, dtype=torch.uint8)
+    return {
+        BARE: lambda: dist.all_gather(rows, payload),
+        BARE_AT_ONCE: lambda: dist.all_to_all_single(received, sent),
+    }
+
+
+def _torchmetrics(metrics: Any, comm: Communicator) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return their sync, and ours: state put in and put back."""
     each = (
         [metric for _, metric in metrics.items(keep_base=True, copy_state=False)]
         if hasattr(metrics, "items")
@@ -118,12 +114,17 @@ def _torchmetrics(metrics: Any) -> Callable[[], None]:
         for metric in each:
             metric.unsync()
 
-    return act
+    def ours() -> None:
+        with synced(metrics, comm=comm):
+            pass
+
+    return act, ours
 
 
-def _torcheval(metrics: Any) -> Callable[[], Any]:
+def _torcheval(metrics: Any, comm: Communicator) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return their sync, and ours; both compute."""
     toolkit = importlib.import_module("torcheval.metrics.toolkit")
-    return lambda: toolkit.sync_and_compute_collection(metrics)
+    return lambda: toolkit.sync_and_compute_collection(metrics), lambda: sync_and_compute(metrics, comm=comm)
 
 
 def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["AIMS", "LIMITS", "Verdict", "judge", "tables"]
+__all__ = ["LIMITS", "Verdict", "judge", "tables"]
 
 EXACT, CLOSE = 0.0, 1e-6
-LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 1e-2}  # of a weight's difference, by part
-AIMS = LIMITS | {"bf16": 2e-3}  # what is over it is said to be: bfloat16's own rounding may be more
+LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 2e-3}  # of a weight's difference, by part
 _IN_PARTS = "bf16 in parts"  # of verify_cell, which is not imported here
 _MATRIX, _WRONG = "confusion", "WRONG "
 _HEADS = {"float32": "weights", "uneven": "uneven training", "bf16": "bf16"}
@@ -48,11 +47,11 @@ class Verdict:
     def weight(self, part: str) -> str:
         """Say how far the weights of a part are off, and what of it is rounding."""
         value = self.weights[part]
-        if value <= AIMS[part]:
+        if value <= LIMITS[part]:
             return f"{value:.0e}"
         if part == "bf16" and self.in_parts is not None and self.in_parts <= CLOSE:
             return f"{value:.1e} (from the same parts {self.in_parts:.0e})"
-        return f"{_WRONG}{value:.0e}" if not value <= LIMITS[part] else f"{value:.1e} (over {AIMS[part]:.0e})"
+        return f"{_WRONG}{value:.0e}"
 
     def __str__(self) -> str:
         said = []

@@ -52,15 +52,14 @@ def test_a_value_that_differs_is_named(found, said):
         ("float32", 2.00001, True),
         ("float32", math.nan, True),
         ("bf16", 2.0019, False),
-        ("bf16", 2.0021, False),
-        ("bf16", 2.011, True),
+        ("bf16", 2.0021, True),
+        ("bf16", math.nan, True),
     ],
 )
 def test_weights_have_limits(part, value, wrong):
     verdict = judge("ddp", 2, EXPECTED | {part: [1.0, value]}, EXPECTED)
     assert verdict.wrong == wrong
     assert ("WRONG" in tables([verdict])) == wrong
-    assert ("bf16 2.1e-03 (over 2e-03)" in str(verdict)) == (value == 2.0021)
 
 
 IN_PARTS = EXPECTED | {"bf16 in parts": [1.0, 2.02]}
@@ -71,7 +70,7 @@ IN_PARTS = EXPECTED | {"bf16 in parts": [1.0, 2.02]}
     [
         (2.02, "bf16 2.0e-02 (from the same parts 0e+00)", False),
         (2.0005, "bf16 5e-04", False),  # near the whole batches: that is enough
-        (2.003, "bf16 3.0e-03 (over 2e-03)", False),
+        (2.003, "bf16 WRONG 3e-03", True),
         (2.021, "bf16 WRONG 2e-02", True),
     ],
 )
@@ -81,7 +80,7 @@ def test_rounding_of_parts_is_told_from_errors(value, said, wrong):
     assert verdict.wrong == wrong
     explained = judge("ddp", 4, EXPECTED | {"bf16": [1.0, 2.02]}, IN_PARTS)
     row = tables([verdict, explained]).splitlines()[2]
-    assert row.endswith("| WRONG 2e-02 |" if wrong else "| 2.0e-02 (from the same parts 0e+00) |")
+    assert row.endswith(f"| {said.removeprefix('bf16 ')} |" if wrong else "| 2.0e-02 (from the same parts 0e+00) |")
 
 
 def test_another_world_than_asked_for_is_no_pass(tmp_path, monkeypatch):
@@ -97,7 +96,7 @@ def test_parts_in_one_process_are_those_of_ranks(tmp_path):
     assert found[1]["bf16"] == found[1]["bf16 in parts"]
     for devices in (2, 3):
         whole, parts = (torch.tensor(found[devices][name]) for name in ("bf16", "bf16 in parts"))
-        torch.testing.assert_close(parts, whole, rtol=0, atol=1e-2)
+        torch.testing.assert_close(parts, whole, rtol=0, atol=2e-3)
         assert not torch.equal(parts, whole)
 
 

@@ -234,9 +234,8 @@ def test_without_pygls_the_command_says_what_to_install() -> None:
     assert "pip install 'distlint[server]'" in done.stderr
 
 
-def test_every_rule_has_a_file_to_show() -> None:
-    with Editor(select=sorted(RULES)) as editor:
-        shown = {found["code"]: found for rule in RULES.values() for found in editor.open(rule.bad[0].source)}
+def test_every_rule_has_a_file_to_show(editor: Editor) -> None:
+    shown = {found["code"]: found for rule in RULES.values() for found in editor.open(rule.bad[0].source)}
     assert set(RULES) - set(shown) == set()
     for code, found in shown.items():
         path = Path(found["codeDescription"]["href"].removeprefix("file://"))
