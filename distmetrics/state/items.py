@@ -11,14 +11,14 @@ import json
 import math
 import operator
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 __all__ = ["cut", "join"]
 
-_shape_of = operator.attrgetter("shape")
+_shape_of, _ndim_of = operator.attrgetter("shape"), operator.attrgetter("ndim")
 
 
 def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
@@ -30,18 +30,24 @@ def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
     >>> join([torch.zeros(2, 3), torch.zeros(1, 3)])[1:]
     ('rows [3]', tensor([2, 1]))
     """
-    shapes = [*map(_shape_of, items)]
-    dims = set(map(len, shapes))
+    dims = set(map(_ndim_of, items))
     if dims == {0}:
         return torch.stack(list(items)), "numbers", None
+    if dims == {1}:
+        return torch.cat(list(items)), "rows []", _sizes(map(Tensor.numel, items))
+    shapes = [*map(_shape_of, items)]
     if len(dims) == 1:
         lengths, *widths = zip(*shapes, strict=True)  # a column for each dimension
         if all(len(set(column)) == 1 for column in widths):
-            sizes = torch.frombuffer(array("q", lengths), dtype=torch.int64)
-            return torch.cat(list(items)).reshape(-1), f"rows {json.dumps([column[0] for column in widths])}", sizes
+            form = f"rows {json.dumps([column[0] for column in widths])}"
+            return torch.cat(list(items)).reshape(-1), form, _sizes(lengths)
     most = max(dims)
     sizes = torch.tensor([[len(shape), *shape, *[0] * (most - len(shape))] for shape in shapes])
     return torch.cat([item.reshape(-1) for item in items]), "any", sizes
+
+
+def _sizes(lengths: Iterable[int]) -> Tensor:
+    return torch.frombuffer(array("q", lengths), dtype=torch.int64)
 
 
 def cut(elements: Tensor, form: str, sizes: Tensor | None) -> list[Tensor]:
