@@ -60,8 +60,8 @@ def launch(
         world_size: number of ranks.
         args: passed on, pickled by value.
         backend: of ``torch.distributed``: "gloo", or "nccl" with one GPU a rank.
-        start_method: of ``multiprocessing``: "forkserver" (ranks fork from a clean process, which has imported torch, and
-            those of torchmetrics, Lightning and scikit-learn that this process had imported at its first launch),
+        start_method: of ``multiprocessing``: "forkserver" (ranks fork from a clean process, which has imported torch
+            and those of torchmetrics, Lightning and scikit-learn that this process had imported at its first launch),
             "spawn" or "fork".
         connect: makes the process group, called as ``torch.distributed.init_process_group``; pickled like ``fn``.
         limit: seconds after which ranks that have not ended are stopped; by default they have all the time they need.
