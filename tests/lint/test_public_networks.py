@@ -26,6 +26,17 @@ class Mover(nn.Module):
     def forward(self, x, y):
         return x * y.to(x.device)
 
+class Later(nn.Module):
+    def forward(self, x, y):
+        return self.late(x, y)
+
+    def late(self, x, y):
+        return x * y.cuda()
+
+class Beside(nn.Module):
+    def forward(self, x, y):
+        return x.cuda() * y
+
 class Picker(nn.Module):
     def forward(self, x, y):
         return x[y] + y.shape[0]
@@ -58,6 +69,8 @@ class Model(LightningModule):
         ("fuse", "Mover()", False),
         ("encoder", "Mover()", False),
         ("fuse", "Picker()", False),
+        ("fuse", "Later()", False),
+        ("fuse", "Beside()", True),
         ("fuse", "nn.Sequential()", True),
         ("fuse", "nn.functional.mse_loss", False),
         ("fuse", "len(batch)", False),

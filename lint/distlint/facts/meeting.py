@@ -12,7 +12,7 @@ import libcst as cst
 from distlint.facts import tensor_names as names
 from distlint.facts.factories import Place
 from distlint.facts.flow import reaching
-from distlint.facts.networks import is_network, takes_as_index
+from distlint.facts.networks import is_network, takes_from_host
 from distlint.facts.placement import is_scalar_name, moves, only_adds_dimensions, operands, place, together
 from distlint.facts.submodules import is_receiver
 from distlint.facts.tree import tail, walk, walk_scope
@@ -119,7 +119,7 @@ def _is_host_argument(facts: ModuleFacts, node: cst.BaseExpression, call: cst.Ca
     """Lengths and indexes, and the targets of ``CTCLoss``: what modules do take from the CPU."""
     owner, name = facts.owner(call), facts.self_attribute(call.func) or ""
     is_ctc = owner is not None and any(tail(value) == "CTCLoss" for value in owner.values(name))
-    return is_ctc or is_scalar_name(tail(node) or "") or takes_as_index(facts, node, call)
+    return is_ctc or is_scalar_name(tail(node) or "") or takes_from_host(facts, node, call)
 
 
 def _in_list(facts: ModuleFacts, node: cst.BaseExpression, element: cst.Element, depth: int) -> Meeting | None:

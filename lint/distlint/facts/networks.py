@@ -33,7 +33,8 @@ _READS = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel", 
 def is_network(facts: ModuleFacts, func: cst.Attribute) -> bool:
     """``self.encoder`` in a module, where all that is known of it says that it has weights and moves nothing.
 
-    A loss may move its labels, a matcher may answer on the CPU: what is not known is no network.
+    A loss may move its labels, a matcher may answer on the CPU: what is not known is no network. A module of this file
+    may move what it is given, see ``takes_from_host``.
     """
     name, owner = facts.self_attribute(func), facts.owner(func)
     if name is None or owner is None or "module" not in owner.kinds or owner.method(name) is not None:
@@ -42,14 +43,24 @@ def is_network(facts: ModuleFacts, func: cst.Attribute) -> bool:
     return bool(values) and all(_is_network(facts, value, name) for value in values)
 
 
-def takes_as_index(facts: ModuleFacts, node: cst.BaseExpression, call: cst.Call) -> bool:
-    """Whether a module of this file that is called uses one of its arguments as an index alone, or its shape."""
+def keeps_device(facts: ModuleFacts, func: cst.Attribute) -> bool:
+    """Whether what a network gives back is where it was given: none of this file's that moves tensors."""
+    name, owner = facts.self_attribute(func), facts.owner(func)
+    values = owner.values(name) if owner is not None and name is not None else ()
+    made = (local_class(facts, value) for value in values)
+    return is_network(facts, func) and not any(each is not None and moves_tensors(each) for each in made)
+
+
+def takes_from_host(facts: ModuleFacts, node: cst.BaseExpression, call: cst.Call) -> bool:
+    """Whether a module of this file that is called may move one of its arguments, or uses it as an index alone."""
     name, owner = facts.self_attribute(call.func), facts.owner(call)
     for value in owner.values(name) if owner is not None and name is not None else ():
         made = local_class(facts, value)
         forward = made.method("forward") if made is not None else None
         param = _parameter(call, node, forward) if forward is not None else None
-        if forward is not None and param is not None and _is_index(facts, forward, param):
+        if made is None or forward is None:
+            continue
+        if param is None or _is_index(facts, forward, param) or _may_move(facts, made, forward, param):
             return True
     return False
 
@@ -62,7 +73,7 @@ def _is_network(facts: ModuleFacts, value: cst.BaseExpression, name: str) -> boo
         return full.rpartition(".")[2][:1].isupper()
     made = local_class(facts, value)
     if made is not None:
-        return not moves_tensors(facts, made)
+        return made.method("forward") is not None or not moves_tensors(made)
     found = facts.project.find_class(full) if full else None
     if found is not None and "module" in found.kinds:
         return not any(each.moves for each in facts.project.ancestors(full))
@@ -85,7 +96,7 @@ def local_class(facts: ModuleFacts, value: cst.BaseExpression | None) -> ClassFa
     return next(found, None)
 
 
-def moves_tensors(facts: ModuleFacts, made: ClassFacts) -> bool:
+def moves_tensors(made: ClassFacts) -> bool:
     """Whether a method of a class but ``__init__`` brings tensors elsewhere."""
     methods = (each for info in made.lineage() for each in info.methods.values() if each.name.value != "__init__")
     return any(_is_move(node) for method in methods for node in walk(method.body))
@@ -104,6 +115,17 @@ def _parameter(call: cst.Call, node: cst.BaseExpression, forward: cst.FunctionDe
                 return arg.keyword.value
             return order[place] if place < len(order) else None
     return None
+
+
+def _may_move(facts: ModuleFacts, made: ClassFacts, forward: cst.FunctionDef, param: str) -> bool:
+    """Whether the parameter, or what is made of it in one step, is moved, or given to a method that moves tensors."""
+    for call in walk(forward.body):
+        if not isinstance(call, cst.Call) or not any(is_name(node, param) for node in walk(call)):
+            continue
+        method = made.method(facts.self_attribute(call.func) or "")
+        if _is_move(call) or (method is not None and any(_is_move(node) for node in walk(method.body))):
+            return True
+    return False
 
 
 def _is_index(facts: ModuleFacts, forward: cst.FunctionDef, param: str) -> bool:

@@ -43,6 +43,6 @@ def is_submodule(facts: ModuleFacts, func: cst.Attribute) -> bool:
 def _makes_module(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
     made = local_class(facts, value)
     if made is not None:
-        return not moves_tensors(facts, made)
+        return not moves_tensors(made)
     full = facts.resolve(value.func) or "" if isinstance(value, cst.Call) else ""
     return full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper()
