@@ -22,20 +22,17 @@ _CUDA_ALONE = re.compile(
 _ACCELERATOR = re.compile(r"cuda|gpu|^get_device$")
 _OF_ONE = re.compile(r"rank|current_device|memory|capability|autocast|amp$")  # which GPU, or what it can do
 _TEST_FILE = re.compile(r"^(test_.*|.*_test|conftest)\.(py|ipynb)$")
+_TEST_FOLDERS = frozenset({"test", "tests"})
 _DATA_FOLDERS = frozenset({"augmentations", "dataloaders", "datamodules", "datasets"})
 
 
 def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
-    """Transforms and collators, which the loader calls on the CPU though they are modules; what a test makes for itself.
+    """Transforms and collators, which the loader calls on the CPU though they are modules, and what tests make.
 
     They are told by their names, and by those of the folders that they are in.
     """
     *folders, file = facts.path.replace("\\", "/").split("/")
-    if (
-        _DATA_FOLDERS.intersection(folders[-2:])
-        or _TEST_FILE.match(file)
-        or {"test", "tests"}.intersection(folders[-1:])
-    ):
+    if _DATA_FOLDERS.intersection(folders[-2:]) or _TEST_FOLDERS.intersection(folders[-1:]) or _TEST_FILE.match(file):
         return True
     return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None
 
