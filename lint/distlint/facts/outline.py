@@ -133,7 +133,7 @@ class _Reader:
 
     def _class(self, node: ast.ClassDef, inside: str) -> None:
         methods = [each for each in _flat(node.body) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-        bases = (dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
+        bases = [dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
         summary = ClassSummary(
             name=inside + node.name,
             path="",
@@ -141,7 +141,7 @@ class _Reader:
             bases=tuple("" if base is None else self._full(base) for base in bases),
             methods=frozenset(method.name for method in methods),
             emptied=frozenset(name for method in methods for name in _emptied(method)),
-            moves=any(_moves(method) for method in methods if method.name != "__init__"),
+            moves=bool(bases) and any(_moves(method) for method in methods if method.name != "__init__"),
         )
         self.classes.append(summary)
         self.read(node.body, f"{inside}{node.name}.")
