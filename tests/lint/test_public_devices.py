@@ -124,9 +124,14 @@ def test_a_copy_of_a_tensor_is_where_the_tensor_is(value: str, is_reported: bool
         ("project/datasets/utils/helpers.py", []),
         ("datasets/project/models/helpers.py", [6]),
         ("project/models/helpers.py", [6]),
+        ("project/test/helpers.py", []),
+        ("tests/project/helpers.py", [6]),
+        ("project/test_helpers.py", []),
+        ("project/helpers_test.py", []),
+        ("project/testing.py", [6]),
     ],
 )
-def test_modules_beside_data_sets_work_on_the_host(path: str, expected: list[int]) -> None:
+def test_modules_of_data_sets_and_tests_work_on_the_host(path: str, expected: list[int]) -> None:
     assert [each.line for each in check_source(FILLED.encode(), path, [RULES["DL002"]])] == expected
 
 

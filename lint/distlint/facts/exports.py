@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.comparisons import operands
+from distlint.facts.comparisons import implies
 from distlint.facts.tree import tail
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def is_under_export(facts: ModuleFacts, node: cst.CSTNode) -> bool:
     below = node
     for above in facts.ancestors(node):
         if isinstance(above, cst.If | cst.IfExp):
-            if below is above.body and _implies(above.test, True):
+            if below is above.body and implies(above.test, True, _is_export):
                 return True
-            if below is above.orelse and _implies(above.test, False):
+            if below is above.orelse and implies(above.test, False, _is_export):
                 return True
         elif isinstance(above, cst.FunctionDef):
             return False
@@ -45,12 +45,5 @@ def is_under_export(facts: ModuleFacts, node: cst.CSTNode) -> bool:
     return False
 
 
-def _implies(test: cst.BaseExpression, outcome: bool) -> bool:
-    """Whether a test with this outcome means that the model is being exported."""
-    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        return _implies(test.expression, not outcome)
-    if isinstance(test, cst.BooleanOperation):
-        parts = [_implies(part, outcome) for part in operands(test, type(test.operator))]
-        is_each = isinstance(test.operator, cst.And) is outcome  # every part has the outcome; else some part has
-        return any(parts) if is_each else all(parts)
+def _is_export(test: cst.BaseExpression, outcome: bool) -> bool:
     return outcome and isinstance(test, cst.Call) and tail(test.func) in _TESTS

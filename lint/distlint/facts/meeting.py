@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,15 +12,17 @@ import libcst as cst
 from distlint.facts import tensor_names as names
 from distlint.facts.factories import Place
 from distlint.facts.flow import reaching
+from distlint.facts.networks import is_network, takes_from_host
 from distlint.facts.placement import is_scalar_name, moves, only_adds_dimensions, operands, place, together
-from distlint.facts.submodules import is_called_attribute, is_receiver
-from distlint.facts.tree import tail, walk_scope
+from distlint.facts.submodules import is_receiver
+from distlint.facts.tree import tail, walk, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 _DEEPEST = 8
 _LONGEST = 60
+_MOVER = re.compile(r"to_(device|gpu)|(^|_)cuda(_|$)|^use_gpu")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def _in_call(facts: ModuleFacts, node: cst.BaseExpression, arg: cst.Arg, depth: 
         return None
     if _is_layer(facts, call.func):
         return Meeting(call, call.func)
-    if is_called_attribute(facts, call.func) and not _is_host_argument(facts, node, call.func):
+    if is_network(facts, call.func) and not _is_host_argument(facts, node, call):
         others = (value for value in operands(call) if value is not node)
         return next((Meeting(call, each) for each in others if place(facts, each) is Place.DEVICE), None)
     if last in names.MEETS and not is_receiver(facts, call.func.value):
@@ -112,11 +115,11 @@ def _in_call(facts: ModuleFacts, node: cst.BaseExpression, arg: cst.Arg, depth: 
     return None
 
 
-def _is_host_argument(facts: ModuleFacts, node: cst.BaseExpression, func: cst.Attribute) -> bool:
+def _is_host_argument(facts: ModuleFacts, node: cst.BaseExpression, call: cst.Call) -> bool:
     """Lengths and indexes, and the targets of ``CTCLoss``: what modules do take from the CPU."""
-    owner, name = facts.owner(func), func.attr.value
+    owner, name = facts.owner(call), facts.self_attribute(call.func) or ""
     is_ctc = owner is not None and any(tail(value) == "CTCLoss" for value in owner.values(name))
-    return is_ctc or is_scalar_name(tail(node) or "")
+    return is_ctc or is_scalar_name(tail(node) or "") or takes_from_host(facts, node, call)
 
 
 def _in_list(facts: ModuleFacts, node: cst.BaseExpression, element: cst.Element, depth: int) -> Meeting | None:
@@ -194,15 +197,20 @@ def _uses(facts: ModuleFacts, definition: cst.CSTNode, name: str) -> Iterator[cs
     for node in walk_scope(function.body) if function is not None else ():
         if isinstance(node, cst.Name) and node.value == name and _is_value(facts, node):
             found = reaching(facts, node)
-            if any(each.node is definition for each in found) and not any(
-                _is_moved(facts, each.value) for each in found
-            ):
+            others = [each.value for each in found if each.node is not definition]
+            if len(others) < len(found) and not any(_is_moved(facts, value) for value in others):
                 yield node
 
 
 def _is_moved(facts: ModuleFacts, value: cst.BaseExpression | None) -> bool:
-    """``mask = mask.cuda()`` on some way to the use, as after ``if x.is_cuda``."""
-    return isinstance(value, cst.Call) and moves(facts, value)
+    """``mask = mask.cuda()`` on some way to the use, as after ``if x.is_cuda``; also among others, or in a wrapper."""
+    inside = walk(value) if value is not None else ()
+    return any(isinstance(node, cst.Call) and (moves(facts, node) or _says_so(node)) for node in inside)
+
+
+def _says_so(call: cst.Call) -> bool:
+    """``mask = send_to_device(mask)``, told by the name."""
+    return _MOVER.search(tail(call.func) or "") is not None
 
 
 def _is_value(facts: ModuleFacts, node: cst.Name) -> bool:

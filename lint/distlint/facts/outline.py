@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distlint.facts.joins import Joiner, read_joiners
-from distlint.facts.project import ClassSummary
+from distlint.facts.project import MOVING, ClassSummary
 from distlint.facts.trainers import read_devices
 
 HERE = "<here>."
@@ -133,7 +133,7 @@ class _Reader:
 
     def _class(self, node: ast.ClassDef, inside: str) -> None:
         methods = [each for each in _flat(node.body) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-        bases = (dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
+        bases = [dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
         summary = ClassSummary(
             name=inside + node.name,
             path="",
@@ -141,6 +141,7 @@ class _Reader:
             bases=tuple("" if base is None else self._full(base) for base in bases),
             methods=frozenset(method.name for method in methods),
             emptied=frozenset(name for method in methods for name in _emptied(method)),
+            moves=bool(bases) and any(_moves(method) for method in methods if method.name != "__init__"),
         )
         self.classes.append(summary)
         self.read(node.body, f"{inside}{node.name}.")
@@ -172,6 +173,13 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             for arm in reversed(getattr(node, part, ())):
                 stack.extend(reversed(arm.body))
         stack.extend(reversed(getattr(node, "body", ())))
+
+
+def _moves(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MOVING
+        for node in ast.walk(method)
+    )
 
 
 def _emptied(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

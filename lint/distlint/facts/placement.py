@@ -11,7 +11,8 @@ from distlint.facts import tensor_names as names
 from distlint.facts.classes import STEP_HOOKS, ClassFacts
 from distlint.facts.factories import Place, made
 from distlint.facts.flow import Definition, reaching
-from distlint.facts.submodules import is_called_attribute, is_receiver, is_submodule, registered_buffers
+from distlint.facts.networks import keeps_device
+from distlint.facts.submodules import is_receiver, is_submodule, registered_buffers
 from distlint.facts.tree import is_name, keyword, positional, tail, walk
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _of_call(facts: ModuleFacts, node: cst.Call, depth: int) -> Place:
         return Place.DEVICE if is_receiver(facts, node.func) else Place.UNKNOWN
     if is_submodule(facts, node.func):
         return Place.DEVICE
-    if is_called_attribute(facts, node.func):
+    if keeps_device(facts, node.func):
         given = {place(facts, value, depth) for value in operands(node)}
         return Place.DEVICE if Place.DEVICE in given else Place.UNKNOWN
     return _of_method(facts, node, node.func, depth)

@@ -6,7 +6,10 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
+__all__ = ["MOVING", "NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
+
+# Methods that bring a tensor, or what is made of it, to another device or out of torch.
+MOVING = frozenset({"cpu", "cuda", "numpy", "to", "to_device", "type_as", "xpu"})
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class ClassSummary:
         known: whether every base, and every base of these, is known.
         methods: the names of its own methods.
         emptied: attributes that some method of it rebinds, clears or deletes outside of ``__init__``.
+        moves: whether some method of it but ``__init__`` brings tensors elsewhere.
     """
 
     name: str
@@ -64,6 +68,7 @@ class ClassSummary:
     known: bool = False
     methods: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
+    moves: bool = False
 
 
 def declares(names: Collection[str], full: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts
-from distlint.facts.scopes import LOCAL
+from distlint.facts.networks import local_class, moves_tensors
 from distlint.facts.tree import argument, tail, text_of
 
 if TYPE_CHECKING:
@@ -32,14 +32,6 @@ def is_receiver(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and bool(params) and node.value == params[0].name.value
 
 
-def is_called_attribute(facts: ModuleFacts, func: cst.Attribute) -> bool:
-    """``self.encoder`` in a module, where it is no method of it: most likely a module that it was given."""
-    name, owner = facts.self_attribute(func), facts.owner(func)
-    if name is None or owner is None or "module" not in owner.kinds or owner.method(name) is not None:
-        return False
-    return all(isinstance(value, cst.Call | cst.Name) for value in owner.values(name)) and bool(owner.values(name))
-
-
 def is_submodule(facts: ModuleFacts, func: cst.Attribute) -> bool:
     """``self.layer``, or ``self.forward``, of which the module says that it is a module."""
     name, owner = facts.self_attribute(func), facts.owner(func)
@@ -49,9 +41,8 @@ def is_submodule(facts: ModuleFacts, func: cst.Attribute) -> bool:
 
 
 def _makes_module(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
-    if not isinstance(value, cst.Call):
-        return False
-    full = facts.resolve(value.func) or ""
-    if full.startswith(LOCAL):
-        return any(info.name == full.removeprefix(LOCAL) and "module" in info.kinds for info in facts.classes.values())
+    made = local_class(facts, value)
+    if made is not None:
+        return not moves_tensors(made)
+    full = facts.resolve(value.func) or "" if isinstance(value, cst.Call) else ""
     return full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper()

@@ -39,6 +39,9 @@ RESHAPES = frozenset({"flatten", "reshape", "squeeze", "unsqueeze", "view"})
 MOVES = frozenset({"cuda", "to", "to_device", "type", "type_as", "xpu"})
 LEAVES = frozenset({"dim", "item", "nelement", "numel", "numpy", "size", "tolist", "get_device", "element_size"})
 
+# Functions that want lengths on the CPU.
+TAKES_LENGTHS = frozenset({"len", "max", "pack_padded_sequence", "split"})
+
 # Methods whose result lives where the tensor does, and has elements of its own rank or a higher one.
 KEEPS = frozenset(
     {

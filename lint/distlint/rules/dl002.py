@@ -10,7 +10,7 @@ import libcst as cst
 from distlint.facts.classes import STEP_HOOKS
 from distlint.facts.exports import is_export_file, is_under_export
 from distlint.facts.factories import Place, may_be_fresh
-from distlint.facts.hosts import sets_device, works_on_host
+from distlint.facts.hosts import has_no_accelerator, sets_device, works_on_host
 from distlint.facts.meeting import Meeting, meeting
 from distlint.facts.placement import makes_fresh, place
 from distlint.facts.rewrite import source_at
@@ -37,10 +37,11 @@ class TensorWithoutDevice(Rule):
     ``torch.zeros_like(x)``), or once, as a buffer.
 
     Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
-    before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``); tensors whose partner is not known;
-    transforms and modules in folders of data sets, which work on the CPU in the loader; files that set a default
-    device; code for export, under ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in
-    scripts that call its exporter.
+    before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``); tensors whose partner is not known; what is
+    given to a loss or a library's object that is not known to have weights, and to a module that moves it itself; what
+    a test leaves for the CPU (``x.cuda() if self.is_cuda() else x``); transforms and modules in folders of data sets,
+    which work on the CPU in the loader, and in tests; files that set a default device; code for export, under
+    ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in scripts that call its exporter.
 
     When to ignore: the module never leaves the CPU.
     """
@@ -156,11 +157,16 @@ class Net(nn.Module):
             if tail(call.func) not in FACTORIES or not _is_forward(facts, call) or not makes_fresh(facts, call):
                 continue
             met = meeting(facts, call)
-            if met is None or is_under_export(facts, call) or is_under_export(facts, met.node):
+            if met is None or any(_is_elsewhere(facts, node) for node in (call, met.node)):
                 continue
             if not sets_device(facts, call):
                 trace = ((met.node, "meets", facts.code(met.node)),)
                 yield Hit(call, _message(facts, met), trace=trace, repair=_repair(facts, call, met))
+
+
+def _is_elsewhere(facts: ModuleFacts, node: cst.CSTNode) -> bool:
+    """Whether a node is reached only by an export, or only without an accelerator."""
+    return is_under_export(facts, node) or has_no_accelerator(facts, node)
 
 
 def _message(facts: ModuleFacts, met: Meeting) -> str:
