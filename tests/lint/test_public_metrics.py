@@ -1,0 +1,122 @@
+"""Metrics in plain containers, and values of a callback's own loaders, as public repositories have them, in small."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.helpers import check, lines
+
+MODULE = """\
+import torch
+import torchmetrics
+from pytorch_lightning import LightningModule
+from torchmetrics import Accuracy
+from .metrics import Retrieval
+
+class Lists(torchmetrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", default=[], dist_reduce_fx="cat")
+
+def make():
+    return Accuracy(task="binary")
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.metrics = {made}
+
+    def validation_step(self, batch, batch_idx):
+        x, y = self(batch), batch["y"]
+        kept = x.detach().cpu()
+        {step}
+
+    def on_validation_epoch_end(self):
+        {end}
+"""
+MADE = "{name: Accuracy(task='binary') for name in ('a', 'b')}"
+STEP = "self.metrics[batch['name']].update(x, y)"
+RESET = "self.metrics['a'].reset()"
+BOTH = "never moved to the device and never reset"
+
+
+def _messages(made: str, step: str, end: str) -> list[str]:
+    source = MODULE.replace("{made}", made).replace("{step}", step).replace("{end}", end)
+    return [found.message for found in check(source, "DL210")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        RESET,
+        "for key in self.metrics: self.metrics[key].reset()",
+        "for metric in self.metrics.values(): metric.reset()",
+        "for i, (name, metric) in enumerate(self.metrics.items()): metric.reset()",
+        "[metric.reset() for metric in self.metrics.values()]",
+        "metrics = self.metrics\n        for metric in metrics.values(): metric.reset()",
+        "metric = self.metrics['a']\n        metric.reset()",
+        "self.metrics.get('a').reset()",
+    ],
+)
+def test_metrics_that_the_class_resets(end: str) -> None:
+    [message] = _messages(MADE, STEP, end)
+    assert "never moved to the device:" in message
+    assert "reset" not in message
+    assert _messages(MADE.replace("Accuracy(task='binary')", "Lists()"), STEP, end) == []
+    assert _messages(MADE, "self.metrics['a'].update(x.cpu(), y.cpu())", end) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "[Accuracy(task='binary')]",
+        "{'a': torchmetrics.MetricCollection([Accuracy(task='binary')])}",
+        "{'a': make()}",
+        "[Lists(), Accuracy(task='binary')]",
+    ],
+)
+def test_metrics_of_the_library(made: str) -> None:
+    [message] = _messages(made, STEP, RESET)
+    assert "never moved to the device:" in message
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "self.metrics['a'](kept, y)",
+        "self.metrics['a'].update(kept, y)",
+        "self.metrics['a'].forward(preds=x.to('cpu'), target=y)",
+        "metric = self.metrics['a']\n        metric(kept, y)",
+        "for metric in self.metrics.values(): metric.update(kept.float(), y)",
+        "self.seen.append(kept); self.metrics['a'].update(torch.cat(self.seen), y)",
+        "for metric in self.metrics.values(): metric.to(self.device)",
+        "self.metrics['a'] = self.metrics['a'].cuda()",
+    ],
+)
+def test_metrics_of_the_cpu_and_metrics_that_are_moved(step: str) -> None:
+    assert _messages(MADE, step, RESET) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "harm"),
+    [
+        ("pass", BOTH),
+        ("self.others['a'].reset()", BOTH),
+        ("print(self.metrics['a'].compute().cpu())", BOTH),
+        ("for metric in self.others: metric.reset()", BOTH),
+        ("self.metrics = {k: m.to(self.device) for k, m in self.metrics.items()}", "they are never reset"),
+    ],
+)
+def test_metrics_that_nothing_resets(end: str, harm: str) -> None:
+    for made in (MADE, MADE.replace("Accuracy(task='binary')", "Lists()")):
+        [message] = _messages(made, STEP, end)
+        assert harm in message
+
+
+@pytest.mark.parametrize("reset", ["pass", "for metric in self.filled: metric.reset()"])
+def test_metrics_that_are_added(reset: str) -> None:
+    made = "{}; self.filled = []; self.filled.append(Accuracy(task='binary')); self.filled.append(Lists())"
+    found = _messages(made, STEP, reset)
+    assert len(found) == (2 if reset == "pass" else 1)
+    assert all((BOTH in message) == (reset == "pass") for message in found)
