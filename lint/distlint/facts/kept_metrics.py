@@ -113,6 +113,7 @@ def _collected(facts: ModuleFacts, node: cst.Attribute) -> Iterator[cst.BaseExpr
         return
     yield from owner.values(name)
     for each in owner.body():
-        if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value in _GROWS:
-            if facts.self_attribute(container(each.func.value)) == name:
-                yield from (arg.value for arg in each.args)
+        grown = each.func if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) else None
+        if isinstance(each, cst.Call) and grown is not None and grown.attr.value in _GROWS:
+            is_this = facts.self_attribute(container(grown.value)) == name
+            yield from (arg.value for arg in each.args if is_this)

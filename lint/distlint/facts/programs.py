@@ -23,7 +23,7 @@ _SIGN = re.compile(
 )
 # What starts processes in its own way, whatever ``init_process_group`` is told where it did not.
 _LAUNCHERS = ("accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning")
-_LAUNCHED = re.compile(r"environ|getenv|world_?size|(?:^|_)rank|initiali[sz]ed|launch|slurm|torchelastic", re.IGNORECASE)
+_LAUNCHED = re.compile(r"environ|getenv|world_?size|(?:^|_)rank|initiali[sz]ed|launch|slurm", re.IGNORECASE)
 
 
 def is_one_process(facts: ModuleFacts) -> bool:
