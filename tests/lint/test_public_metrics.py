@@ -142,8 +142,8 @@ class Watch({base}):
         self.late_loader = trainer.val_dataloaders
 
     def measure(self, pl_module, p, y):
-        for x, y in self.test_loaders:
-            p = pl_module(x)
+        for x, batch_y in self.test_loaders:
+            p, y = pl_module(x), batch_y
         return f1_score(y, p)
 
     def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
