@@ -79,6 +79,19 @@ def is_metric_class(facts: ModuleFacts, call: cst.Call, depth: int = 0) -> bool:
     )
 
 
+def is_of_library(facts: ModuleFacts, call: cst.Call, depth: int = 0) -> bool:
+    """Whether a call makes one of torchmetrics' own metrics, itself, as a copy, or by a function of this file."""
+    if tail(call.func) == "clone":
+        made = receiver(call)
+        first = origin(facts, made) or metric_object(facts, made)
+        return first is not None and depth < _DEEPEST and is_of_library(facts, first, depth + 1)
+    if (facts.resolve(call.func) or "").startswith(METRICS):
+        return True
+    function = facts.local_function(call) if depth < _DEEPEST else None
+    made_there = facts.returns(function) if function is not None else []
+    return any(isinstance(value, cst.Call) and is_of_library(facts, value, depth + 1) for value in made_there)
+
+
 def forwarded(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0) -> cst.Call | None:
     """``self.metric(x, y)`` that a value is, directly or by way of a variable."""
     if depth > 4:

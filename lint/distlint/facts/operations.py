@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.collectives import collective
+from distlint.facts.programs import is_one_process
 from distlint.facts.project import FunctionSummary
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ def find_collectives(facts: ModuleFacts) -> dict[cst.Call, Operation]:
 
 
 def find_operations(facts: ModuleFacts, name_of: Callable[[cst.Call], Operation | None]) -> dict[cst.Call, Operation]:
-    """Calls that ``name_of`` names, and the calls of this file's functions that make one at any depth."""
+    """Calls that ``name_of`` names, and the calls of this file's functions that make one at any depth.
+
+    None in a file of one process, which waits for nobody.
+    """
     found: dict[cst.Call, Operation] = {}
     local: dict[cst.FunctionDef, list[cst.Call]] = {}
     for call in facts.nodes(cst.Call):
@@ -33,6 +37,8 @@ def find_operations(facts: ModuleFacts, name_of: Callable[[cst.Call], Operation 
             found[call] = name
         elif (function := facts.local_function(call)) is not None:
             local.setdefault(function, []).append(call)
+    if found and is_one_process(facts):
+        return {}
     fresh: list[cst.Call] = list(found)
     while fresh:  # callers of callers, until nothing is new
         function = facts.function_of(fresh.pop())

@@ -1,4 +1,4 @@
-"""Whether a file gives any sign that its code runs on several devices."""
+"""Whether a file gives any sign that its code runs on several devices, or says that there is one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.trainers import ONE, read_devices
-from distlint.facts.tree import container, dotted, is_name, keyword, tail, text_of, walk
+from distlint.facts.tree import argument, container, dotted, is_name, keyword, number, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -21,6 +21,32 @@ _SIGN = re.compile(
     r"devices|strategy|gpus|num_nodes|ddp|fsdp|deepspeed|sync_dist|world_size|rank|distributed|gather|all_?reduce",
     re.IGNORECASE,
 )
+# What starts processes in its own way, whatever ``init_process_group`` is told where it did not.
+_LAUNCHERS = ("accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning")
+_LAUNCHED = re.compile(r"environ|getenv|world_?size|(?:^|_)rank|initiali[sz]ed|launch|slurm", re.IGNORECASE)
+
+
+def is_one_process(facts: ModuleFacts) -> bool:
+    """Whether every group that the file makes is said to be of one process, and nothing in it makes another."""
+    made = [call for call in facts.nodes(cst.Call) if tail(call.func) == "init_process_group"]
+    if not made or not all(number(argument(call, 3, "world_size")) == 1 for call in made):
+        return False
+    if any(arg.star for call in made for arg in call.args) or any(map(facts.imports, _LAUNCHERS)):
+        return False
+    if any(tail(call.func) == "is_initialized" for call in facts.nodes(cst.Call)):
+        return False  # by another file, it may be
+    return not any(_depends_on_launch(facts, call) for call in made)
+
+
+def _depends_on_launch(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a test before the call asks how the processes were started: it is for those that nothing started."""
+    place = facts.order[call]
+    for node in walk(facts.function_of(call) or facts.module):
+        if isinstance(node, cst.If | cst.IfExp) and facts.order[node] < place:
+            words = (each.value if isinstance(each, cst.Name) else text_of(each) for each in walk(node.test))
+            if any(word and _LAUNCHED.search(word) for word in words):
+                return True
+    return False
 
 
 class Programs:

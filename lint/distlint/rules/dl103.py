@@ -41,7 +41,8 @@ class CollectiveUnderDataGuard(Rule):
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
-    that an unseen function was given and gave back; ``raise`` and ``sys.exit``.
+    that an unseen function was given and gave back; ``raise`` and ``sys.exit``; a file whose only process group is
+    of one process (``init_process_group(..., world_size=1)``), as for every rule about ranks that part.
 
     When to ignore: every rank is sure to see the same data, as in a model-parallel job.
     """

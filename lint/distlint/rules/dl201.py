@@ -10,6 +10,7 @@ import libcst as cst
 from distlint.averageable import named
 from distlint.facts.evaluation import is_single_process
 from distlint.facts.metric_calls import Verdict, collection_metric
+from distlint.facts.own_loaders import sees_all_data
 from distlint.facts.ranks import RankTests
 from distlint.facts.tree import argument, is_name, keyword, tail, text_of
 from distlint.facts.values import Values
@@ -42,7 +43,8 @@ class SyncDistNonAverageable(Rule):
 
     Silent: metric objects and their ``compute()`` (they sync themselves, the flag is only redundant), values made
     from gathered tensors, means over per-example scores, ``average="micro"`` (over classes, that is the
-    accuracy), other reductions (``reduce_fx``).
+    accuracy), other reductions (``reduce_fx``), what a callback computes from loaders of its own, which no trainer
+    gives a distributed sampler.
 
     When to ignore: every rank is sure to see the same distribution, and a rough number is enough.
     """
@@ -231,8 +233,14 @@ class Model(LightningModule):
             if _has_own_reduction(call) or is_single_process(facts, tests, call):
                 continue
             verdict = _judge_one(values, call) if name == "log" else _judge_many(facts, values, call)
-            if verdict is not None:
+            if verdict is not None and not sees_all_data(facts, _computed(facts, verdict, call)):
                 yield _hit(facts, call, verdict)
+
+
+def _computed(facts: ModuleFacts, verdict: Verdict, call: cst.Call) -> cst.CSTNode:
+    """Where the value is computed: for a metric that ``__init__`` makes, where it is called and logged."""
+    function = facts.function_of(verdict.node)
+    return call if function is not None and function.name.value == "__init__" else verdict.node
 
 
 def _hit(facts: ModuleFacts, call: cst.Call, verdict: Verdict) -> Hit:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.flow import reaching
-from distlint.facts.metric_objects import is_metric_class
+from distlint.facts.kept_metrics import handling
+from distlint.facts.metric_objects import is_metric_class, is_of_library
 from distlint.facts.rewrite import source_at
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import text_of
@@ -17,6 +18,7 @@ from distlint.model import Change, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
+    from distlint.facts.classes import ClassFacts
 
 _FROM_TORCH = ("torch", "torch.nn")
 
@@ -34,7 +36,9 @@ class MetricInPlainContainer(Rule):
     ``--fix`` puts the constructor around a literal.
 
     Silent: classes that are no modules, metrics that are not of ``torchmetrics`` (or derived from its ``Metric`` in
-    this file), containers on something else than ``self``.
+    this file), containers on something else than ``self``. Where the class resets them itself, also: metrics that
+    it moves itself (``metric.to(self.device)``) or feeds from the CPU (``metric.update(x.cpu(), y.cpu())``), and
+    those of the project's own classes, whose states may be wherever their inputs are.
 
     When to ignore: the metrics are used on the CPU alone and reset by hand.
     """
@@ -95,11 +99,15 @@ class Report:
             for name, values in info.attributes.items():
                 for value in values:
                     found = _container(facts, value)
-                    if found is not None and _holds_metric(facts, found):
-                        yield _hit(facts, value, found, name)
+                    harm = None if found is None else _harm(facts, info, name, _metrics(facts, found))
+                    if found is not None and harm is not None:
+                        yield _hit(facts, value, found, _message(name, harm, _kind(found)))
         for target, value, kind in _additions(facts):
-            if _is_metric(facts, value):
-                yield Hit(target, _message(facts.self_attribute(target) or "", kind))
+            name, owner = facts.self_attribute(target) or "", facts.owner(target)
+            metrics = [value] if isinstance(value, cst.Call) and is_metric_class(facts, value) else []
+            harm = None if owner is None else _harm(facts, owner, name, metrics)
+            if harm is not None:
+                yield Hit(target, _message(name, harm, kind))
 
 
 def _container(facts: ModuleFacts, value: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -110,17 +118,26 @@ def _container(facts: ModuleFacts, value: cst.BaseExpression) -> cst.BaseExpress
     return value if isinstance(value, kinds) else None
 
 
-def _holds_metric(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
+def _metrics(facts: ModuleFacts, node: cst.BaseExpression) -> list[cst.Call]:
+    """The calls in a container that make its metrics."""
     if isinstance(node, cst.ListComp):
-        return _is_metric(facts, node.elt)
-    if isinstance(node, cst.DictComp):
-        return _is_metric(facts, node.value)
-    elements = node.elements if isinstance(node, cst.List | cst.Tuple | cst.Dict) else ()
-    return any(_is_metric(facts, element.value) for element in elements if element is not None)
+        values = [node.elt]
+    elif isinstance(node, cst.DictComp):
+        values = [node.value]
+    else:
+        values = [each.value for each in node.elements] if isinstance(node, cst.List | cst.Tuple | cst.Dict) else []
+    return [value for value in values if isinstance(value, cst.Call) and is_metric_class(facts, value)]
 
 
-def _is_metric(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Call) and is_metric_class(facts, value)
+def _harm(facts: ModuleFacts, owner: ClassFacts, name: str, metrics: list[cst.Call]) -> str | None:
+    """What becomes of the metrics, by what the class does with them itself; None where that may be all they need."""
+    if not metrics:
+        return None
+    done = handling(facts, owner, name)
+    if not done.is_reset:
+        return "never reset" if done.is_moved else "never moved to the device and never reset"
+    is_known = any(is_of_library(facts, each) for each in metrics)  # others may keep what they are given as it is
+    return "never moved to the device" if is_known and not done.is_moved and not done.is_fed_from_cpu else None
 
 
 def _additions(facts: ModuleFacts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
@@ -144,20 +161,20 @@ def _is_plain(facts: ModuleFacts, node: cst.BaseExpression, kind: type[cst.CSTNo
     return bool(values) and all(isinstance(value, kind) for value in values)
 
 
-def _message(name: str, kind: str) -> str:
-    return (
-        f"the metrics in self.{name} are no submodules, so they are never moved to the device and never reset: use "
-        f"torch.nn.{kind}"
-    )
+def _message(name: str, harm: str, kind: str) -> str:
+    return f"the metrics in self.{name} are no submodules, so they are {harm}: use torch.nn.{kind}"
 
 
-def _hit(facts: ModuleFacts, value: cst.BaseExpression, container: cst.BaseExpression, name: str) -> Hit:
-    kind = "ModuleDict" if isinstance(container, cst.Dict | cst.DictComp) else "ModuleList"
+def _kind(container: cst.BaseExpression) -> str:
+    return "ModuleDict" if isinstance(container, cst.Dict | cst.DictComp) else "ModuleList"
+
+
+def _hit(facts: ModuleFacts, value: cst.BaseExpression, container: cst.BaseExpression, message: str) -> Hit:
     prefix = _prefix(facts)
     repair = None
     if value is container and prefix is not None and _is_all_metrics(facts, container):
-        repair = Repair(True, (Change(value, f"{prefix}.{kind}({source_at(facts, value)})"),))
-    return Hit(value, _message(name, kind), (), repair)
+        repair = Repair(True, (Change(value, f"{prefix}.{_kind(container)}({source_at(facts, value)})"),))
+    return Hit(value, message, (), repair)
 
 
 def _is_all_metrics(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
@@ -171,7 +188,7 @@ def _is_all_metrics(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
             if not plain or not (key or "").isidentifier() or key in _TAKEN or python.iskeyword(key or ""):
                 return False
     elements = node.elements if isinstance(node, cst.List | cst.Dict) else ()
-    return bool(elements) and all(_is_metric(facts, element.value) for element in elements)
+    return bool(elements) and len(_metrics(facts, node)) == len(elements)
 
 
 _TAKEN = frozenset({"train", "eval", "type", "clear", "pop", "keys", "items", "values", "update", "training", "float"})

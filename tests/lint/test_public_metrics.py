@@ -1,0 +1,219 @@
+"""Metrics in plain containers, and values of a callback's own loaders, as public repositories have them, in small."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint.helpers import check, lines
+
+MODULE = """\
+import torch
+import torchmetrics
+from pytorch_lightning import LightningModule
+from torchmetrics import Accuracy
+from .metrics import Retrieval
+
+class Lists(torchmetrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", default=[], dist_reduce_fx="cat")
+
+def make():
+    return Accuracy(task="binary")
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.metrics = {made}
+
+    def validation_step(self, batch, batch_idx):
+        x, y = self(batch), batch["y"]
+        kept = x.detach().cpu()
+        {step}
+
+    def on_validation_epoch_end(self):
+        {end}
+"""
+MADE = "{name: Accuracy(task='binary') for name in ('a', 'b')}"
+STEP = "self.metrics[batch['name']].update(x, y)"
+RESET = "self.metrics['a'].reset()"
+BOTH = "never moved to the device and never reset"
+
+
+def _messages(made: str, step: str, end: str) -> list[str]:
+    source = MODULE.replace("{made}", made).replace("{step}", step).replace("{end}", end)
+    return [found.message for found in check(source, "DL210")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        RESET,
+        "for key in self.metrics: self.metrics[key].reset()",
+        "for metric in self.metrics.values(): metric.reset()",
+        "for i, (name, metric) in enumerate(self.metrics.items()): metric.reset()",
+        "[metric.reset() for metric in self.metrics.values()]",
+        "metrics = self.metrics\n        for metric in metrics.values(): metric.reset()",
+        "metric = self.metrics['a']\n        metric.reset()",
+        "self.metrics.get('a').reset()",
+    ],
+)
+def test_metrics_that_the_class_resets(end: str) -> None:
+    [message] = _messages(MADE, STEP, end)
+    assert "never moved to the device:" in message
+    assert "reset" not in message
+    assert _messages(MADE.replace("Accuracy(task='binary')", "Lists()"), STEP, end) == []
+    assert _messages(MADE, "self.metrics['a'].update(x.cpu(), y.cpu())", end) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "[Accuracy(task='binary')]",
+        "{'a': torchmetrics.MetricCollection([Accuracy(task='binary')])}",
+        "{'a': make()}",
+        "[Lists(), Accuracy(task='binary')]",
+    ],
+)
+def test_metrics_of_the_library(made: str) -> None:
+    [message] = _messages(made, STEP, RESET)
+    assert "never moved to the device:" in message
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "self.metrics['a'](kept, y)",
+        "self.metrics['a'].update(kept, y)",
+        "self.metrics['a'].forward(preds=x.to('cpu'), target=y)",
+        "metric = self.metrics['a']\n        metric(kept, y)",
+        "for metric in self.metrics.values(): metric.update(kept.float(), y)",
+        "self.seen.append(kept); self.metrics['a'].update(torch.cat(self.seen), y)",
+        "for metric in self.metrics.values(): metric.to(self.device)",
+        "self.metrics['a'] = self.metrics['a'].cuda()",
+    ],
+)
+def test_metrics_of_the_cpu_and_metrics_that_are_moved(step: str) -> None:
+    assert _messages(MADE, step, RESET) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "harm"),
+    [
+        ("pass", BOTH),
+        ("self.others['a'].reset()", BOTH),
+        ("print(self.metrics['a'].compute().cpu())", BOTH),
+        ("for metric in self.others: metric.reset()", BOTH),
+        ("self.metrics = {k: m.to(self.device) for k, m in self.metrics.items()}", "they are never reset"),
+    ],
+)
+def test_metrics_that_nothing_resets(end: str, harm: str) -> None:
+    for made in (MADE, MADE.replace("Accuracy(task='binary')", "Lists()")):
+        [message] = _messages(made, STEP, end)
+        assert harm in message
+
+
+@pytest.mark.parametrize("reset", ["pass", "for metric in self.filled: metric.reset()"])
+def test_metrics_that_are_added(reset: str) -> None:
+    made = "{}; self.filled = []; self.filled.append(Accuracy(task='binary')); self.filled.append(Lists())"
+    found = _messages(made, STEP, reset)
+    assert len(found) == (2 if reset == "pass" else 1)
+    assert all((BOTH in message) == (reset == "pass") for message in found)
+
+
+CALLBACK = """\
+import torch
+from lightning.pytorch import {base}, Trainer
+from sklearn.metrics import f1_score
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+class Watch({base}):
+    def __init__(self, loaders, names, held: DataLoader, values, data):
+        super().__init__()
+        self.test_loaders, self.names = [], names
+        self.test_loaders = loaders
+        self.held_out = held
+        self.values = values
+        self.val_dl = DataLoader(data)
+
+    def setup(self, trainer, pl_module, stage):
+        self.late_loader = trainer.val_dataloaders
+
+    def measure(self, pl_module, p, y):
+        for x, batch_y in self.test_loaders:
+            p, y = pl_module(x), batch_y
+        return f1_score(y, p)
+
+    def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        p, y = outputs["p"], outputs["y"]
+        {loop}
+            y = batch_y
+            p = pl_module(x)
+        value = {value}
+        pl_module.log("f1", value, sync_dist=True)
+"""
+LOOP = "for x, batch_y in self.test_loaders:"
+
+
+def _logged(loop: str = LOOP, value: str = "f1_score(y, p)", base: str = "Callback") -> int:
+    return len(lines(CALLBACK.format(loop=loop, value=value, base=base), "DL201"))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        LOOP,
+        "for loader, name in zip(self.test_loaders, self.names):\n          for x, batch_y in loader:",
+        "for i, (x, batch_y) in enumerate(tqdm(self.val_dl)):",
+        "for x, batch_y in self.held_out:",
+        "for x, batch_y in self.test_loaders['a']:",
+        "loader = self.test_loaders[0]\n        for x, batch_y in loader:",
+    ],
+)
+def test_a_callback_s_own_loaders(loop: str) -> None:
+    assert _logged(loop) == 0
+    assert _logged(loop, base="LightningModule") == 1
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for x, batch_y in trainer.val_dataloaders:",
+        "for x, batch_y in self.late_loader:",
+        "for x, batch_y in self.values:",
+        "for x, batch_y in self.names:",
+        "for x, batch_y in batch:",
+        "if batch_idx:",
+    ],
+)
+def test_loaders_that_a_trainer_may_deal_out(loop: str) -> None:
+    assert _logged(loop) == 1
+
+
+def test_where_the_value_of_a_callback_is_computed() -> None:
+    assert _logged(value="self.measure(pl_module, p, y)") == 0
+    assert _logged("if batch_idx:", value="self.measure(pl_module, p, y)") == 0
+    assert _logged(value="f1_score(outputs['y'], outputs['p'])") == 1
+    assert _logged(f"value = f1_score(y, p)\n        {LOOP}", value="value") == 1
+    sampled = CALLBACK + "\nfrom torch.utils.data import DistributedSampler\n"
+    assert len(lines(sampled.format(loop=LOOP, value="f1_score(y, p)", base="Callback"), "DL201")) == 1
+
+
+def test_a_collection_that_a_callback_calls_on_its_own_loaders() -> None:
+    source = """\
+        from lightning.pytorch import Callback
+        from torchmetrics import AUROC, MetricCollection
+
+        class Watch(Callback):
+            def __init__(self, loader):
+                self.loader = loader
+                self.metrics = MetricCollection({"auc": AUROC(task="binary")})
+
+            def on_validation_epoch_end(self, trainer, pl_module):
+                for x, y in self.loader:
+                    pl_module.log_dict(self.metrics(pl_module(x), y), sync_dist=True)
+        """
+    assert lines(source, "DL201") == []
+    assert lines(source.replace("in self.loader:", "in trainer.val_dataloaders:"), "DL201") == [11]
