@@ -40,7 +40,15 @@ _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
 _GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
 # Each takes a rank longer to import than to start; none starts a thread or reads what a rank may have of its own.
-_SLOW = ("torchmetrics", "lightning.pytorch", "sklearn.metrics", "hypothesis", "pytest")
+_SLOW = (
+    "torch._dynamo",  # every optimizer imports it
+    "torch.distributed.fsdp",
+    "torchmetrics",
+    "lightning.pytorch",
+    "sklearn.metrics",
+    "hypothesis",
+    "pytest",
+)
 
 
 def launch(
@@ -61,8 +69,8 @@ def launch(
         args: passed on, pickled by value.
         backend: of ``torch.distributed``: "gloo", or "nccl" with one GPU a rank.
         start_method: of ``multiprocessing``: "forkserver" (ranks fork from a clean process, which has imported torch
-            and those of torchmetrics, Lightning and scikit-learn that this process had imported at its first launch),
-            "spawn" or "fork".
+            and those of its slow parts, torchmetrics, Lightning and scikit-learn that this process had imported at its
+            first launch), "spawn" or "fork".
         connect: makes the process group, called as ``torch.distributed.init_process_group``; pickled like ``fn``.
         limit: seconds after which ranks that have not ended are stopped; by default they have all the time they need.
         variables: of each rank's environment, besides those of this process; ``start_method="spawn"`` alone gives
