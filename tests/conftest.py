@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import multiprocessing
 import sys
+from multiprocessing import forkserver
 
 import pytest
 from hypothesis import settings
@@ -12,10 +13,17 @@ settings.register_profile("project", deadline=None)  # no test asserts a time; h
 settings.load_profile("project")
 
 
+# What ranks import: each takes seconds, and none starts a thread.
+_SLOW = ("torch._dynamo", "torch.distributed.fsdp")
+_LIBRARIES = ("torchmetrics", "lightning.pytorch", "sklearn.metrics", "hypothesis")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Import what every optimizer imports, if there are tests with torch: what is there now no rank needs to import."""
+    """Start the process that ranks fork from, if there are tests with torch, with what they would each import."""
     if "torch" in sys.modules and not session.config.option.collectonly:
-        importlib.import_module("torch._dynamo")
+        names = ["distmetrics.launch.processes", "pytest", *_SLOW, *_LIBRARIES]
+        multiprocessing.get_context("forkserver").set_forkserver_preload(names)
+        forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True)

@@ -39,16 +39,6 @@ __all__ = ["launch", "rank_main"]
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
 _GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
-# Each takes a rank longer to import than to start; none starts a thread or reads what a rank may have of its own.
-_SLOW = (
-    "torch._dynamo",  # every optimizer imports it
-    "torch.distributed.fsdp",
-    "torchmetrics",
-    "lightning.pytorch",
-    "sklearn.metrics",
-    "hypothesis",
-    "pytest",
-)
 
 
 def launch(
@@ -68,9 +58,7 @@ def launch(
         world_size: number of ranks.
         args: passed on, pickled by value.
         backend: of ``torch.distributed``: "gloo", or "nccl" with one GPU a rank.
-        start_method: of ``multiprocessing``: "forkserver" (ranks fork from a clean process, which has imported torch
-            and those of its slow parts, torchmetrics, Lightning and scikit-learn that this process had imported at its
-            first launch), "spawn" or "fork".
+        start_method: of ``multiprocessing``: "forkserver" (ranks fork from a small clean process), "spawn" or "fork".
         connect: makes the process group, called as ``torch.distributed.init_process_group``; pickled like ``fn``.
         limit: seconds after which ranks that have not ended are stopped; by default they have all the time they need.
         variables: of each rank's environment, besides those of this process; ``start_method="spawn"`` alone gives
@@ -85,7 +73,7 @@ def launch(
         raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
-        context.set_forkserver_preload([__name__, *(name for name in _SLOW if name in sys.modules)])
+        context.set_forkserver_preload([__name__])
     job = pickled((fn, args, connect, in_force()))  # the ranks' server has the variables of its own start
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
