@@ -14,14 +14,21 @@ settings.load_profile("project")
 
 
 # What ranks import: each takes seconds, and none starts a thread.
-_SLOW = ("torch._dynamo", "torch.distributed.fsdp")
-_LIBRARIES = ("torchmetrics", "lightning.pytorch", "sklearn.metrics", "hypothesis")
+_SLOW = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torchmetrics",
+    "lightning.pytorch",
+    "sklearn.metrics",
+    "hypothesis",
+    "pytest",
+)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the process that ranks fork from, if there are tests with torch, with what they would each import."""
     if "torch" in sys.modules and not session.config.option.collectonly:
-        names = ["distmetrics.launch.processes", "pytest", *_SLOW, *_LIBRARIES]
+        names = ["distmetrics.launch.processes", *_SLOW]
         multiprocessing.get_context("forkserver").set_forkserver_preload(names)
         forkserver.ensure_running()
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,6 @@ _UNSENDABLE = (RuntimeError, TypeError, AttributeError, pickle.PicklingError)
 _Leaf = tuple[str, torch.dtype, tuple[int, ...], str]
 _Signature = tuple[tuple[torch.dtype, tuple[int, ...], torch.device, torch.layout], ...]
 _dtype_of, _ndim_of = operator.attrgetter("dtype"), operator.attrgetter("ndim")
-_needs_grad = operator.attrgetter("requires_grad")
 _signature_of = operator.attrgetter("dtype", "shape", "device", "layout")
 _ADDED = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
@@ -39,8 +38,7 @@ _ADDED = frozenset({
 class Outgoing(NamedTuple):
     """What this rank sends: the manifest, its layout, reduced and stacked states, lists as one tensor each.
 
-    ``device``: where all states of fixed size are, if they all are tensors on one device; ``items``: by path the
-    items that need not be cut out of what was sent, since this rank has them as they are.
+    ``device``: where all states of fixed size are, if they all are tensors on one device.
     """
 
     manifest: Manifest
@@ -48,16 +46,6 @@ class Outgoing(NamedTuple):
     fixed: list[Tensor]
     lists: list[Tensor]
     device: torch.device | None
-    items: Mapping[str, list[Tensor]]
-
-
-class _Read(NamedTuple):
-    """States that are described one by one: what is said of them, what is sent, and what is wrong with one."""
-
-    leaves: list[_Leaf]
-    tensors: dict[str, Tensor]
-    items: dict[str, list[Tensor]]
-    problem: str | None = None
 
 
 def describe(
@@ -88,36 +76,40 @@ def describe(
         # By far the most common case: every state of fixed size is a tensor. What is said of them, and of lists as long
         # as the last time, is kept from sync to sync.
         distinct, origins = _distinct([counts, *fixed], shape.inline_kinds)
-        read = _read(shape, shape.rest, values, updates)
-        rest = (origins, read.leaves, name, site, problem or read.problem)
-        told = _told(shape, [*map(_signature_of, distinct)], rest)
+        lists, tensors, found = _leaves(shape, shape.rest, values, updates)
+        told = _told(shape, [*map(_signature_of, distinct)], (origins, lists, name, site, problem or found))
         if told is not None:
             manifest, sent, device = told
-            bulk = [read.tensors[path] for path in sent.bulk_paths]
-            return Outgoing(manifest, sent, distinct, bulk, device, read.items)
-    read = _read(shape, range(len(shape.specs)), values, updates)
-    read.leaves.insert(0, (UPDATES, counts.dtype, counts.shape, "sum"))
-    read.tensors[UPDATES] = counts
-    manifest, sent = _encode(shape, tuple(read.leaves), name, site, problem or read.problem)
-    inline, bulk = ([read.tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
-    return Outgoing(manifest, sent, inline, bulk, None, read.items)
+            return Outgoing(manifest, sent, distinct, [tensors[path] for path in sent.bulk_paths], device)
+    leaves, tensors, found = _leaves(shape, range(len(shape.specs)), values, updates)
+    leaves.insert(0, (UPDATES, counts.dtype, counts.shape, "sum"))
+    tensors[UPDATES] = counts
+    manifest, sent = _encode(shape, tuple(leaves), name, site, problem or found)
+    inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
+    return Outgoing(manifest, sent, inline, bulk, None)
 
 
-def _read(shape: Structure, places: Sequence[int], values: Sequence[Any], updates: Sequence[int]) -> _Read:
-    """Describe the states at ``places`` one by one; what is wrong with one ends it: no data will be moved then."""
-    read = _Read([], {}, {})
+def _leaves(
+    shape: Structure, places: Sequence[int], values: Sequence[Any], updates: Sequence[int]
+) -> tuple[list[_Leaf], dict[str, Tensor], str | None]:
+    """Describe the states at ``places`` one by one; return their tensors by path as well, and what is wrong with one.
+
+    What is wrong ends it: no data will be moved then.
+    """
+    leaves: list[_Leaf] = []
+    tensors: dict[str, Tensor] = {}
     shared: dict[int, tuple[str, _Leaf]] = {}
     for place in places:
         spec, path, value = shape.specs[place], shape.order[place + 1], values[place]
         if not updates[shape.owners[place]] or value is Missing.ABSENT or (type(value) is list and not value):
             continue
         try:
-            _add(value, spec, path, read, shared)
+            leaves += _add(value, spec, path, tensors, shared)
         except StateError as error:
-            return read._replace(problem=str(error))
+            return leaves, tensors, str(error)
         except _UNSENDABLE as error:
-            return read._replace(problem=f"the state {path} cannot be sent: {error}")
-    return read
+            return leaves, tensors, f"the state {path} cannot be sent: {error}"
+    return leaves, tensors, None
 
 
 def _told(
@@ -150,26 +142,25 @@ def _distinct(values: list[Tensor], kinds: Sequence[str]) -> tuple[list[Tensor],
     return list(itertools.compress(values, map(operator.eq, origins, places))), origins
 
 
-def _add(value: Any, spec: StateSpec, path: str, read: _Read, shared: dict[int, tuple[str, _Leaf]]) -> None:
+def _add(
+    value: Any, spec: StateSpec, path: str, tensors: dict[str, Tensor], shared: dict[int, tuple[str, _Leaf]]
+) -> list[_Leaf]:
     """Describe one state, and keep its tensor unless another state has sent it already; items bring their sizes."""
     first = shared.get(id(value))
     if first is not None and first[0] == spec.kind:
         origin, dtype, shape, note = first[1]
-        read.leaves.append((path, dtype, shape, f"{note} ={origin}"))
-        return
+        return [(path, dtype, shape, f"{note} ={origin}")]
     tensor, note, sizes = _sendable(value, spec, path)
     refusal = _refusal(spec.kind, tensor.dtype, tensor.device, tensor.layout)
     if refusal:
         raise StateError(f"the state {path} {refusal}")
-    leaf = (path, tensor.dtype, tensor.shape, note)
-    read.leaves.append(leaf)
-    read.tensors[path] = tensor
-    shared[id(value)] = (spec.kind, leaf)
+    leaves: list[_Leaf] = [(path, tensor.dtype, tensor.shape, note)]
+    tensors[path] = tensor
+    shared[id(value)] = (spec.kind, leaves[0])
     if sizes is not None:
-        read.leaves.append((sizes_of(path), sizes.dtype, sizes.shape, SIZES))
-        read.tensors[sizes_of(path)] = sizes
-    if note.startswith("items") and type(value) is list and not any(map(_needs_grad, value)):
-        read.items[path] = value
+        leaves.append((sizes_of(path), sizes.dtype, sizes.shape, SIZES))
+        tensors[sizes_of(path)] = sizes
+    return leaves
 
 
 def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tensor | None]:

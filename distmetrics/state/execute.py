@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         row = moved.inline if sync.alike[comm.rank] else _align(moved.inline, mine.sent, sync)
         result = _combine_fixed([row], sync, comm)
     if sync.lists:
-        _combine_lists([run for _, run in moved.runs], sync, result, comm, mine.items)
+        _combine_lists([run for _, run in moved.runs], sync, result)
     for path, other in sync.aliases:
         result[path] = result[other]
     return sync, result
@@ -281,9 +281,7 @@ def _op(bucket: Bucket) -> Op:
     return "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
 
 
-def _combine_lists(
-    runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any], comm: Communicator, mine: Mapping[str, list[Tensor]]
-) -> None:
+def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any]) -> None:
     """Join what has a length of its own on each rank, in rank order."""
     per_rank = [unpack(run, sent.bulk) for run, sent in zip(runs, sync.sent, strict=True)]
     for state in sync.lists:
@@ -295,10 +293,6 @@ def _combine_lists(
         elif state.kind == "items":
             items: list[Tensor] = []
             for r, part in zip(state.ranks, parts, strict=True):
-                kept = mine.get(state.path) if r == comm.rank else None
-                if kept and kept[0].dtype == state.dtype and kept[0].device == comm.device:
-                    items += kept  # as in a world of one: there may be thousands, and each takes its time to make
-                    continue
                 form, at = sync.sent[r].items[state.path]
                 items += cut(part.to(state.dtype), form, None if at is None else per_rank[r][at])
             result[state.path] = items

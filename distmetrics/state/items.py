@@ -33,7 +33,7 @@ def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
     dims = set(map(_ndim_of, items))
     if dims == {0}:
         return torch.stack(list(items)), "numbers", None
-    if dims == {1}:
+    if dims == {1}:  # as below, in half the time: scores and labels, of which there are the most
         return torch.cat(list(items)), "rows []", _sizes(map(Tensor.numel, items))
     shapes = [*map(_shape_of, items)]
     if len(dims) == 1:

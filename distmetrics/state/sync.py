@@ -81,9 +81,8 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
     """Put the state of all ranks into the metrics for the length of the block; afterwards local state is back.
 
     Inside, ``metric.compute()`` does not sync again. What ``metric.update()`` adds there is lost with the state of all
-    ranks; ``metric(…)`` is refused by torchmetrics. Lists hold this rank's own items as they are, not copies, as in a
-    world of one: what changes an item in place changes local state. A metric that is reset inside is reset afterwards,
-    unless the block ends in an exception.
+    ranks; ``metric(…)`` is refused by torchmetrics. A metric that is reset inside is reset afterwards, unless the block
+    ends in an exception.
 
     Args:
         metrics: as for :func:`sync_and_compute`.

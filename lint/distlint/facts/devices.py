@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.facts.arms import left_before
 from distlint.facts.flow import reaching
-from distlint.facts.tree import argument, is_name, keyword, positional, statements, tail, text_of, walk, walk_scope
+from distlint.facts.tree import argument, is_name, keyword, positional, tail, text_of, walk, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -99,12 +98,11 @@ def _is_on_cuda_already(facts: ModuleFacts, call: cst.Call) -> bool:
     """Under a test of CUDA (``x.is_cuda``, ``use_cuda``, ``is_available()``): other devices go another way."""
     below: cst.CSTNode = call
     for above in facts.ancestors(call):
-        test = above.test if isinstance(above, cst.If | cst.IfExp) else None
-        if test is not None and any(_speaks_of_cuda(node) for node in walk(test)):
+        if isinstance(above, cst.If | cst.IfExp) and _tests_cuda(above):
             return True
         if isinstance(above, cst.With) and any(_enters_cuda(facts, item) for item in above.items):
             return True
-        if isinstance(above, cst.IndentedBlock) and any(_leaves_without(each) for each in _before(above, below)):
+        if isinstance(above, cst.IndentedBlock) and any(map(_tests_cuda, left_before(above, below))):
             return True
         if isinstance(above, cst.FunctionDef):
             return False
@@ -117,20 +115,9 @@ def _enters_cuda(facts: ModuleFacts, item: cst.WithItem) -> bool:
     return isinstance(item.item, cst.Call) and (facts.resolve(item.item.func) or "").startswith("torch.cuda.device")
 
 
-def _before(block: cst.IndentedBlock, below: cst.CSTNode) -> Iterator[cst.BaseStatement]:
-    return (each for each in takewhile(lambda each: each is not below, block.body) if isinstance(each, cst.If))
-
-
-def _leaves_without(statement: cst.BaseStatement) -> bool:
-    """``if not torch.cuda.is_available(): raise …``: what follows has CUDA."""
-    if not isinstance(statement, cst.If) or not any(_speaks_of_cuda(node) for node in walk(statement.test)):
-        return False
-    last = statements(statement.body)[-1:]
-    return any(isinstance(each, cst.SimpleStatementLine) and _exits(each) for each in last)
-
-
-def _exits(line: cst.SimpleStatementLine) -> bool:
-    return isinstance(line.body[-1], cst.Return | cst.Raise | cst.Continue)
+def _tests_cuda(branch: cst.If | cst.IfExp) -> bool:
+    """Such as ``if not torch.cuda.is_available(): raise …``: what follows has CUDA."""
+    return any(_speaks_of_cuda(node) for node in walk(branch.test))
 
 
 def _speaks_of_cuda(node: cst.CSTNode) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.comparisons import implies
+from distlint.facts.arms import is_reached_only_if
 from distlint.facts.tree import tail
 
 if TYPE_CHECKING:
@@ -31,18 +31,8 @@ def is_export_file(facts: ModuleFacts) -> bool:
 
 
 def is_under_export(facts: ModuleFacts, node: cst.CSTNode) -> bool:
-    """Whether a node stands in the branch of a test that only an export takes."""
-    below = node
-    for above in facts.ancestors(node):
-        if isinstance(above, cst.If | cst.IfExp):
-            if below is above.body and implies(above.test, True, _is_export):
-                return True
-            if below is above.orelse and implies(above.test, False, _is_export):
-                return True
-        elif isinstance(above, cst.FunctionDef):
-            return False
-        below = above
-    return False
+    """Whether a node is reached only where a test says that the model is being exported."""
+    return is_reached_only_if(facts, node, _is_export)
 
 
 def _is_export(test: cst.BaseExpression, outcome: bool) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from distlint.facts import tensor_names as names
-from distlint.facts.comparisons import implies
-from distlint.facts.tree import statements, tail, text_of, walk
+from distlint.facts.arms import is_reached_only_if
+from distlint.facts.tree import tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -53,32 +51,7 @@ def runs_on_cuda_alone(facts: ModuleFacts) -> bool:
 
 def has_no_accelerator(facts: ModuleFacts, node: cst.CSTNode) -> bool:
     """Whether a node is reached only where a test found no accelerator: ``else`` of ``if self.is_cuda():``."""
-    below = node
-    for above in facts.ancestors(node):
-        if isinstance(above, cst.If | cst.IfExp):
-            outcome = True if below is above.body else False if below is above.orelse else None
-            if outcome is not None and implies(above.test, outcome, _is_host):
-                return True
-        elif isinstance(above, cst.IndentedBlock) and any(_leaves_to_host(each) for each in _before(above, below)):
-            return True
-        elif isinstance(above, cst.FunctionDef):
-            return False
-        below = above
-    return False
-
-
-def _before(block: cst.IndentedBlock, below: cst.CSTNode) -> Iterator[cst.If]:
-    return (each for each in takewhile(lambda each: each is not below, block.body) if isinstance(each, cst.If))
-
-
-def _leaves_to_host(statement: cst.If) -> bool:
-    """``if x.is_cuda: return …``: what follows is for the CPU."""
-    last = statements(statement.body)[-1:]
-    leaves = any(
-        isinstance(each, cst.SimpleStatementLine) and isinstance(each.body[-1], cst.Return | cst.Raise | cst.Continue)
-        for each in last
-    )
-    return leaves and statement.orelse is None and implies(statement.test, False, _is_host)
+    return is_reached_only_if(facts, node, _is_host)
 
 
 def _is_host(test: cst.BaseExpression, outcome: bool) -> bool:
