@@ -88,7 +88,8 @@ def meet(store: Any, board: Board, rank: int, world_size: int) -> None:
     if store.add("joined", 1) == world_size:
         store.set("all in", "")
     while not store.check(["all in"]):
-        if lost := [departure for departure in board.departures() if departure.failed]:
+        lost = [departure for departure in board.departures() if departure.failed]
+        if lost and not store.check(["all in"]):  # one that failed after all had come is no matter of this
             text = f"rank {lost[0].rank} failed before the world was complete: {lost[0].why}"
             raise PeerLostError(text, rank=rank, peers=[lost[0].rank])
         time.sleep(0.002)

@@ -222,9 +222,8 @@ def _connected(
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // environment.local_world_size))
     if backend == "nccl":
         torch.cuda.set_device(environment.local_rank)
-    meet(
-        PrefixStore("here", other), board, rank, world_size
-    )  # the group's set-up can't be told that a rank never comes
+    here = PrefixStore("here", other)
+    meet(here, board, rank, world_size)  # the group's set-up can't be told that a rank never comes
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
     comm = GroupCommunicator(board=board)
     GroupCommunicator.register(comm)

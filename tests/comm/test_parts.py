@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from distmetrics import SingleCommunicator, all_reduce, current, use
 from distmetrics.comm.base import Call, brief, call_site, current_call, fold, in_call, raise_site
-from distmetrics.comm.board import Board, Departure
+from distmetrics.comm.board import Board, Departure, meet
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.record import Recorded, RecordingCommunicator, counted_torch_calls
 from distmetrics.errors import DivergedError, PeerLostError, Site
@@ -48,6 +49,40 @@ def test_a_death_certificate_does_not_overwrite_the_ranks_own_words() -> None:
         (1, "raised KeyError"),
         (2, "was killed by SIGKILL"),
     ]
+
+
+class _SlowToLook:
+    """A store of which one rank's first look is over before the last rank came, failed, and said so."""
+
+    def __init__(self, store: Any, meanwhile: Callable[[], None]) -> None:
+        self.store, self.meanwhile = store, meanwhile
+
+    def check(self, keys: list[str]) -> bool:
+        found = self.store.check(keys)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return bool(found)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_a_rank_that_failed_after_all_had_come_does_not_undo_the_meeting(came: bool) -> None:
+    """The last to come may fail between another's two looks, at who is in and at who has left."""
+    store, board = dist.HashStore(), Board(dist.HashStore())
+
+    def comes_and_fails() -> None:
+        if came:
+            meet(store, board, 1, 2)
+        board.leave(1, "raised KeyError", failed=True)
+
+    slow = _SlowToLook(store, comes_and_fails)
+    if came:
+        meet(slow, board, 0, 2)
+        return
+    with pytest.raises(PeerLostError, match="rank 1 failed before the world was complete: raised KeyError"):
+        meet(slow, board, 0, 2)
 
 
 def test_use_is_nested_and_undone_by_exceptions() -> None:
