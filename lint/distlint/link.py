@@ -15,7 +15,7 @@ from distlint.facts.trainers import ONE, OTHER
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
-_TEST = re.compile(r"[\\/]tests?[\\/]|[\\/](?:test_[^\\/]*|[^\\/]*_test|conftest)$")
+_TEST = re.compile(r"[\\/]tests?[\\/]|[\\/](?:test_[^\\/]*|conftest)$")
 _DEEPEST = 12  # re-exports of re-exports
 
 
@@ -226,8 +226,8 @@ class Linker:
 
     def _told(self, key: str) -> frozenset[str]:
         """What a file tells others of its trainers; that a test is content with one device says nothing."""
-        devices = self._outlines[key].devices
-        return devices - {ONE} if _TEST.search(key) else devices
+        outline = self._outlines[key]
+        return outline.devices - {ONE} if _is_test(key, outline) else outline.devices
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""
@@ -260,3 +260,11 @@ class Linker:
                 kinds |= self.linked(full).kinds
         found = [KIND_EVIDENCE[kind] for kind in sorted(kinds) if kind in KIND_EVIDENCE]
         return b"".join(found)
+
+
+def _is_test(key: str, outline: Outline) -> bool:
+    """Whether a file is one of tests by its place or name; ``train_test.py`` may train, and test the model."""
+    if _TEST.search(key):
+        return True
+    tests = (*outline.functions, *(summary.name for summary in outline.classes))
+    return key.endswith("_test") and any(name.lower().startswith("test") for name in tests)

@@ -135,6 +135,19 @@ def test_modules_of_data_sets_and_tests_work_on_the_host(path: str, expected: li
     assert [each.line for each in check_source(FILLED.encode(), path, [RULES["DL002"]])] == expected
 
 
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("transforms.Compose([Resize(8), Fill()])", []),
+        ("ApplyToKey('video', transform=Compose([Fill()]))", []),
+        ("nn.Sequential(Fill())", [6]),
+        ("Compose([Other()])", [6]),
+    ],
+)
+def test_modules_that_are_composed_work_on_the_host(use: str, expected: list[int]) -> None:
+    assert lines(f"{FILLED}\nread = {use}\n", "DL002") == expected
+
+
 @pytest.mark.parametrize(("maker", "is_reported"), [("make", False), ("DataLoader", True), ("self.make", True)])
 @pytest.mark.parametrize("code", ["DL004", "DL205"])
 def test_loaders_that_a_function_is_given_the_maker_of(maker: str, is_reported: bool, code: str) -> None:

@@ -31,6 +31,8 @@ class Model(pl.LightningModule):
         ("pl.Trainer(gpus=1 if torch.cuda.is_available() else 0)", True),
         ("pl.Trainer(devices=min(1, torch.cuda.device_count()))", True),
         ("pl.Trainer(gpus=int(torch.cuda.is_available()))", True),
+        ("pl.Trainer(gpus=int(torch.cuda.is_available() and data not in small))", True),
+        ("pl.Trainer(gpus=int(torch.cuda.is_available() and wanted))", False),
         ("N = min(1, torch.cuda.device_count())\npl.Trainer(devices=N)", True),
         ("def main(use):\n    n = 1 if use else 0\n    pl.Trainer(gpus=n)", True),
         ("pl.Trainer(devices=1)\npl.Trainer(devices=2)", False),
@@ -74,6 +76,11 @@ def test_trainers_of_another_kind_say_nothing() -> None:
         ({"train.py": "import pl\npl.Trainer(devices=4)\n"}, False),
         ({"train.py": "import pl\npl.Trainer(devices=1).fit(from_settings())\n"}, False),
         ({"tests/test_model.py": "import pl\nfrom model import Model\npl.Trainer(devices=1)\n"}, False),
+        ({"train_test.py": "import pl\nfrom model import Model\npl.Trainer(devices=1)\n"}, True),
+        (
+            {"train_test.py": "import pl\nfrom model import Model\ndef test_fit():\n    pl.Trainer(devices=1)\n"},
+            False,
+        ),
         (
             {
                 "train.py": "import pl\nfrom model import Model\npl.Trainer(devices=1)\n",

@@ -12,6 +12,7 @@ from distlint.facts.flow import reaching
 from distlint.facts.project import declares
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import is_name, keyword, number, positional, tail
+from distlint.facts.versions import saves_alone
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -44,6 +45,8 @@ def collective(facts: ModuleFacts, call: cst.Call) -> str | None:
         return name
     if kind is None or name not in known.METHODS[kind]:
         return _sharded_state(facts, call) if name == "state_dict" else None
+    if name == "save_checkpoint" and kind in ("trainer", "lightning_trainer") and saves_alone(facts):
+        return None
     return None if _is_own_method(facts, call) else name
 
 
@@ -105,9 +108,12 @@ def receiver_kind(facts: ModuleFacts, node: cst.BaseExpression) -> str | None:
     if values and all(_is_other_object(facts, value) for value in values):
         return None
     kind = known.RECEIVERS.get(tail(node) or "") if isinstance(node, cst.Name | cst.Attribute) else None
-    if kind == "trainer" and any(facts.imports(root) for root in LIGHTNING_ROOTS):
+    if kind != "trainer":
+        return kind
+    if any(facts.imports(root) for root in LIGHTNING_ROOTS):
         return "lightning_trainer"
-    return kind
+    is_theirs = owner is None or "plain" not in owner.kinds  # Lightning hands trainers to classes of its own
+    return kind if is_theirs else None
 
 
 def _is_receiver(facts: ModuleFacts, node: cst.Name) -> bool:

@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS, ClassFacts, reached
+from distlint.facts.classes import ClassFacts, reached
 from distlint.facts.tree import container, is_name, positional, tail, walk_scope
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
-_STAGES = ("training", "validation", "test", "predict")
+# Those that run epoch after epoch, or (a test) add to the next run's numbers; predictions are made once.
+_STAGES = ("training", "validation", "test")
 _BATCH_HOOKS = {
     f"on_{stage}_batch_{when}": name
-    for stage, name in (("train", "training"), ("validation", "validation"), ("test", "test"), ("predict", "predict"))
+    for stage, name in zip(("train", "validation", "test"), _STAGES, strict=True)
     for when in ("start", "end")
 }
-_STEPS = (
-    {hook: hook.removesuffix("_step") for hook in STEP_HOOKS}
-    | {f"{stage}_step_end": stage for stage in _STAGES}
-    | _BATCH_HOOKS
-)
+_STEPS = {f"{stage}_step{end}": stage for stage in _STAGES for end in ("", "_end")} | _BATCH_HOOKS
 _GROWS = frozenset({"append", "extend", "insert"})
 
 
@@ -41,15 +38,21 @@ def _growth(facts: ModuleFacts, node: cst.CSTNode) -> str | None:
     """``x`` of ``self.x.append(…)``, ``self.x["key"].append(…)`` and ``self.x += [...]``."""
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _GROWS:
         given = positional(node)
-        return None if not given or _is_number(given[-1]) else facts.self_attribute(container(node.func.value))
+        return None if not given or _is_small(given[-1]) else facts.self_attribute(container(node.func.value))
     if isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.AddAssign):
         is_list = isinstance(node.value, cst.List | cst.ListComp)
         return facts.self_attribute(container(node.target)) if is_list else None
     return None
 
 
+def _is_small(value: cst.BaseExpression) -> bool:
+    """A number or text, or a list of Python's numbers (``losses.tolist()``): small enough to be kept as a history."""
+    is_list = isinstance(value, cst.Call) and tail(value.func) in ("tolist", "range")
+    return is_list or _is_number(value)
+
+
 def _is_number(value: cst.BaseExpression) -> bool:
-    """A number or text, small enough to be kept as a history."""
+    """A number or text."""
     if isinstance(value, cst.Call):
         return tail(value.func) in ("item", "float", "int", "str", "len", "round", "time", "perf_counter")
     if isinstance(value, cst.BinaryOperation):

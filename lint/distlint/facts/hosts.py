@@ -9,7 +9,7 @@ import libcst as cst
 
 from distlint.facts import tensor_names as names
 from distlint.facts.arms import is_reached_only_if
-from distlint.facts.tree import tail, text_of, walk
+from distlint.facts.tree import is_name, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -27,12 +27,19 @@ _DATA_FOLDERS = frozenset({"augmentations", "dataloaders", "datamodules", "datas
 def works_on_host(facts: ModuleFacts, class_name: str) -> bool:
     """Transforms and collators, which the loader calls on the CPU though they are modules, and what tests make.
 
-    They are told by their names, and by those of the folders that they are in.
+    They are told by their names, by those of the folders that they are in, and by ``Compose``.
     """
     *folders, file = facts.path.replace("\\", "/").split("/")
     if _DATA_FOLDERS.intersection(folders[-2:]) or _TEST_FOLDERS.intersection(folders[-1:]) or _TEST_FILE.match(file):
         return True
-    return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None
+    return names.HOST_WORDS.search(f"{file} {class_name}".lower()) is not None or _is_composed(facts, class_name)
+
+
+def _is_composed(facts: ModuleFacts, class_name: str) -> bool:
+    """``Compose([..., Pack()])``: one of the transforms that the loader calls."""
+    composed = (call for call in facts.nodes(cst.Call) if tail(call.func) == "Compose")
+    inner = (part for call in composed for arg in call.args for part in walk(arg.value))
+    return any(isinstance(part, cst.Call) and is_name(part.func, class_name) for part in inner)
 
 
 def sets_device(facts: ModuleFacts, node: cst.CSTNode) -> bool:

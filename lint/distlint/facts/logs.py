@@ -69,6 +69,18 @@ def log_call(facts: ModuleFacts, call: cst.Call) -> LogCall | None:
     )
 
 
+def waits_for_epoch(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether a step logs what Lightning brings together at the epoch's end alone: of the batches that came here.
+
+    The ranks may pass such a log any number of times, but each of them once at least.
+    """
+    method, on_step = facts.method_of(call), keyword(call, "on_step")
+    name = "" if method is None else method.name.value
+    if not name.endswith(("_step", "_step_end", "_batch_end")) or log_call(facts, call) is None:
+        return False
+    return is_name(on_step, "False") or (on_step is None and name in EVALUATION_HOOKS)
+
+
 def logs_by_lightning(facts: ModuleFacts, call: cst.Call, kinds: frozenset[str] = frozenset({"lightning"})) -> bool:
     """Whether a method called ``log`` or ``log_dict`` is Lightning's; on ``self``, in a class of one of the kinds."""
     if not isinstance(call.func, cst.Attribute):

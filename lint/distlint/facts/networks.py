@@ -27,6 +27,9 @@ _OF_MODELS = frozenset(
     {"clip", "diffusers", "monai", "open_clip", "segmentation_models_pytorch", "timm", "torchaudio", "torchvision"}
     | {"transformers", "x_transformers"}
 )
+_GIVE_BACK = frozenset(
+    {"apply", "bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to", "train"}
+)
 _READS = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel", "tolist", "item"})
 
 
@@ -66,6 +69,7 @@ def takes_from_host(facts: ModuleFacts, node: cst.BaseExpression, call: cst.Call
 
 
 def _is_network(facts: ModuleFacts, value: cst.BaseExpression, name: str) -> bool:
+    value = _without_placing(value)
     if not isinstance(value, cst.Call | cst.Name):
         return False
     full = facts.resolve(value.func) or "" if isinstance(value, cst.Call) else ""
@@ -82,6 +86,13 @@ def _is_network(facts: ModuleFacts, value: cst.BaseExpression, name: str) -> boo
     return _NETWORK.search(name.lower()) is not None and _NO_NETWORK.search(name.lower()) is None
 
 
+def _without_placing(value: cst.BaseExpression) -> cst.BaseExpression:
+    """``Encoder(…)`` of ``Encoder(…).to(device).eval()``: methods of a module that give back the module."""
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _GIVE_BACK:
+        value = value.func.value
+    return value
+
+
 def _is_of_library(full: str) -> bool:
     """A class or function of a library that is not known for its models."""
     root = full.partition(".")[0]
@@ -91,6 +102,7 @@ def _is_of_library(full: str) -> bool:
 
 def local_class(facts: ModuleFacts, value: cst.BaseExpression | None) -> ClassFacts | None:
     """The module of this file that a call makes."""
+    value = None if value is None else _without_placing(value)
     full = facts.resolve(value.func) or "" if isinstance(value, cst.Call) else ""
     found = (each for each in facts.classes.values() if full == LOCAL + each.name and "module" in each.kinds)
     return next(found, None)

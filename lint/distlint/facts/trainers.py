@@ -57,8 +57,8 @@ class _Reader:
             return all(self._is_one(arm, depth) or _is_none(arm) for arm in (node.body, node.orelse))
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ""
-            if name == "int" and len(node.args) == 1 and isinstance(node.args[0], ast.Call):
-                return _tail(node.args[0].func) == "is_available"
+            if name == "int" and len(node.args) == 1:
+                return _is_yes_or_no(node.args[0])
             return name == "min" and any(isinstance(arg, ast.Constant) and arg.value == 1 for arg in node.args)
         if isinstance(node, ast.Name) and depth < _DEEPEST:
             values = self._values.get(node.id, [])
@@ -96,6 +96,13 @@ def _foreign(nodes: list[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             names = (alias for alias in node.names if alias.name.partition(".")[0] in _OTHER_TRAINERS)
             yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+
+
+def _is_yes_or_no(node: ast.expr) -> bool:
+    """``torch.cuda.is_available()``, a comparison, or several of these: a number of devices of one at most."""
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_yes_or_no, node.values))
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _tail(node.func) == "is_available")
 
 
 def _is_none(node: ast.expr) -> bool:

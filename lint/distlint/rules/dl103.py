@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distlint.facts import known
 from distlint.facts.data_tests import DataTests
 from distlint.facts.divergence import Divergence, describe, divergences, guard_text
+from distlint.facts.logs import waits_for_epoch
 from distlint.facts.projection import Projector
 from distlint.model import Example, Hit, Rule
 
@@ -41,7 +42,8 @@ class CollectiveUnderDataGuard(Rule):
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
-    that an unseen function was given and gave back; ``raise`` and ``sys.exit``; a file whose only process group is
+    that an unseen function was given and gave back; ``raise`` and ``sys.exit``; what a step, where it was
+    not left before, logs for the epoch alone (``on_step=False``, a validation step); a file whose only process group is
     of one process (``init_process_group(..., world_size=1)``), as for every rule about ranks that part.
 
     When to ignore: every rank is sure to see the same data, as in a model-parallel job.
@@ -210,9 +212,24 @@ def save(model, loader):
         """Compare what a rank does where a test of its data holds with what it does where not."""
         if not facts.synced_operations:
             return
-        projector = Projector(facts, facts.synced_operations, DataTests(facts))
-        for found in divergences(facts, projector):
+        tests = DataTests(facts)
+        projector = Projector(facts, facts.synced_operations, tests)
+        parted = list(divergences(facts, projector))
+        skipped = {found.guard for found in parted if _waits_for_epoch(facts, found)}
+        if skipped:  # a collective may follow the log
+            operations = facts.synced_operations.items()
+            at_once = {call: what for call, what in operations if not waits_for_epoch(facts, call)}
+            again = divergences(facts, Projector(facts, at_once, tests))
+            parted = [found for found in parted if not _waits_for_epoch(facts, found)]
+            calls = {found.call for found in parted}
+            parted += [found for found in again if found.guard in skipped and found.call not in calls]
+        for found in parted:
             yield _hit(facts, projector, found)
+
+
+def _waits_for_epoch(facts: ModuleFacts, found: Divergence) -> bool:
+    """A log that is reduced at the epoch's end, after ``if …: return``: some batch will come to it on every rank."""
+    return not found.is_around and waits_for_epoch(facts, found.call)
 
 
 def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:

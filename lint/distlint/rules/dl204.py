@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.metric_objects import forwarded, metric_object
+from distlint.facts.programs import Programs
 from distlint.facts.tree import is_name, keyword, tail, text_of, walk
+from distlint.facts.values import Values
 from distlint.model import Change, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
@@ -45,10 +47,11 @@ class MetricForwardLogged(Rule):
     over all batches and all ranks, and resets it. ``--fix`` does so where the metric belongs to this step alone.
 
     Silent: metric objects that are logged, ``compute()``, losses and other callables, the training step (where
-    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that). Where the
+    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); where every
+    trainer is for one device (``devices=1``), metrics for which the mean over batches is right (accuracy). Where the
     class of the metric cannot be seen, DL202 reports the value.
 
-    When to ignore: one device, and a metric for which the mean over batches is right.
+    When to ignore: one device that only the command line tells of, and such a metric.
     """
 
     code, name, group = "DL204", "metric-forward-logged", "wrong value"
@@ -142,13 +145,15 @@ class Model(LightningModule):
 
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Judge what validation and test log without synchronisation."""
+        programs, values = Programs(facts), Values(facts)
         for log in facts.evaluation_logs:
             if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
                 continue
             for value in log.values(facts):
                 call = forwarded(facts, value)
                 if call is not None and facts.shares.source(value) is not None:
-                    yield _hit(facts, log, value, call)
+                    if values.judge(value) is not None or not programs.is_for_one_device:
+                        yield _hit(facts, log, value, call)
                     break
 
 

@@ -36,8 +36,8 @@ class StepOutputsNeverCleared(Rule):
 
     Silent: lists that anything in the file empties or assigns anew outside of ``__init__``, or that a base
     class in another file empties; a class with a base that is not known; lists that no ``*_epoch_end`` hook of
-    the class reads, kept for the caller; numbers (``loss.item()``), kept as a history; lists with a test of
-    their length.
+    the class reads, kept for the caller; numbers (``loss.item()``, ``losses.tolist()``), kept as a history; what
+    predicting keeps, which is done once; lists with a test of their length.
 
     When to ignore: the module runs for one epoch, or the whole history is wanted.
     """
