@@ -44,7 +44,12 @@ def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
             "Do:     model, optimizer = runner.setup(model, optimizer), and call what it returns."
         )
     if loss.numel() != 1:
-        raise InputError(f"the loss must have one element, got shape {list(loss.shape)}: take its mean")
+        raise InputError(
+            f"the loss must have one element, got shape {list(loss.shape)}\n"
+            "Likely: under 'dp' and 'ddp2' a model that returns its loss returns one for each replica.\n"
+            "Do:     let the model return its outputs, and compute the loss of them in the loop: the mean of the "
+            "replicas' losses is that of the batch only where it is cut into equal parts."
+        )
     if not loss.requires_grad:
         raise InputError("the loss has no gradient: computed under no_grad, detached, or of a frozen model?")
     if not any(known._runner.calls for known in models):

@@ -104,7 +104,7 @@ class Replicated:
         replay(self.module, notes)
         output = joined(outputs, None if self.on_cpu else devices[0])
         if self.name == "training_step" and not _overridden(self.module, "training_step_end"):
-            return _with_one_loss(output, outputs, sizes)
+            return _with_one_loss(output, outputs, [1 if size is None else size for size in sizes])
         return output
 
     def _call(self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]) -> Callable[[], Any]:
@@ -198,9 +198,9 @@ def _join(column: Sequence[Any], device: torch.device | None) -> Any:
     return column[0] if all(leaf == column[0] for leaf in column[1:]) else list(column)
 
 
-def _size(share: Any) -> int:
+def _size(share: Any) -> int | None:
     leaves, _ = flatten(share)
-    return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
+    return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
 
 
 def _moved(device: torch.device, leaf: Any) -> Any:

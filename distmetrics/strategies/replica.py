@@ -27,14 +27,14 @@ class Notes:
     """What one replica's step asked for.
 
     Attributes:
-        size: number of samples of its part of the batch.
+        size: number of samples of its part of the batch; None where that can't be told.
         logged: name, value and options of each ``self.log``.
         updates: path of a metric in the module, and the arguments of its ``update``.
         metrics: path of each metric, by the id of what stands for it in the replica.
         seen: the replica's attributes before the step.
     """
 
-    size: int
+    size: int | None
     logged: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
     updates: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     metrics: dict[int, str] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Notes:
             self.log(name, value, **options)
 
 
-def replicas(module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int]) -> list[Notes]:
+def replicas(module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int | None]) -> list[Notes]:
     """Make each copy note what its step logs and updates.
 
     Args:
         module: the user's.
         copies: shallow copies of it, as torch's replicate makes them.
-        sizes: number of samples that each copy will see.
+        sizes: number of samples that each copy will see, None where that can't be told.
     """
     made = []
     for copied, size in zip(copies, sizes, strict=True):
@@ -151,11 +151,15 @@ def _log(module: Any, name: str, entries: list[tuple[Notes, Any, dict[str, Any]]
     if len(kinds) > 1:
         raise ConfigurationError(f"the replicas of strategy 'dp' log {name!r} with different options")
     reduce = options.get("reduce_fx", "mean")
+    if any(note.size is None and not o.get("batch_size") for note, _, o in entries):  # a batch that was not cut
+        for _, value, said in entries:
+            module.log(name, value, **said)
+        return
     refused = [value for _, value, _ in entries if not _is_number(value)]
     if refused or reduce not in _COMBINE:
         module.log(name, (refused or [first])[0], **options)  # says itself what is wrong
         return
-    weights = [float(o.get("batch_size") or note.size) for note, _, o in entries]
+    weights = [float(o.get("batch_size") or note.size or 0) for note, _, o in entries]
     values = [_number(value, first) for _, value, _ in entries]
     if reduce == "mean":
         total = sum(weights)

@@ -164,7 +164,7 @@ def agreed_batches(
         return
     nothing = object()
     while True:
-        batch = next(batches, nothing)
+        batch = _there(next(batches, nothing), comm.rank)
         ranks = all_reduce(torch.tensor(int(batch is not nothing)), comm=comm, name="ranks with a batch")
         if not ranks:
             return
@@ -176,12 +176,23 @@ def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int, start: i
         batch = None
         if step < counts[rank]:
             try:
-                batch = next(batches)
+                batch = _there(next(batches), rank)
             except StopIteration:
                 raise ConfigurationError(
                     f"the training loader of rank {rank} has {step} batches, and its length says {counts[rank]}"
                 ) from None
         yield batch, sum(count > step for count in counts)
+
+
+def _there(batch: T, rank: int) -> T:
+    """Refuse None as a batch: among several ranks it stands for one that has no more."""
+    if batch is None:
+        raise ConfigurationError(
+            f"the training loader of rank {rank} gave None for a batch: this rank alone would leave out a step\n"
+            "Likely: a collate_fn that returns None where no sample is good.\n"
+            "Do:     leave bad samples out of the data set, or return a batch of no samples: tensors of shape (0, ...)."
+        )
+    return batch
 
 
 def with_last(items: Iterable[T]) -> Iterator[tuple[T, bool]]:

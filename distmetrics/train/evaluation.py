@@ -90,6 +90,8 @@ class _Pass:
             self.log.end_step()
         if self.record:
             trainer.call(f"on_{name}_batch_end", outputs, batch, batch_idx, *which, module=False)
+        if self.log is not None:
+            self.log.leave_batch()
         if self.keep:
             self.outputs[loader].append(outputs)
 

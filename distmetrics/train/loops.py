@@ -56,6 +56,7 @@ class Run:
         log: the epoch's, while there is one.
         begun: the states of random generators when the epoch's loader was opened: this process's, the loader's.
         resumed: what to take up when the loader is open; from a checkpoint.
+        backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an optimizer last stepped.
     """
 
     module: Module
@@ -68,6 +69,8 @@ class Run:
     log: StageLog | None = None
     begun: tuple[dict[str, Any], list[Tensor]] | None = None
     resumed: Mapping[str, Any] | None = None
+    backwards: int = 0
+    stepped_at: dict[int, int] = field(default_factory=dict)
 
 
 class Turn(NamedTuple):
@@ -227,6 +230,7 @@ def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: in
             schedule.step("step", trainer.global_step, trainer.callback_metrics)
     trainer.position.batches = index + 1
     trainer.call("on_train_batch_end", outputs, batch, index, module=False)
+    log.leave_batch()
 
 
 def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -> Any:

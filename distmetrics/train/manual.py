@@ -47,10 +47,14 @@ class ManualOptimizer:
 
         Args:
             closure: called before, with gradients enabled.
+
+        Raises:
+            ConfigurationError: one of several ranks steps with gradients that ``manual_backward`` has not made.
         """
         if closure is not None:
             with torch.enable_grad():
                 closure()
+        self._trainer.check_shared(self.optimizer)
         self._trainer.update(self.optimizer)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

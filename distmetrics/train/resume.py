@@ -147,9 +147,9 @@ def _restore_position(trainer: TrainerState, run: Run, content: Mapping[str, Any
         trainer.position = type(position)()
         return
     before, after = len(content["ranks"]), trainer.world_size
-    if position.batches == 0 or before == after:
-        return
     size, mine = content["batch_size"] or 0, getattr(run.train_loader, "batch_size", None) or 0
+    if position.batches == 0 or (before == after and (size == mine or not size or not mine)):
+        return
     samples = position.batches * before * size
     if not samples or not mine or samples % (mine * after) or position.pending:
         raise ConfigurationError(
@@ -161,7 +161,7 @@ def _restore_position(trainer: TrainerState, run: Run, content: Mapping[str, Any
     if position.validated_at == position.batches:
         position.validated_at = samples // (mine * after)
     position.batches = samples // (mine * after)
-    if trainer.is_global_zero and min(before, after) == 1 and _shuffles(run.train_loader):
+    if trainer.is_global_zero and before != after and min(before, after) == 1 and _shuffles(run.train_loader):
         warnings.warn(
             "the checkpoint was taken in the middle of an epoch on another number of ranks, and one process shuffles "
             "in another order than several: the rest of this epoch may repeat samples. Go on with as many ranks, or "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.hooks import Hooks
 
-__all__ = ["check_callbacks", "check_module", "check_step", "describe", "overrides"]
+__all__ = ["check_callbacks", "check_data", "check_module", "check_step", "describe", "overrides"]
 
 _LAST = "dataloader_idx"
 _STEPS = {
@@ -37,10 +37,30 @@ _OTHERS = {
     "on_batch_end": "call it on_train_batch_end.",
     "on_epoch_start": "call it on_train_epoch_start.",
     "on_epoch_end": "call it on_train_epoch_end.",
+    "on_before_zero_grad": "do it in on_before_optimizer_step, or at the beginning of the next step.",
+    "optimizer_zero_grad": "set self.automatic_optimization = False.",
+    "backward": "change the loss in training_step, or set self.automatic_optimization = False.",
+    "configure_model": "make the layers in __init__, or in setup(stage).",
+    "configure_sharded_model": "make the layers in __init__, or in setup(stage), and say strategy='fsdp'.",
+    "tbptt_split_batch": "cut the batch in the data set, or set self.automatic_optimization = False.",
+    "on_pretrain_routine_start": "call it on_fit_start.",
+    "on_pretrain_routine_end": "call it on_train_start.",
     "training_end": "call it training_step_end.",
     "validation_end": "call it validation_epoch_end.",
     "test_end": "call it test_epoch_end.",
 }
+
+
+_OTHERS_OF_CALLBACKS = {
+    name: advice for name, advice in _OTHERS.items() if name.startswith("on_") and "transfer" not in name
+} | {
+    "on_sanity_check_start": "use on_validation_start, and ask trainer.global_step.",
+    "on_sanity_check_end": "use on_train_start.",
+    "on_init_start": "do it where the trainer is made.",
+    "on_init_end": "do it where the trainer is made.",
+    "on_keyboard_interrupt": "use on_exception.",
+}
+_OTHERS_OF_DATA = {name: advice for name, advice in _OTHERS.items() if "transfer" in name}
 
 
 def _arguments(base: type, name: str) -> tuple[str, ...]:
@@ -77,11 +97,7 @@ def check_module(module: Any) -> None:
         ConfigurationError: one of them can't be called with the arguments that it will get, or a method is
             one that other trainers call and this one does not.
     """
-    for name, advice in _OTHERS.items():
-        if callable(getattr(module, name, None)):
-            raise ConfigurationError(
-                f"{type(module).__name__}.{name} would never be called: this trainer has no such hook\nDo:     {advice}"
-            )
+    _refuse_others(module, _OTHERS)
     for name, arguments in (_STEPS | _HOOKS).items():
         method = getattr(module, name, None)
         if callable(method):
@@ -91,10 +107,24 @@ def check_module(module: Any) -> None:
 def check_callbacks(callbacks: Iterable[Any]) -> None:
     """Check the hooks of callbacks; raises as :func:`check_module`."""
     for callback in callbacks:
+        _refuse_others(callback, _OTHERS_OF_CALLBACKS)
         for name, arguments in _MOMENTS.items():
             method = getattr(callback, name, None)
             if callable(method):
                 _check(callback, name, method, arguments)
+
+
+def check_data(datamodule: Any) -> None:
+    """Refuse hooks of a data module that nobody would call; raises as :func:`check_module`."""
+    _refuse_others(datamodule, _OTHERS_OF_DATA)
+
+
+def _refuse_others(owner: Any, others: Mapping[str, str]) -> None:
+    for name, advice in others.items():
+        if callable(getattr(owner, name, None)):
+            raise ConfigurationError(
+                f"{type(owner).__name__}.{name} would never be called: this trainer has no such hook\nDo:     {advice}"
+            )
 
 
 def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:

@@ -60,6 +60,7 @@ class StageLog:
         self._epoch = EpochLog()
         self._step = EpochLog()
         self._batch: Any = _NO_BATCH
+        self._left: Any = _NO_BATCH  # the batch of the step that is over, while callbacks hear of it
         self._batch_size: int | None = None
         self._loader = -1
         self._paths: dict[int, str] = {}
@@ -69,13 +70,17 @@ class StageLog:
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
         """Say that what is logged from now on is about ``batch``."""
-        self._batch, self._batch_size = batch, None
+        self._batch, self._left, self._batch_size = batch, _NO_BATCH, None
         self._loader = loader if self._several else -1
         self._epoch.batches[self._loader] = self._epoch.batches.get(self._loader, 0) + 1
 
     def end_step(self) -> None:
-        """Say that no step is under way: what is logged from now on is about the epoch."""
-        self._batch, self._loader = _NO_BATCH, -1
+        """Say that the step is over: what callbacks log from now on is for the epoch, weighted by its batch."""
+        self._batch, self._left, self._loader = _NO_BATCH, self._batch, -1
+
+    def leave_batch(self) -> None:
+        """Say that no batch is under way: what is logged from now on is about the epoch."""
+        self._left = _NO_BATCH
 
     def log(self, name: str, value: Any, options: Options) -> None:
         """Log a value or a metric object; the options are those of :meth:`distmetrics.train.Module.log`."""
@@ -205,10 +210,11 @@ class StageLog:
             return 1.0
         if options.batch_size is not None:
             return float(options.batch_size)
-        if self._batch is _NO_BATCH:
+        batch = self._left if self._batch is _NO_BATCH else self._batch
+        if batch is _NO_BATCH:
             return 1.0
         if self._batch_size is None:
-            self._batch_size = batch_size_of(self._batch, name)
+            self._batch_size = batch_size_of(batch, name)
         return float(self._batch_size)
 
     def _path(self, name: str, metric: Any) -> str:

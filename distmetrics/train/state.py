@@ -111,7 +111,8 @@ class TrainerState(KeptFlags):
     @property
     def validates_within_epochs(self) -> bool:
         """Whether there may be several validations in an epoch of the fit under way."""
-        return self._run is not None and bool(self._run.val_loaders) and self.val_check_interval != 1.0
+        once = isinstance(self.val_check_interval, float) and self.val_check_interval == 1.0  # 1 is after each step
+        return self._run is not None and bool(self._run.val_loaders) and not once
 
     def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
         """Write a checkpoint of the fit under way to each path; every rank must call it, rank 0 writes.
@@ -173,9 +174,25 @@ class TrainerState(KeptFlags):
         assert self._run is not None
         self.call("on_before_backward", loss)
         self.strategy.backward(loss)
+        self._run.backwards += 1
         if is_wrapped(self._run.step):
             share_gradients(self._run.module, self.strategy.comm())
         self.call("on_after_backward")
+
+    def check_shared(self, optimizer: Optimizer) -> None:
+        """Check that the gradients which an optimizer is about to step with are those of all ranks."""
+        assert self._run is not None
+        seen = self._run.stepped_at.get(id(optimizer), 0)
+        self._run.stepped_at[id(optimizer)] = self._run.backwards
+        has_gradients = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        if self.world_size > 1 and has_gradients and seen == self._run.backwards:
+            raise ConfigurationError(
+                f"{type(self._run.module).__name__} steps its {type(optimizer).__name__} with gradients that "
+                "manual_backward has not made: they are this rank's alone, and the ranks' weights would part\n"
+                "Likely: loss.backward() in training_step.\n"
+                "Do:     self.manual_backward(loss).",
+                rank=self.global_rank,
+            )
 
     @contextmanager
     def counting(self, batches: int | None) -> Iterator[None]:

@@ -19,7 +19,7 @@ from distmetrics.train.evaluation import require
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
 from distmetrics.train.session import Session, Start
-from distmetrics.train.signatures import check_callbacks, check_module
+from distmetrics.train.signatures import check_callbacks, check_data, check_module
 from distmetrics.train.snapshot import Snapshot
 from distmetrics.train.sources import Call, Sources
 from distmetrics.train.tables import show_results
@@ -263,6 +263,7 @@ class Trainer(Session):
     def _launch(self, call: Call, module: Module, data: Sources, start: Start) -> Any:
         check_module(module)
         check_callbacks(self.callbacks)
+        check_data(data.datamodule)
         if self.strategy.isolated:  # what ranks settle does not come home: settle it here
             for logger in self.loggers:
                 logger.prepare()

@@ -390,6 +390,15 @@ def test_wrong_set_up():
             runner.setup_dataloaders()
         with pytest.raises(ConfigurationError, match="either max_norm"):
             runner.clip_gradients(wrapped, stepped)
+        for wrong_limit in (
+            {"max_norm": -1},
+            {"max_norm": 0},
+            {"clip_value": -0.1},
+            {"max_norm": "1"},
+            {"clip_value": True},
+        ):
+            with pytest.raises(ConfigurationError, match="takes a positive number, got"):
+                runner.clip_gradients(wrapped, stepped, **wrong_limit)
         with pytest.raises(InputTypeError, match="that setup returned"):
             runner.clip_gradients(net, stepped, max_norm=1)
         with pytest.raises(InputTypeError, match="that setup returned"):
