@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import any_true
+from distmetrics.comm.guard.places import inside
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.sampling import set_epoch
@@ -248,13 +250,21 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
             # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
             weight = (trainer.world_size / ranks if trainer.absent else 1.0) / turn.steps
             trainer.call("on_before_backward", loss)
-            strategy.backward(loss if weight == 1.0 else loss * weight)
+            with _averaging(run.step, everyone=turn.ends):
+                strategy.backward(loss if weight == 1.0 else loss * weight)
             trainer.call("on_after_backward")
             position.pending += 1
     if turn.ends and position.pending:
         trainer.update(run.optimizers[0], clip=trainer.gradient_clip_val)
         position.pending = 0
     return outputs
+
+
+def _averaging(step: TrainingStep, *, everyone: bool) -> AbstractContextManager[None]:
+    """Let ranks that wait elsewhere know that this one is in a backward pass, which torch's wrapper ends for all."""
+    if not everyone or not isinstance(step, DistributedDataParallel):
+        return nullcontext()
+    return inside("the backward pass of a step, which averages gradients", step.process_group.group_name)
 
 
 def _manual(trainer: Trainer, run: Run, batch: Any, index: int) -> Any:

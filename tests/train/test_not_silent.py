@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.errors import ConfigurationError, DivergedError, InputError
 from distmetrics.train import Callback, DataModule, EarlyStopping, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
@@ -154,6 +156,59 @@ def test_none_for_a_batch_is_no_rank_without_one():
     assert fit(Accepting(), batches).global_step == 3  # one process leaves the step out
     with pytest.raises(ConfigurationError, match=r"loader of rank 1 gave None for a batch(.|\n)*collate_fn"):
         fit(Accepting(), batches, world=2)
+
+
+class SyncedOnOne(Logistic):
+    """From one step on rank 1 alone waits for the others in each."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first = first
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self.global_rank == 1 and batch_idx >= self.first:
+            self.log("mine", loss, sync_dist=True)
+        return loss
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(
+    ("first", "where"),
+    [
+        (0, "is in DistributedDataParallel, before the model's forward"),  # where it makes its buckets anew, once
+        (1, "is in the backward pass of a step, which averages gradients"),
+    ],
+)
+def test_a_synced_log_of_one_rank_meets_the_others_backward_pass(monkeypatch, first, where):
+    """Long before the time that a rank may be late: a backward pass of torch's wrapper can't end without this rank."""
+    monkeypatch.setenv("DISTMETRICS_TIMEOUT", "70")
+    trainer = Trainer(strategy="ddp_spawn", devices=2, accelerator="cpu", max_epochs=1)
+    with pytest.raises(DivergedError) as info:
+        trainer.fit(SyncedOnOne(first), loader(24))
+    text = str(info.value)
+    assert text.startswith("rank 0 waits in a collective of torch.distributed, and this rank in another"), text
+    assert f"rank 0  {where}" in text
+
+
+class SlowToLearn(Logistic):
+    """Rank 0 needs longer for a backward pass than the guard needs to be sure; nobody waits elsewhere for it."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("ours", loss, sync_dist=True)
+        if self.global_rank == 0 and batch_idx == 1:
+            loss.register_hook(lambda grad: time.sleep(8))
+        return loss
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(100)
+def test_a_slow_backward_pass_is_no_fault():
+    trainer = Trainer(strategy="ddp_spawn", devices=2, accelerator="cpu", max_epochs=1)
+    trainer.fit(SlowToLearn(), loader(24))
+    assert trainer.global_step == 3
 
 
 class Parcel:

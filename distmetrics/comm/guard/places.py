@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -13,11 +16,13 @@ import torch.distributed as dist
 from distmetrics.comm.base import is_user_code, short_path
 from distmetrics.errors import Site
 
-__all__ = ["Place", "is_library", "machine", "place_of", "process_state", "this_process"]
+__all__ = ["Place", "inside", "is_library", "machine", "place_of", "process_state", "this_process"]
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
+_DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 _DEPTH = 12  # lines of a stack that are told
+_inside: dict[int, tuple[str, str]] = {}  # what a thread is in that no frame tells, and the group's name
 
 
 class Place:
@@ -26,14 +31,17 @@ class Place:
     Attributes:
         stack: the user's lines, and those of libraries between them, innermost first.
         at: the innermost of them that is no library's, if there is one.
-        doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce".
-        group: name of the group, where that function is a collective of torch's; empty elsewhere.
+        doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce";
+            or what :func:`inside` says.
+        group: name of the group, where that is a collective of torch's; empty elsewhere.
     """
 
     def __init__(self, frame: FrameType | None) -> None:
         self.stack: list[Site] = []
         self.at: Site | None = None
         self.doing = self.group = ""
+        if frame is not None and frame.f_code.co_filename == _DDP:
+            self._name_wrapper(frame)
         while frame is not None and len(self.stack) < _DEPTH:
             code = frame.f_code
             if is_user_code(code.co_filename) and not _is_of_python(code.co_filename):
@@ -43,6 +51,11 @@ class Place:
             elif not self.stack and code.co_filename.startswith(_TORCH_CALLS) and not code.co_name.startswith("_"):
                 self._name_call(frame)
             frame = frame.f_back
+
+    def _name_wrapper(self, frame: FrameType) -> None:
+        """Before the model's own forward, DistributedDataParallel itself makes the ranks alike: buffers, buckets."""
+        self.doing = "DistributedDataParallel, before the model's forward"
+        self.group = str(getattr(getattr(frame.f_locals.get("self"), "process_group", None), "group_name", ""))
 
     def _name_call(self, frame: FrameType) -> None:
         name = frame.f_code.co_name
@@ -55,7 +68,7 @@ class Place:
 
     def __str__(self) -> str:
         if not self.stack:
-            return "is in no code of the user's"
+            return f"is in {self.doing}" if self.doing else "is in no code of the user's"
         at = self.at or self.stack[0]
         if self.doing:
             return f"is in {self.doing}  {at}"
@@ -75,7 +88,26 @@ def is_library(file: str) -> bool:
 
 def place_of(thread: int) -> Place:
     """Return where the thread of this process with that ident is."""
-    return Place(sys._current_frames().get(thread))
+    place = Place(sys._current_frames().get(thread))
+    if (told := _inside.get(thread)) is not None:
+        place.doing, place.group = told
+    return place
+
+
+@contextmanager
+def inside(doing: str, group: str) -> Iterator[None]:
+    """Say that this thread is in a collective that no frame of Python tells: it ends when all ranks have come to it.
+
+    Args:
+        doing: what it is: "the backward pass".
+        group: name of the process group.
+    """
+    thread = threading.get_ident()
+    _inside[thread] = doing, group
+    try:
+        yield
+    finally:
+        _inside.pop(thread, None)
 
 
 @functools.cache
