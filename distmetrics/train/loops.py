@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import any_true
@@ -21,7 +20,7 @@ from distmetrics.train import seed
 from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
 from distmetrics.train.evaluation import detached, evaluate, length
 from distmetrics.train.losses import check_finite, loss_of
-from distmetrics.train.manual import manual_step
+from distmetrics.train.manual import is_wrapped, manual_step
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.stage_log import StageLog
 
@@ -262,7 +261,7 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
 
 def _averaging(step: TrainingStep, *, everyone: bool) -> AbstractContextManager[None]:
     """Let ranks that wait elsewhere know that this one is in a backward pass, which torch's wrapper ends for all."""
-    if not everyone or not isinstance(step, DistributedDataParallel):
+    if not everyone or not is_wrapped(step):
         return nullcontext()
     return inside("the backward pass of a step, which averages gradients", step.process_group.group_name)
 

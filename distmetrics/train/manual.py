@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ class ManualOptimization:
                 parameter.requires_grad_(True)
 
 
-def is_wrapped(step: TrainingStep) -> bool:
+def is_wrapped(step: TrainingStep) -> TypeGuard[DistributedDataParallel]:
     """Whether gradients are averaged by torch's wrapper, which can't see a backward inside its own forward."""
     return isinstance(step, DistributedDataParallel)
 

@@ -34,6 +34,9 @@ def _saved(imports: str = "from pytorch_lightning import Callback, Trainer", hoo
     [
         "from lightning.pytorch import Callback",
         "from pytorch_lightning import Callback, Trainer\ntrainer = Trainer(devices=2)",
+        "from pytorch_lightning import Callback\nfrom pytorch_lightning.overrides import distributed",
+        "from pytorch_lightning import Callback\nfrom lightning_fabric.utilities.distributed import all_gather_ddp",
+        "from pytorch_lightning import Callback\nModel.add_argparse_args(parser)",
         # before 2.1 as well, where states are sharded
         "from pytorch_lightning import Callback, Trainer\ntrainer = Trainer(gpus=2, strategy='ddp_sharded')",
         "from pytorch_lightning import Callback\nfrom pytorch_lightning.lite import LightningLite as DeepSpeedLite",

@@ -20,9 +20,10 @@ __all__ = ["Place", "inside", "is_library", "machine", "place_of", "process_stat
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
+_AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 _DEPTH = 12  # lines of a stack that are told
-_inside: dict[int, tuple[str, str]] = {}  # what a thread is in that no frame tells, and the group's name
+_inside: dict[int, tuple[str, str]] = {}  # what the backward pass that a thread is in is, and the group's name
 
 
 class Place:
@@ -32,16 +33,19 @@ class Place:
         stack: the user's lines, and those of libraries between them, innermost first.
         at: the innermost of them that is no library's, if there is one.
         doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce";
-            or what :func:`inside` says.
+            or what :func:`inside` says of a backward pass.
         group: name of the group, where that is a collective of torch's; empty elsewhere.
     """
 
-    def __init__(self, frame: FrameType | None) -> None:
+    def __init__(self, frame: FrameType | None, told: tuple[str, str] | None = None) -> None:
         self.stack: list[Site] = []
         self.at: Site | None = None
         self.doing = self.group = ""
-        if frame is not None and frame.f_code.co_filename == _DDP:
+        innermost = "" if frame is None else frame.f_code.co_filename
+        if frame is not None and innermost == _DDP:
             self._name_wrapper(frame)
+        elif told is not None and innermost.startswith(_AUTOGRAD):  # and in none of a hook's code
+            self.doing, self.group = told
         while frame is not None and len(self.stack) < _DEPTH:
             code = frame.f_code
             if is_user_code(code.co_filename) and not _is_of_python(code.co_filename):
@@ -88,18 +92,15 @@ def is_library(file: str) -> bool:
 
 def place_of(thread: int) -> Place:
     """Return where the thread of this process with that ident is."""
-    place = Place(sys._current_frames().get(thread))
-    if (told := _inside.get(thread)) is not None:
-        place.doing, place.group = told
-    return place
+    return Place(sys._current_frames().get(thread), _inside.get(thread))
 
 
 @contextmanager
 def inside(doing: str, group: str) -> Iterator[None]:
-    """Say that this thread is in a collective that no frame of Python tells: it ends when all ranks have come to it.
+    """Say that this thread's backward pass is a collective, which no frame of Python tells: it ends when all have come.
 
     Args:
-        doing: what it is: "the backward pass".
+        doing: what it is.
         group: name of the process group.
     """
     thread = threading.get_ident()

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import LIGHTNING_ROOTS
 from distlint.facts.tree import keyword, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
-# What Lightning 2.0 took away.
-_NAMES = frozenset({"DDPPlugin", "LightningLite", "TestTubeLogger", "add_argparse_args", "from_argparse_args"})
+# What Lightning 2.0 took away, one module 2.1; a method of the trainer's, since modules may have one of that name.
+_NAMES = frozenset({"DDPPlugin", "LightningLite", "TestTubeLogger"})
+_OF_TRAINERS = frozenset({"add_argparse_args", "from_argparse_args"})
 _MODULES = tuple(
-    f"{root}.{part}"
-    for root in LIGHTNING_ROOTS
-    for part in ("lite", "loggers.test_tube", "metrics", "overrides", "utilities.distributed")
+    f"pytorch_lightning.{part}" for part in ("lite", "loggers.test_tube", "metrics", "utilities.distributed")
 )
 _HOOKS = frozenset({"training_epoch_end", "validation_epoch_end", "test_epoch_end"})
 _ARGUMENTS = ("gpus", "replace_sampler_ddp", "distributed_backend", "resume_from_checkpoint", "weights_summary")
@@ -44,6 +42,9 @@ def _uses_what_is_gone(facts: ModuleFacts, words: set[str]) -> bool:
     if _NAMES & words:
         return True
     if any(_HOOKS & info.methods.keys() for info in facts.classes.values() if "lightning" in info.kinds):
+        return True
+    methods = (call.func for call in facts.nodes(cst.Call) if tail(call.func) in _OF_TRAINERS)
+    if any(isinstance(method, cst.Attribute) and tail(method.value) == "Trainer" for method in methods):
         return True
     trainers = (call for call in facts.nodes(cst.Call) if tail(call.func) == "Trainer")
     return any(keyword(call, name) is not None for call in trainers for name in _ARGUMENTS)
