@@ -22,6 +22,7 @@ from distmetrics.collectives.exchange import (
     head_of,
     inline_capacity,
     new_frame,
+    parts_of,
 )
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.past import at_one_line, past_of
@@ -62,25 +63,28 @@ class Again:
     Args:
         comm: who talks.
         manifest: what this rank is about to do each time.
-        inline_bytes: of its data that rides along; ``bulk_bytes``: of that which follows.
+        inline_bytes: of its data that rides along; ``bulk_bytes``: of that which does so only where it fits beside.
 
     Attributes:
         inline: where the data goes that rides along.
-        runs: every rank's such data, after an exchange that found all alike.
+        bulk: where the other goes, if that rides along too, else None.
+        runs: every rank's inline data, after an exchange that found all alike.
         more: what a layer above has made for it.
     """
 
     def __init__(self, comm: Keeping, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> None:
         size, me = frame_size(comm.world_size), comm.rank
-        data = slice(size // 4, size // 4 + inline_bytes)
         self._manifest, self._past = manifest, past_of(comm)
         self._bulk_bytes, self._head = bulk_bytes, head_of(comm, manifest, inline_bytes, bulk_bytes) or b""
         with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
-            self._frame, self.inline = new_frame(comm, manifest, inline_bytes, bulk_bytes)
+            self._frame, *mine = new_frame(comm, manifest, inline_bytes, bulk_bytes)
             rows = torch.empty(comm.world_size, size, dtype=torch.uint8, device=comm.device)  # not a default device's
             self._rows = [*rows.unbind()]
         self._others = [row.data_ptr() for rank, row in enumerate(self._rows) if rank != me]
-        self.runs = [self.inline if rank == me else row[data] for rank, row in enumerate(self._rows)]
+        parts = [parts_of(row, inline_bytes, bulk_bytes, comm.world_size) for row in self._rows]
+        self.inline, bulk = parts[me] = mine[0], mine[1]
+        self.bulk = bulk if bulk.numel() else None
+        self.runs, self._bulks = zip(*parts, strict=True)
         self.more: Any = None
 
     @classmethod
@@ -122,6 +126,8 @@ class Again:
             at_one_line(comm)
             if not self._bulk_bytes:
                 return [(run, bulk) for run in self.runs]
+            if self.bulk is not None:  # lists that are cut from it outlive this exchange
+                return [(run, data.clone()) for run, data in zip(self.runs, self._bulks, strict=True)]
             rest = gather_padded(comm, bulk, self._bulk_bytes)
         return [(run, row[: self._bulk_bytes]) for run, row in zip(self.runs, rest, strict=True)]
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import ALIGN
 from distmetrics.collectives.past import check_lines, past_of, refuse_past
 from distmetrics.comm.base import Communicator, Meanwhile, in_call
 from distmetrics.errors import MismatchError
@@ -34,24 +35,26 @@ __all__ = [
     "LARGE_WORLD",
     "Judge",
     "exchange",
+    "follows",
     "frame_size",
     "gather_padded",
     "head_of",
     "inline_capacity",
     "new_frame",
+    "parts_of",
     "to_bytes",
 ]
 
 Judge = Callable[[Sequence[bytes]], None]
 _HEAD = struct.Struct("<QQQQQ")  # mark and protocol; bytes of manifest, inline and bulk data; hash of direct calls
-_MARK = 0x646D6574_00000002  # "dmet", protocol 2
+_MARK = 0x646D6574_00000003  # "dmet", protocol 3
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 LARGE_WORLD = 256  # ranks above which hashes are compared first; up to here all frames together are at most 4 MiB
 HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its manifest's bytes so far, its sizes, its inline data if that rides along."""
+    """One rank's frame, read: its manifest's bytes so far, its sizes, what data rides along."""
 
     manifest: bytes
     manifest_bytes: int
@@ -59,6 +62,7 @@ class _Frame(NamedTuple):
     bulk_bytes: int
     past: int
     inline: Tensor
+    bulk: Tensor
 
 
 def frame_size(world_size: int) -> int:
@@ -79,13 +83,39 @@ def inline_capacity(world_size: int) -> int:
     return 0 if world_size > LARGE_WORLD else frame_size(world_size) // 4 * 3
 
 
-def new_frame(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> tuple[Tensor, Tensor]:
-    """Return a frame to be sent, its head in place, and the run in it where inline data goes, if it fits."""
-    size = frame_size(comm.world_size)
-    frame = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), size // 4).empty.to(
-        comm.device, copy=True
-    )
-    return frame, frame[size // 4 : size // 4 + inline_bytes]
+def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
+    """Return how many bytes of one rank's data follow in the second round: what does not fit into its frame.
+
+    >>> [follows(10, 40, capacity) for capacity in (64, 55, 9)]
+    [0, 40, 50]
+    """
+    if inline_bytes > capacity:
+        return inline_bytes + bulk_bytes
+    return 0 if _after(inline_bytes) + bulk_bytes <= capacity else bulk_bytes
+
+
+def _after(inline_bytes: int) -> int:
+    """Return where bulk data begins that rides along: aligned for every dtype."""
+    return -(-inline_bytes // ALIGN) * ALIGN
+
+
+def parts_of(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int) -> tuple[Tensor, Tensor]:
+    """Return the runs of a frame where inline and bulk data lie; an empty one for what follows."""
+    start, capacity = frame_size(world_size) // 4, inline_capacity(world_size)
+    left = follows(inline_bytes, bulk_bytes, capacity)
+    inline = frame[start : start + (inline_bytes if inline_bytes <= capacity else 0)]
+    start += _after(inline_bytes)
+    return inline, frame[start : start + bulk_bytes] if not left else frame[:0]
+
+
+def new_frame(
+    comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a frame to be sent, its head in place, and the runs in it for inline and bulk data, if they fit."""
+    area = frame_size(comm.world_size) // 4
+    empty = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), area).empty
+    frame = empty.to(comm.device, copy=True)
+    return frame, *parts_of(frame, inline_bytes, bulk_bytes, comm.world_size)
 
 
 def head_of(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> bytes | None:
@@ -112,9 +142,9 @@ def exchange(
         comm: who talks.
         manifest: what this rank is about to do.
         inline: uint8 on ``comm.device``; rides along where it fits.
-        bulk: uint8 on ``comm.device``; always in the second round, so that the rounds do not depend on its size.
+        bulk: uint8 on ``comm.device``; rides along where it fits beside ``inline``.
         judge: gets the encoded manifests; raises, the same on every rank, if they don't go together.
-        frame: of :func:`new_frame`, where ``inline`` lies in one already.
+        frame: of :func:`new_frame`, where what rides along lies in one already.
         meanwhile: called once while the first round is under way; not in a large world, nor in a world of one.
         rows: every rank's frame, where the first round has been made already.
 
@@ -134,17 +164,15 @@ def exchange(
         if any(frame.past != frames[0].past for frame in frames):
             raise refuse_past(comm, partial(gather_padded, comm))
         check_lines(comm, blobs)
-        sizes = [f.bulk_bytes + (f.inline_bytes if f.inline_bytes > capacity else 0) for f in frames]
+        sizes = [follows(read.inline_bytes, read.bulk_bytes, capacity) for read in frames]
         if not any(sizes):
-            return [(frame.inline, bulk) for frame in frames]
+            return [(read.inline, read.bulk) for read in frames]
         rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
-        rests = gather_padded(comm, rest, max(sizes))
+        rests = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
     result = []
-    for read, row in zip(frames, rests, strict=True):
-        if read.inline_bytes <= capacity:
-            result.append((read.inline, row[: read.bulk_bytes]))
-        else:
-            result.append((row[: read.inline_bytes], row[read.inline_bytes :][: read.bulk_bytes]))
+    for read, size, row in zip(frames, sizes, rests, strict=True):
+        split = size - read.bulk_bytes  # of what follows: inline data, then bulk data
+        result.append((row[:split] if split > 0 else read.inline, row[max(split, 0) : size] if size else read.bulk))
     return result
 
 
@@ -180,12 +208,12 @@ def _gather_frames(
     past = past_of(comm)
     blob, head, _ = _head(manifest.encode(), inline.numel(), bulk.numel(), past, area)
     if frame is None:
-        frame, room = new_frame(comm, manifest, inline.numel(), bulk.numel())
-        if inline.numel() <= inline_capacity(comm.world_size):
-            room.copy_(inline)
-    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline)
+        frame, *room = new_frame(comm, manifest, inline.numel(), bulk.numel())
+        for run, data in zip(room, (inline, bulk), strict=True):
+            run.copy_(data[: run.numel()])
+    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline, bulk)
     rows = comm.all_gather(frame, meanwhile) if rows is None else rows
-    frames = [mine if r == comm.rank else _read_frame(row, area, mine, head) for r, row in enumerate(rows)]
+    frames = [mine if r == comm.rank else _read_frame(row, comm.world_size, mine, head) for r, row in enumerate(rows)]
     longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
     if longest == 0:
         return frames
@@ -214,11 +242,12 @@ def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, past: int, area: int)
     return _Head(blob, beginning, torch.frombuffer(bytearray(beginning.ljust(4 * area, b"\0")), dtype=torch.uint8))
 
 
-def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
+def _read_frame(row: Tensor, world_size: int, mine: _Frame, head: bytes) -> _Frame:
     """Read one rank's frame; most often its head is that of ``mine``."""
+    area = frame_size(world_size) // 4
     start = _beginning(row, len(head))
     if start == head:
-        return _Frame(*mine[:5], row[area : area + mine.inline_bytes])
+        return _Frame(*mine[:5], *parts_of(row, mine.inline_bytes, mine.bulk_bytes, world_size))
     mark, manifest_bytes, inline_bytes, bulk_bytes, past = _HEAD.unpack_from(start)
     if mark != _MARK:
         raise MismatchError(
@@ -227,7 +256,8 @@ def _read_frame(row: Tensor, area: int, mine: _Frame, head: bytes) -> _Frame:
             "Do:     make every rank call the same collectives in the same order, with one version installed."
         )
     manifest = to_bytes(row[_HEAD.size : min(area, _HEAD.size + manifest_bytes)])
-    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, past, row[area : area + inline_bytes])
+    data = parts_of(row, inline_bytes, bulk_bytes, world_size)
+    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, past, *data)
 
 
 def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:

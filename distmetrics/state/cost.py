@@ -36,7 +36,7 @@ def cost(plan: SyncPlan) -> Cost:
     differ and frames are sent as well.
     """
     world_size = len(plan.sent)
-    longest = max(sent.bulk.nbytes for sent in plan.sent)
+    longest = max(plan.follow)
     if world_size > LARGE_WORLD:
         total = _all_reduce(2 * HASH_BYTES, world_size)
         if longest:

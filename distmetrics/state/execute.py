@@ -86,18 +86,22 @@ def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
     def meanwhile() -> None:
         expected.append(_expect(comm, mine, order, capacity))
 
-    bulk = pack(mine.lists, mine.sent.bulk, comm.device) if mine.lists else _nothing(comm.device)
     again = _again(comm, mine, order, capacity) if together else None
     if again is not None:
-        return _move_again(comm, again, mine, bulk, judge, made)
+        return _move_again(comm, again, mine, judge, made)
     if mine.sent.inline.nbytes <= capacity:
-        frame, inline = new_frame(comm, mine.manifest, mine.sent.inline.nbytes, bulk.numel())
+        frame, inline, room = new_frame(comm, mine.manifest, mine.sent.inline.nbytes, mine.sent.bulk.nbytes)
         pack(mine.fixed, mine.sent.inline, comm.device, together=together, into=inline)
+        bulk = _pack_lists(comm, mine, room if room.numel() else None)
         runs = exchange(comm, mine.manifest, inline, bulk, judge, frame=frame, meanwhile=meanwhile)
     else:
         inline = pack(mine.fixed, mine.sent.inline, comm.device, together=together)
-        runs = exchange(comm, mine.manifest, inline.new_empty(0), bulk, judge)
+        runs = exchange(comm, mine.manifest, inline.new_empty(0), _pack_lists(comm, mine), judge)
     return _Moved(made[0], runs, inline, expected[-1])
+
+
+def _pack_lists(comm: Communicator, mine: Outgoing, into: Tensor | None = None) -> Tensor:
+    return pack(mine.lists, mine.sent.bulk, comm.device, into=into) if mine.lists else _nothing(comm.device)
 
 
 @functools.lru_cache(maxsize=8)
@@ -130,14 +134,13 @@ def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity:
     return again
 
 
-def _move_again(
-    comm: Communicator, again: Again, mine: Outgoing, bulk: Tensor, judge: Judge, made: list[SyncPlan]
-) -> _Moved:
+def _move_again(comm: Communicator, again: Again, mine: Outgoing, judge: Judge, made: list[SyncPlan]) -> _Moved:
     """Exchange as :func:`_move` does, with what was kept; it is kept on where all ranks have sent the same."""
     prepared: _Prepared = again.more
     expected: list[_Expected] = []
     for bucket, view in zip(mine.sent.inline.buckets, prepared.sent, strict=True):
         bucket.fill(view, bucket.pick(mine.fixed))
+    bulk = _pack_lists(comm, mine, again.bulk)
     runs = again.exchange(comm, bulk, lambda: expected.append(_Expected.of(prepared.plan, _CPU)))
     if runs is None:
         runs = again.finish(comm, bulk, judge)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from distmetrics.collectives.exchange import follows
 from distmetrics.collectives.manifest import LeafSpec, Manifest, agree
 from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
 from distmetrics.errors import MismatchError, compose
@@ -75,6 +76,7 @@ class SyncPlan:
         paths: of the states in the agreed layout.
         sent: what each rank sends.
         rides_along: whether the agreed layout fits into the first round.
+        follow: bytes of each rank's lists that do not, and go in a second round.
         contributors: for each path, how many ranks have something to add.
         lists: the states that have a length of their own on each rank.
         aliases: ``(path, other)`` for each state that is the same tensor as another's on all ranks.
@@ -90,6 +92,7 @@ class SyncPlan:
     paths: tuple[str, ...]
     sent: tuple[Sent, ...]
     rides_along: bool
+    follow: tuple[int, ...]
     contributors: Mapping[str, int]
     lists: tuple[StatePlan, ...]
     aliases: tuple[tuple[str, str], ...]
@@ -101,14 +104,15 @@ class SyncPlan:
 
     @property
     def rounds(self) -> int:
-        """Number of data rounds: one, one more for lists, and one for each bucket too large to ride along.
+        """Number of data rounds: one, one more for lists and one for each bucket too large to ride along.
 
         A large bucket of floating maxima or minima takes two, since NaN is reduced apart; a manifest too long for its
         part of the first round takes one more, and so does a large attribute that is no state, where a rank lacks it.
         """
-        bulk = any(sent.bulk.nbytes for sent in self.sent)
         sources = {choice.source for choice in self.learned if choice.broadcast}
-        return 1 + bulk + len(sources) + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
+        return (
+            1 + any(self.follow) + len(sources) + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
+        )
 
     def pickled(self, path: str) -> bool:
         """Whether a state is a list of anything, as its ranks have pickled it."""
@@ -126,7 +130,8 @@ class SyncPlan:
             lines.append(f"  {bucket.key!s:5} {dtype:8} {len(bucket.members):4} tensors {size:10} bytes  {how}")
         for rank, sent in enumerate(self.sent):
             if sent.bulk.nbytes:
-                lines.append(f"  lists of rank {rank}: {sent.bulk.nbytes} bytes  in the second round")
+                how = "second" if self.follow[rank] else "first"
+                lines.append(f"  lists of rank {rank}: {sent.bulk.nbytes} bytes  in the {how} round")
         for choice in self.learned:
             how = "broadcast" if choice.broadcast else "refused" if choice.refusal else "in the manifest"
             lines.append(f"  {choice.path} of rank {choice.source}: {choice.nbytes} bytes  {how}")
@@ -168,6 +173,9 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     sent = tuple(layouts[blob] for blob in blobs)
     contributors = {state.path: len(state.ranks) for state in states}
     rides_along = max(agreed.nbytes, *(each.inline.nbytes for each in sent)) <= capacity
+    # What is too large for the first round goes by other ways than the data of an exchange, unless it is a list.
+    alone = [each.inline.nbytes if each.inline.nbytes <= capacity else 0 for each in sent]
+    follow = tuple(follows(size, each.bulk.nbytes, capacity) for size, each in zip(alone, sent, strict=True))
     lists = tuple(state for state in states if state.kind not in INLINE and state.same_as is None)
     aliases = tuple((state.path, state.same_as) for state in states if state.same_as is not None)
     paths = tuple(state.path for state in fixed)
@@ -182,6 +190,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         paths,
         sent,
         rides_along,
+        follow,
         contributors,
         lists,
         aliases,

@@ -197,16 +197,16 @@ class Sample(NamedTuple):
 SAMPLES: dict[str, Sample] = {
     "FID": Sample(lambda: FrechetInceptionDistance(feature=Features()), real_and_fake, 1, ("orig_dtype",)),
     "MIFID": Sample(
-        lambda: MemorizationInformedFrechetInceptionDistance(feature=Features()), real_and_fake, 2, ("orig_dtype",)
+        lambda: MemorizationInformedFrechetInceptionDistance(feature=Features()), real_and_fake, 1, ("orig_dtype",)
     ),
     "FeatureShare": Sample(
         shared,
         real_and_fake,
-        2,
+        1,
         ("FrechetInceptionDistance.orig_dtype", "MemorizationInformedFrechetInceptionDistance.orig_dtype"),
     ),
     "RMSE-SW": Sample(RootMeanSquaredErrorUsingSlidingWindow, windows, 1, ("rmse_map",)),
-    "BERTScore": Sample(bert, sentences, 2, ("ref_group_boundaries",)),
+    "BERTScore": Sample(bert, sentences, 1, ("ref_group_boundaries",)),
     "MeanIoU": Sample(MeanIoU, masks),
     "MeanIoU of each class": Sample(lambda: MeanIoU(per_class=True), masks),
     "own": Sample(Own, numbers, 1, ("width",)),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torchmetrics as tm
 from torch import Tensor
 from torchmetrics import aggregation, classification, regression, retrieval, wrappers
+
+from distmetrics.collectives import exchange
+from distmetrics.state import plan
 
 CLASSES = 4
 
@@ -120,7 +125,7 @@ class Extremes(tm.Metric):
 class Sample(NamedTuple):
     make: Callable[[], Any]
     batch: Callable[[int, torch.Generator], tuple[Tensor, ...]]
-    rounds: int = 1  # 2 with states that grow with the data
+    rounds: int = 1  # 2 with states that grow with the data, where they do not ride along
 
 
 def collection(groups: bool) -> tm.MetricCollection:
@@ -177,6 +182,21 @@ SAMPLES: dict[str, Sample] = {
     "reduction of its own": Sample(Product, values),
     "several reductions": Sample(Extremes, values),
 }
+
+
+@contextmanager
+def lists_follow() -> Iterator[None]:
+    """Send lists in a round of their own, as long ones are, however short they are; for all threads."""
+
+    def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
+        return bulk_bytes + (inline_bytes if inline_bytes > capacity else 0)
+
+    plan.plan.cache_clear()
+    try:
+        with mock.patch.object(exchange, "follows", follows), mock.patch.object(plan, "follows", follows):
+            yield
+    finally:
+        plan.plan.cache_clear()
 
 
 def flat(value: Any) -> list[Tensor]:

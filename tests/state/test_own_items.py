@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torchmetrics import SumMetric
 
 from distmetrics import sync_and_compute
+from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.testing import run
 from tests.backends import both_backends
 from tests.state.samples import Items
@@ -40,3 +42,45 @@ def test_items_changed_in_place(backend: Any, shape: tuple[int, ...]) -> None:
         assert intact
         assert [item.shape for item in value] == [shape] * 3
         assert [item.mean().item() for item in value] == [2.0, 4.0, 6.0]
+
+
+class Keeps(Items):
+    """Its value is what it holds."""
+
+    def compute(self) -> Any:
+        return [*self.items]
+
+
+def kept(comm: Any, lengths: list[list[int]]) -> list[tuple[list[Tensor], int]]:
+    """Values and rounds of syncs one after the other, of other numbers each, held until the last is done."""
+    found = []
+    metric, other = Keeps(), SumMetric()  # states of fixed size beside the list: then memory is kept
+    other.update(1.0)
+    for step, per_rank in enumerate(lengths):
+        metric.reset()
+        for place in range(3):
+            metric.update(torch.full((per_rank[comm.rank],), 100.0 * step + 10 * comm.rank + place))
+        record = RecordingCommunicator(comm)
+        who = record if step in (0, len(lengths) - 1) else comm
+        found.append((sync_and_compute([metric, other], comm=who)[0], record))
+    return [(value, len(record.calls)) for value, record in found]
+
+
+@both_backends
+@pytest.mark.parametrize(
+    ("lengths", "rounds"),
+    [
+        pytest.param([[5, 5]] * 5, 1, id="all ride along, as the last time"),
+        pytest.param([[5, 900], [900, 5], [5, 900], [900, 900], [900, 5]], 1, id="all ride along, of other lengths"),
+        pytest.param([[5, 1200], [1200, 5], [5, 1200], [5, 1200], [1200, 5]], 2, id="one rides along"),
+        pytest.param([[1200, 1200]] * 5, 2, id="all follow"),
+    ],
+)
+def test_items_that_ride_along_are_nobody_else_s(backend: Any, lengths: list[list[int]], rounds: int) -> None:
+    """What a sync gave out is not overwritten by the next one, which receives into the same memory."""
+    for values in run(2, kept, lengths, backend=backend):
+        assert [values[0][1], values[-1][1]] == [rounds] * 2
+        for step, (value, _) in enumerate(values):
+            whole = [(rank, place) for rank in range(2) for place in range(3)]
+            wanted = [torch.full((lengths[step][rank],), 100.0 * step + 10 * rank + place) for rank, place in whole]
+            assert all(map(torch.equal, value, wanted))

@@ -103,11 +103,12 @@ def test_what_does_not_fit_goes_in_rounds_of_its_own() -> None:
 
 def test_the_plan_can_be_read() -> None:
     """``print(plan.describe())`` is how a user sees where bytes and rounds go."""
-    leaves = [("a", "int64", (3,), "sum"), ("b", "float32", (2, 2), "cat")]
-    text = made(leaves, leaves[:1]).describe()
-    assert text.splitlines()[0].endswith("2 ranks, 2 collectives")
+    leaves = [("a", "int64", (3,), "sum"), ("b", "float32", (10_000, 2), "cat")]
+    text = made(leaves, leaves[:1], [leaves[0], ("b", "float32", (2, 2), "cat")]).describe()
+    assert text.splitlines()[0].endswith("3 ranks, 2 collectives")
     assert "sum   int64       1 tensors" in text
-    assert "lists of rank 0: 16 bytes  in the second round" in text
+    assert "lists of rank 0: 80000 bytes  in the second round" in text
+    assert "lists of rank 2: 16 bytes  in the first round" in text
 
 
 @settings(max_examples=25, deadline=None)
@@ -207,7 +208,7 @@ def test_binned_curves_ride_along() -> None:
         rounds = []
         for thresholds in (50, None):
             metric = classification.BinaryPrecisionRecallCurve(thresholds=thresholds)
-            metric.update(torch.rand(5 + comm.rank), torch.ones(5 + comm.rank, dtype=torch.long))
+            metric.update(torch.rand(3000 + comm.rank), torch.ones(3000 + comm.rank, dtype=torch.long))
             with synced([metric, aggregation.SumMetric()], comm=comm) as made_plan:
                 assert made_plan is not None
                 rounds.append(made_plan.rounds)

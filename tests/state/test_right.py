@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from distmetrics import sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.testing import run
-from tests.state.samples import SAMPLES, batches, flat, same, shard, states
+from tests.state.samples import SAMPLES, batches, flat, lists_follow, same, shard, states
 
 # What torchmetrics says of metrics that keep all data, and of a rank that computes before it has updated.
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `.*` will save all targets")
@@ -38,7 +39,7 @@ def feed(metric: Any, part: tuple[torch.Tensor, ...]) -> Any:
     return metric
 
 
-def on_rank(comm: Any, name: str, data: tuple[torch.Tensor, ...], cuts: list[int]) -> Any:
+def on_rank(comm: Any, name: str, data: tuple[torch.Tensor, ...], cuts: list[int], other_way: Any = nullcontext) -> Any:
     """Sync twice; return value, collectives; local state must be as before, and syncing again must change nothing."""
     metric = feed(SAMPLES[name].make(), shard(data, cuts, comm.rank))
     modules = torch.nn.ModuleList([metric])
@@ -46,7 +47,8 @@ def on_rank(comm: Any, name: str, data: tuple[torch.Tensor, ...], cuts: list[int
     record = RecordingCommunicator(comm)
     value = sync_and_compute(metric, comm=record)
     assert same(states(modules), before)
-    again = sync_and_compute(metric, comm=comm)
+    with other_way():
+        again = sync_and_compute(metric, comm=comm)
     assert same(flat(again), flat(value))
     return flat(value), [call.op for call in record.calls]
 
@@ -70,23 +72,25 @@ def check(name: str, ranks: list[Any], data: tuple[torch.Tensor, ...]) -> None:
 
 @every_sample
 @settings(max_examples=12, deadline=None)
-@given(cuts=partitions(), seed=st.integers(0, 3))
-def test_any_partition_gives_the_value_of_one_process(name: str, cuts: list[int], seed: int) -> None:
-    """Any cuts, ranks without data included; bitwise equal on all ranks; the rounds depend on the metric alone."""
+@given(cuts=partitions(), seed=st.integers(0, 3), ride=st.booleans())
+def test_any_partition_gives_the_value_of_one_process(name: str, cuts: list[int], seed: int, ride: bool) -> None:
+    """Any cuts, ranks without data included; bitwise equal on all ranks; one round, and one more if lists follow."""
     data = batches(SAMPLES[name], TOTAL, seed)
-    ranks = run(len(cuts) - 1, on_rank, name, data, cuts)
+    with nullcontext() if ride else lists_follow():
+        ranks = run(len(cuts) - 1, on_rank, name, data, cuts)
     check(name, ranks, data)
-    assert [len(ops) for _, ops in ranks] == [SAMPLES[name].rounds if len(cuts) > 2 else 0] * (len(cuts) - 1)
+    rounds = 1 if ride else SAMPLES[name].rounds
+    assert [len(ops) for _, ops in ranks] == [rounds if len(cuts) > 2 else 0] * (len(cuts) - 1)
 
 
 def all_on_rank(comm: Any, names: list[str], cuts: list[int]) -> dict[str, Any]:
-    return {name: on_rank(comm, name, batches(SAMPLES[name], TOTAL, 1), cuts) for name in names}
+    return {name: on_rank(comm, name, batches(SAMPLES[name], TOTAL, 1), cuts, lists_follow) for name in names}
 
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("cuts", [[0, 5, TOTAL], [0, 0, TOTAL], [0, 3, 3, 20, TOTAL]], ids=str)
 def test_real_processes_give_the_same(cuts: list[int]) -> None:
-    """All samples in one start, with a rank without data and without."""
+    """All samples in one start, with a rank without data and without; lists ride along, and follow."""
     ranks = run(len(cuts) - 1, all_on_rank, list(SAMPLES), cuts, backend="gloo")
     for name in SAMPLES:
         check(name, [rank[name] for rank in ranks], batches(SAMPLES[name], TOTAL, 1))
@@ -104,9 +108,10 @@ def together(comm: Any, names: list[str], cuts: list[int]) -> Any:
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("cuts", [[0, 5, TOTAL], [0, 0, 9, TOTAL]], ids=str)
 def test_metrics_together_cost_no_more_than_one(rounds: int, cuts: list[int]) -> None:
-    """All samples of one kind in one sync: one round without lists, two with; the values are those of each alone."""
+    """All samples of one kind in one sync: one round, two where lists follow; the values are those of each alone."""
     names = [name for name, sample in SAMPLES.items() if sample.rounds <= rounds]
-    ranks = run(len(cuts) - 1, together, names, cuts)
+    with lists_follow():
+        ranks = run(len(cuts) - 1, together, names, cuts)
     assert [count for _, count in ranks] == [rounds] * (len(cuts) - 1)
     for name in names:
         check(name, [(values[name], None) for values, _ in ranks], batches(SAMPLES[name], TOTAL, 1))

@@ -444,20 +444,23 @@ def large_matrix(comm: Any, empty: int | None) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*will save all")
-@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("long", [0, 1, 4000])
 @pytest.mark.parametrize("count", [1, 20, 500])
-def test_rounds_do_not_depend_on_the_number_of_metrics(count: int, lists: bool) -> None:
-    """One, and one more with lists; of 500 metrics the manifest fits into the first round only compressed."""
+def test_rounds_do_not_depend_on_the_number_of_metrics(count: int, long: int) -> None:
+    """One, and one more with long lists; of 500 metrics the manifest fits into the first round only compressed."""
 
     def work(comm: Any) -> tuple[int, list[float]]:
-        kind = aggregation.CatMetric if lists else aggregation.SumMetric
-        metrics = [updated(kind(), float(index + comm.rank)) for index in range(count)]
+        metrics = []
+        for index in range(count):
+            metric = aggregation.CatMetric() if long else aggregation.SumMetric()
+            metric.update(torch.full((long or 1,), float(index + comm.rank)))
+            metrics.append(metric)
         record = RecordingCommunicator(comm)
         values = sync_and_compute(metrics, comm=record)
         return len(record.calls), [float(value.sum()) for value in values]
 
-    wanted = [float(2 * index + 1) for index in range(count)]
-    assert run(2, work) == [(2 if lists else 1, wanted)] * 2
+    wanted = [float((2 * index + 1) * (long or 1)) for index in range(count)]
+    assert run(2, work) == [(2 if long > 1 else 1, wanted)] * 2
 
 
 def test_items_without_elements_are_items_still() -> None:
