@@ -20,7 +20,7 @@ from distmetrics.train import seed
 from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
 from distmetrics.train.evaluation import detached, evaluate, length
 from distmetrics.train.losses import check_finite, loss_of
-from distmetrics.train.manual import is_wrapped, manual_step
+from distmetrics.train.manual import is_wrapped, manual_step, warn_unstepped
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.stage_log import StageLog
 
@@ -58,6 +58,7 @@ class Run:
         begun: the states of random generators when the epoch's loader was opened: this process's, the loader's.
         resumed: what to take up when the loader is open; from a checkpoint.
         backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an optimizer last stepped.
+        is_idle: whether an epoch of a module that does its own optimization has stepped nothing.
     """
 
     module: Module
@@ -72,6 +73,7 @@ class Run:
     resumed: Mapping[str, Any] | None = None
     backwards: int = 0
     stepped_at: dict[int, int] = field(default_factory=dict)
+    is_idle: bool = False
 
 
 class Turn(NamedTuple):
@@ -102,7 +104,10 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
                 seed.set_states(run.resumed["rng"])
             trainer.fresh_metrics.clear()
             trainer.call("on_train_epoch_start")
+        begun_at = trainer.global_step if position.batches == 0 else None
         _train(trainer, run, log, limit, due=due)
+        if begun_at is not None and position.batches:
+            warn_unstepped(trainer, run, begun_at)
         if hasattr(module, "training_epoch_end"):
             end: Any = module.training_epoch_end
             end(run.outputs)

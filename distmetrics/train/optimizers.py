@@ -81,8 +81,8 @@ def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> t
         automatic: whether the trainer steps the optimizer; then there must be one.
 
     Raises:
-        ConfigurationError: a form that we don't know, several optimizers that the trainer is to step, or one that
-            would step nothing of the module.
+        ConfigurationError: a form that we don't know, several optimizers that the trainer is to step, one that
+            would step nothing of the module, or a scheduler of an optimizer that is none of them.
     """
     optimizers, schedulers = _split(returned)
     kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
@@ -97,7 +97,24 @@ def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> t
     mine = {id(parameter) for parameter in module.parameters()}
     for optimizer in optimizers:
         _check(optimizer, mine)
-    return optimizers, [_schedule(scheduler) for scheduler in schedulers]
+    schedules = [_schedule(scheduler) for scheduler in schedulers]
+    for schedule in schedules:
+        _check_driven(schedule.scheduler, optimizers)
+    return optimizers, schedules
+
+
+def _check_driven(scheduler: Any, optimizers: list[Optimizer]) -> None:
+    """Refuse a scheduler that changes the rates of an optimizer which nobody steps."""
+    driven = getattr(scheduler, "optimizer", None)
+    if not isinstance(driven, Optimizer) or any(driven is optimizer for optimizer in optimizers):
+        return
+    kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
+    raise ConfigurationError(
+        f"the {type(scheduler).__name__} changes the rates of an optimizer of its own, the {type(driven).__name__} that "
+        f"it was made for, and configure_optimizers returned another for training: {kinds}, whose rates would stay\n"
+        "Likely: the scheduler and what is returned were made in two calls.\n"
+        "Do:     make the optimizer once, the scheduler for it, and return both."
+    )
 
 
 def _check(optimizer: Optimizer, mine: set[int]) -> None:
