@@ -117,7 +117,7 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
     run.log, position.epoch_is_over = None, True
     for schedule in run.schedules if module.automatic_optimization else ():
         if trainer.validated or schedule.monitor is None or schedule.monitor in trainer.fresh_metrics:
-            schedule.step("epoch", trainer.current_epoch + 1, trainer.callback_metrics)
+            schedule.step("epoch", trainer.current_epoch + 1, trainer)
     trainer.call("on_train_epoch_end", module=False)
 
 
@@ -233,7 +233,7 @@ def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: in
     trainer.note_step(log, updated=trainer.global_step > before)
     if module.automatic_optimization and trainer.global_step > before:
         for schedule in run.schedules:
-            schedule.step("step", trainer.global_step, trainer.callback_metrics)
+            schedule.step("step", trainer.global_step, trainer)
     trainer.position.batches = index + 1
     trainer.call("on_train_batch_end", outputs, batch, index, module=False)
     log.leave_batch()

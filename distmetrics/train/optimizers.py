@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.train.callbacks.monitor import not_logged
 from distmetrics.train.signatures import describe
+
+if TYPE_CHECKING:
+    from distmetrics.train.state import TrainerState
 
 __all__ = ["Schedule", "configured"]
 
@@ -55,7 +59,7 @@ class Schedule:
                 "Do:     return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': name}}."
             )
 
-    def step(self, interval: Interval, count: int, metrics: Mapping[str, Tensor]) -> None:
+    def step(self, interval: Interval, count: int, trainer: TrainerState) -> None:
         """Step the scheduler, if ``count`` epochs or steps are a time for it.
 
         Raises:
@@ -65,11 +69,10 @@ class Schedule:
             return
         if self.monitor is None:
             self.scheduler.step()
-        elif self.monitor in metrics:
-            self.scheduler.step(metrics[self.monitor])
+        elif self.monitor in trainer.callback_metrics:
+            self.scheduler.step(trainer.callback_metrics[self.monitor])
         else:
-            known = ", ".join(sorted(metrics)) or "none"
-            raise ConfigurationError(f"the scheduler watches {self.monitor!r}, and logged values are: {known}")
+            raise not_logged(trainer, self.monitor, "the scheduler")
 
 
 def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> tuple[list[Optimizer], list[Schedule]]:
@@ -110,8 +113,8 @@ def _check_driven(scheduler: Any, optimizers: list[Optimizer]) -> None:
         return
     kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
     raise ConfigurationError(
-        f"the {type(scheduler).__name__} changes the rates of an optimizer of its own, the {type(driven).__name__} that "
-        f"it was made for, and configure_optimizers returned another for training: {kinds}, whose rates would stay\n"
+        f"the {type(scheduler).__name__} changes the rates of the {type(driven).__name__} that it was made for, and "
+        f"configure_optimizers returned another optimizer for training: {kinds}, whose rates would stay\n"
         "Likely: the scheduler and what is returned were made in two calls.\n"
         "Do:     make the optimizer once, the scheduler for it, and return both."
     )

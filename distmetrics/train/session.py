@@ -18,7 +18,7 @@ from distmetrics.train import seed as random_state
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.data import DataModule, check_not_empty
 from distmetrics.train.ending import call_all
-from distmetrics.train.evaluation import evaluate, predict, require
+from distmetrics.train.evaluation import evaluate, predict, require, warn_if_never
 from distmetrics.train.files import load_checkpoint, newest
 from distmetrics.train.loops import Position, Run, run_epoch
 from distmetrics.train.metric_state import load_states, metric_states, metrics_in
@@ -252,6 +252,7 @@ class Session(TrainerState):
         if val_loaders:
             require(module, Module, "validation_step")
             check_not_empty(val_loaders, "validation", self.strategy.comm())
+        warn_if_never(self._self, val_loaders)
         return Run(module, step, optimizers, train_loader, val_loaders, schedules)
 
     def _check_manual(self, module: Module) -> None:
