@@ -234,7 +234,8 @@ class Runner(RunnerWorld):
             raise InputTypeError(f"no_backward_sync takes the model that setup returned, got a {type(model).__name__}")
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
-        return model._runner.keeping_gradients()
+        block: AbstractContextManager[Any] = model._runner.keeping_gradients()
+        return block
 
     def clip_gradients(
         self,
