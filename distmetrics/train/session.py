@@ -190,7 +190,7 @@ class Session(TrainerState):
         find = {"validate": data.val, "test": data.test, "predict": data.predict}[call]
         loaders = self._dealt(find(module))
         if not loaders:
-            raise ConfigurationError(f"there is nothing to {call} on\nDo:     pass loaders or a data module.")
+            raise data.nothing_for(call)
         check_not_empty(loaders, {"validate": "validation"}.get(call, call), self.strategy.comm())
         self.fresh_metrics.clear()
         self.validated = True
