@@ -51,6 +51,7 @@ class Manifest:
         tree: text of the tree's structure.
         leaves: the tensors, in the order in which they travel.
         site: the user's line; ranks may differ in it.
+        told: the line that reports show instead, where another one has asked for the call.
         problem: ``(kind, text)`` of an input that this rank must refuse; it joins the round, so that all ranks raise.
     """
 
@@ -60,6 +61,7 @@ class Manifest:
     leaves: tuple[LeafSpec, ...] = ()
     site: Site | None = None
     problem: tuple[str, str] | None = None
+    told: Site | None = None
     _blob: list[bytes] = field(default_factory=list, init=False, compare=False, repr=False)
     _call: list[Call] = field(default_factory=list, init=False, compare=False, repr=False)
 
@@ -67,14 +69,15 @@ class Manifest:
         """Return the manifest as JSON bytes; equal manifests give equal bytes. Made once."""
         if not self._blob:
             leaves = [(leaf.path, leaf.dtype, leaf.shape, leaf.note) for leaf in self.leaves]
-            parts = (self.op, self.name, self.tree, leaves, self.site, self.problem)
+            told = () if self.told is None else (self.told,)
+            parts = (self.op, self.name, self.tree, leaves, self.site, *told, self.problem)
             self._blob.append(json.dumps(parts, separators=(",", ":")).encode())
         return self._blob[0]
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Read what :meth:`encode` wrote."""
-        op, name, tree, leaves, site, problem = json.loads(data)
+        op, name, tree, leaves, site, *told, problem = json.loads(data)
         return cls(
             op,
             name,
@@ -82,13 +85,14 @@ class Manifest:
             tuple(LeafSpec(path, dtype, tuple(shape), note) for path, dtype, shape, note in leaves),
             None if site is None else Site(*site),
             None if problem is None else (problem[0], problem[1]),
+            Site(*told[0]) if told else None,
         )
 
     def call(self) -> Call:
         """Describe the call for reports. Made once."""
         if not self._call:
             op = f'{self.op} "{self.name}"' if self.name else self.op
-            self._call.append(Call(op, _shorten(self.leaves), self.site))
+            self._call.append(Call(op, _shorten(self.leaves), self.told or self.site))
         return self._call[0]
 
 
@@ -106,7 +110,7 @@ def refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
         compose(f"{manifests[first].call().op}: {problem} ({who(bad)})", lines, notes=notes, do=advice.strip()),
         rank=rank,
         peers=bad,
-        site=manifests[rank].site,
+        site=manifests[rank].call().site,
     )
 
 
@@ -182,8 +186,9 @@ def _mismatch(
     what = "a collective" if part is _operation else manifests[rank].call().op
     lines = {}
     for r, manifest in enumerate(manifests):
-        shown = manifest.call().detail if part is _operation else short[part(manifest)]
-        lines[r] = "  ".join(text for text in (f"{manifest.call().op} {shown}", str(manifest.site or "")) if text)
+        call = manifest.call()
+        shown = call.detail if part is _operation else short[part(manifest)]
+        lines[r] = "  ".join(text for text in (f"{call.op} {shown}", str(call.site or "")) if text)
     likely, advice = _advice(manifests, part)
     text = compose(
         f"ranks disagree on {what}: {', '.join(said)}, {rest} {short[usual]}",
@@ -193,7 +198,7 @@ def _mismatch(
         do=do if do and advice is _EQUAL_SHAPES else advice,
     )
     peers = [r for ranks in odd.values() for r in ranks]
-    return MismatchError(text, rank=rank, peers=peers, site=manifests[rank].site)
+    return MismatchError(text, rank=rank, peers=peers, site=manifests[rank].call().site)
 
 
 _EQUAL_SHAPES = "make the shape equal on all ranks."

@@ -20,7 +20,7 @@ from distmetrics.collectives.manifest import LeafSpec, Manifest, agree, judge
 from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
 from distmetrics.collectives.reduce import all_reduce, mean
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator, Site, call_site
 from distmetrics.comm.current import chosen
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "any_true",
     "barrier",
     "broadcast",
+    "gather_objects",
     "mean",
 ]
 
@@ -215,13 +216,27 @@ def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str =
     >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
     ['rank 0', 'rank 1']
     """
-    comm = chosen(comm)
+    return gather_objects(obj, chosen(comm), name, call_site())
+
+
+def gather_objects(
+    obj: Any, comm: Communicator, name: str, site: Site | None, *, told: Site | None = None
+) -> list[Any]:
+    """Do what :func:`all_gather_object` does, for a caller of ours.
+
+    Args:
+        obj: to gather.
+        comm: who talks.
+        name: of the call.
+        site: the user's line, as ranks compare it.
+        told: the line that reports show, where another one has asked for the call.
+    """
     problem, data = None, b""
     try:
         data = pickle.dumps(obj)
     except Exception as error:  # noqa: BLE001  (any class may raise anything from its own pickling)
         problem = ("InputTypeError", f"a {type(obj).__name__} cannot be pickled: {error}")
-    manifest = Manifest("all_gather_object", name, site=call_site(), problem=problem)
+    manifest = Manifest("all_gather_object", name, site=site, problem=problem, told=told)
     sent = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     rows = exchange(comm, manifest, sent.to(comm.device), sent.new_empty(0), partial(judge, rank=comm.rank))
     return [pickle.loads(to_bytes(row)) for row, _ in rows]  # noqa: S301  (documented: trusted ranks)

@@ -37,6 +37,8 @@ __all__ = [
     "current_call",
     "fold",
     "in_call",
+    "is_library",
+    "is_of_python",
     "is_user_code",
     "raise_site",
     "short_path",
@@ -57,6 +59,8 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
 # Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()` through torch.
 _BETWEEN = (_PACKAGE, contextlib.__file__, str(Path(torch.__file__).parent) + os.sep)
+
+_STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
 @runtime_checkable
@@ -205,8 +209,9 @@ def call_site() -> Site | None:
     """Find the nearest caller outside distmetrics: the line that a user must look at."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_user_code(frame.f_code.co_filename):
-            return Site(short_path(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
+        file = frame.f_code.co_filename
+        if is_user_code(file) and not is_of_python(file):
+            return Site(short_path(file), frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return None
 
@@ -226,6 +231,17 @@ def raise_site(traceback: TracebackType | None) -> Site | None:
 def is_user_code(file: str) -> bool:
     """Whether a file's lines are the user's: neither ours nor torch's."""
     return not file.startswith(_BETWEEN) or file.startswith(_OWN_TOOLS)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_of_python(file: str) -> bool:
+    """Whether a file is of Python's own library: what a process is started by says nothing of where it is."""
+    return file.startswith(_STANDARD) and not is_library(file)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file was installed, and is none of the user's own."""
+    return any(part in file for part in ("site-packages", "dist-packages"))
 
 
 @functools.lru_cache(maxsize=4096)

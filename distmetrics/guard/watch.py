@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.collectives.manifest import LeafSpec, Manifest
-from distmetrics.comm.base import call_site, in_call, is_user_code, short_path
+from distmetrics.comm.base import call_site, in_call, is_library, is_user_code, short_path
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.places import is_library
 from distmetrics.comm.replace import Name, Replacing
 from distmetrics.errors import Site
 from distmetrics.guard.epoch import agree_on

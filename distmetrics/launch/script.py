@@ -34,7 +34,7 @@ from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedErr
 from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
 
-__all__ = ["ScriptWorld", "join", "named_error", "naming_the_lost"]
+__all__ = ["ScriptWorld", "end_if_alone", "join", "named_error", "naming_the_lost"]
 
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -155,6 +155,21 @@ def join(
             "the world of this script is broken: an earlier call has failed", rank=_world.environment.rank
         ) from _world.error
     return _world
+
+
+def end_if_alone() -> None:
+    """End this script's world where nobody started this process and it is all of it; a later call makes another.
+
+    A fork of this process would have the group open, and none of its threads.
+    """
+    global _world
+    if _world is None or _world.siblings is None or _world.environment.world_size > 1:
+        return
+    atexit.unregister(_world.close)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _world.siblings.join()
+    _world = None
 
 
 def _check_size(environment: Environment, local_world_size: int) -> None:

@@ -61,10 +61,11 @@ def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
 
 
 def check_pass(loaders: Sequence[RunnerLoader]) -> None:
-    """Refuse a step of training while evaluation data is read whose samples don't divide."""
+    """Refuse a step of training while data is read that was dealt out for evaluation."""
     for loader in loaders:
-        if loader.uneven:
+        if why := loader.not_for_training:
+            likely = "Likely: it doesn't shuffle, and nothing else says what it is for.\n" if loader.is_guess else ""
             raise ConfigurationError(
-                f"backward in a pass over evaluation data ({loader.uneven}): ranks would take different numbers "
-                "of steps\nDo:     setup_dataloaders(loader, train=True)."
+                f"backward in a pass over data that was dealt out for evaluation, {why}\n{likely}"
+                "Do:     setup_dataloaders(loader, train=True); train=False for data that is evaluated between steps."
             )

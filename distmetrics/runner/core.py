@@ -161,7 +161,7 @@ class Runner(RunnerWorld):
         self._models.append(wrapped)
         if not optimizers:
             return wrapped
-        return wrapped, *(RunnerOptimizer(optimizer, model, self.strategy) for optimizer in stepped)
+        return wrapped, *(RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped)
 
     def setup_dataloaders(
         self, *loaders: Any, train: bool | None = None, replace_sampler: bool = True, move_to_device: bool = True
@@ -173,7 +173,8 @@ class Runner(RunnerWorld):
             train: True deals out so that every rank takes the same number of steps: where the samples don't
                 divide, some count twice (or the tail is left out with ``drop_last``). False: every sample once,
                 so that ranks may have different numbers of batches. None: a loader that shuffles, or has any
-                sampler but the sequential one, is for training, each by itself.
+                sampler but the sequential one, is for training, each by itself; ``backward`` in a pass over another
+                is an error.
             replace_sampler: False leaves the samplers as they are.
             move_to_device: False leaves the batches where they are.
 
@@ -199,7 +200,7 @@ class Runner(RunnerWorld):
             loader = dealt(loader, self.strategy, train=training, seed=self._seeded or 0)
         if self._seed_workers:
             loader = seeded(loader, self.global_rank)
-        return RunnerLoader(loader, self.device if move else None, self._under_way)
+        return RunnerLoader(loader, self.device if move else None, self._under_way, is_guess=train is None)
 
     def backward(self, loss: Tensor, model: RunnerModule | None = None) -> None:
         """Compute gradients, averaged over all ranks, and add them to those that are there.
@@ -210,12 +211,14 @@ class Runner(RunnerWorld):
 
         Raises:
             ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is none of them, or
-                the loss is of a loader whose samples don't divide: ranks would take different numbers of steps.
+                a loader is being read that was dealt out for evaluation: ranks would take other steps than one process.
             InputTypeError: the loss is no tensor; InputError: not one element, or without a gradient.
         """
         self._require_launch("backward")
         check_loss(loss, model, self._models)
         check_pass(self._under_way)
+        for each in self._models if model is None else [model]:
+            each._runner.note_backward()
         self.strategy.backward(loss)
 
     def no_backward_sync(self, model: RunnerModule, enabled: bool = True) -> AbstractContextManager[Any]:
@@ -224,13 +227,15 @@ class Runner(RunnerWorld):
         Args:
             model: what :meth:`setup` returned. Its call and :meth:`backward` must both be inside.
             enabled: False makes the block do nothing: ``enabled=step % 4 != 3``.
+
+        A step with gradients that have stayed on their rank is an error.
         """
         if not isinstance(model, RunnerModule):
             raise InputTypeError(f"no_backward_sync takes the model that setup returned, got a {type(model).__name__}")
-        inside = model._runner
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
-        return self.strategy.accumulate(inside.outer)
+        block: AbstractContextManager[Any] = model._runner.keeping_gradients()
+        return block
 
     def clip_gradients(
         self,

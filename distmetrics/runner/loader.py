@@ -27,10 +27,14 @@ class RunnerLoader:
 
     Attributes:
         loader: the loader inside, of this rank's part of the data.
+        is_guess: whether nobody has said if it is for training or for evaluation.
     """
 
-    def __init__(self, loader: Any, device: torch.device | None, under_way: list[RunnerLoader]) -> None:
+    def __init__(
+        self, loader: Any, device: torch.device | None, under_way: list[RunnerLoader], *, is_guess: bool = False
+    ) -> None:
         self.loader = loader
+        self.is_guess = is_guess
         self._device = device
         self._epoch = 0
         self._under_way = under_way  # the runner's: which loaders are being read
@@ -58,11 +62,19 @@ class RunnerLoader:
         return getattr(self.loader, name)
 
     @property
-    def uneven(self) -> str:
-        """Why ranks get different numbers of samples of an evaluation loader, or nothing where they don't."""
+    def not_for_training(self) -> str:
+        """Why steps on this rank's part would be other ones than one process's; nothing where they wouldn't.
+
+        An evaluation loader that divides evenly may be read between steps of training, where somebody has said that it
+        is one.
+        """
         for sampler in (getattr(self.loader, name, None) for name in ("sampler", "batch_sampler")):
-            if isinstance(sampler, EvaluationSampler) and len(sampler.source) % sampler.world_size:
-                return f"{len(sampler.source)} items on {sampler.world_size} ranks"
+            if isinstance(sampler, EvaluationSampler):
+                items = f"{len(sampler.source)} items on {sampler.world_size} ranks"
+                if len(sampler.source) % sampler.world_size:
+                    return f"{items}: ranks would take different numbers of steps"
+                if self.is_guess:
+                    return f"{items}: their batches would together be none of one process's"
         return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -155,6 +155,8 @@ class _Inside:
     Attributes:
         outer: what the strategy has made of the entry.
         calls: how often it has been called with gradients.
+        alone: how many blocks are open in which gradients stay on this rank.
+        unshared: whether the gradients that are there are, in part, this rank's alone.
     """
 
     def __init__(self, module: nn.Module, strategy: Strategy) -> None:
@@ -164,6 +166,9 @@ class _Inside:
         self.outer: Callable[..., Any] = self.entry
         self.methods: set[str] = set()
         self.calls = 0
+        self.alone = 0
+        self.unshared = False
+        self._called_alone = False  # whether its latest call with gradients was in such a block
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the model the strategy's way: with gradients in training, without in evaluation."""
@@ -173,11 +178,47 @@ class _Inside:
             lowered = torch.is_autocast_enabled(strategy.device.type)
             if torch.is_grad_enabled():
                 self.calls += 1
+                self._called_alone = self.alone > 0
                 output = self.outer(inputs, method)
             else:
                 output = strategy.evaluator(self.entry, "forward")(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
         return map_leaves(_raised, output) if lowered else output
+
+    @contextmanager
+    def keeping_gradients(self) -> Iterator[None]:
+        """Let gradients stay on this rank inside the block, where the strategy can."""
+        block = self.strategy.accumulate(self.outer)
+        can = not isinstance(block, nullcontext)
+        self.alone += can
+        try:
+            with block:
+                yield
+        finally:
+            self.alone -= can
+
+    def note_backward(self) -> None:
+        """Note whose gradients there are now: those of a call or a backward in such a block are this rank's."""
+        self.unshared = self.alone > 0 or self._called_alone
+
+    def check_shared(self, optimizer: Optimizer) -> None:
+        """Check that the gradients which an optimizer is about to step with are those of all ranks.
+
+        Raises:
+            ConfigurationError: some have stayed on their rank.
+        """
+        comm = self.strategy.comm()
+        if not self.unshared or comm.world_size == 1:
+            return
+        if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
+            raise ConfigurationError(
+                f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients of "
+                "no_backward_sync: they are this rank's alone, and the ranks' weights would part\n"
+                "Likely: step() inside the block, or the last call and backward before it were inside too.\n"
+                "Do:     no_backward_sync(model, enabled=not last) around each call and its backward, where last is "
+                "the update's last, and step() after the block.",
+                rank=comm.rank,
+            )
 
     def method(self, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
         """Return how a method of the user's is called through the wrapper."""

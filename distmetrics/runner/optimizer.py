@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from distmetrics.runner.model import RunnerModule
 from distmetrics.strategies.base import Strategy
 
 __all__ = ["RunnerOptimizer", "follow"]
@@ -23,10 +25,11 @@ class RunnerOptimizer(Optimizer):
         optimizer: the optimizer that is stepped: the user's own, or the one that the strategy has made of it.
     """
 
-    def __init__(self, optimizer: Optimizer, module: nn.Module, strategy: Strategy) -> None:
+    def __init__(self, optimizer: Optimizer, model: RunnerModule, strategy: Strategy) -> None:
         # Optimizer's own __init__ would make groups and state of its own: here they are the other's.
         self.optimizer = optimizer
-        self._module = module
+        self._module = model.module
+        self._inside = model._runner
         self._strategy = strategy
 
     @property
@@ -45,8 +48,26 @@ class RunnerOptimizer(Optimizer):
         return self.optimizer.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step; ``closure`` calls ``runner.backward`` and returns the loss."""
-        return self._strategy.step(self._module, self.optimizer, closure)
+        """Take a step; ``closure`` calls ``runner.backward`` and returns the loss.
+
+        Raises:
+            ConfigurationError: gradients of ``no_backward_sync`` have stayed on their ranks.
+        """
+        if closure is None:
+            self._inside.check_shared(self.optimizer)
+            return self._strategy.step(self._module, self.optimizer)
+        return self._strategy.step(self._module, self.optimizer, self._checked(closure))
+
+    def _checked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a closure whose gradients are checked before the step that it is called in uses them."""
+
+        @functools.wraps(closure)
+        def checked() -> Any:
+            loss = closure()
+            self._inside.check_shared(self.optimizer)
+            return loss
+
+        return checked
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""

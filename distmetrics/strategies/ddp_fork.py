@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.launch.script import end_if_alone
 from distmetrics.strategies.launchers import SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 
@@ -35,6 +38,18 @@ class ForkLaunch(SpawnLaunch):
                 f"strategy={self.name!r}: this process has used the GPU already, and its forks could not\n"
                 "Do:     run nothing on the GPU before, or say strategy='ddp_spawn'."
             )
+        end_if_alone()
+        if dist.is_initialized():
+            raise ConfigurationError(
+                f"strategy={self.name!r}: this process is rank {dist.get_rank()} of {dist.get_world_size()} of a "
+                "process group that is open, and its forks would begin inside of it\n"
+                "Likely: a launcher has started this script, or an earlier strategy='ddp' with several devices has run "
+                "it on every rank; or the script calls init_process_group.\n"
+                "Do:     say strategy='ddp', which uses the ranks that are there; end a group of your own by "
+                "torch.distributed.destroy_process_group() before.",
+                rank=dist.get_rank(),
+            )
+        gc.collect()  # a fork that threw an old group away would wait for threads that it does not have, and abort
         return super().launch(fn, *args)
 
 

@@ -50,7 +50,8 @@ class ScriptLaunch(ProcessStrategy):
 
     Under torchrun (or whatever else we know, see :mod:`distmetrics.launch.environment`) every process joins.
     Otherwise this process is rank 0 and runs its own command line again for the other ranks; they come to the
-    same call and join. The process group stays open until the script ends.
+    same call and join. The process group stays open until the script ends; that of one process
+    alone until a ``ddp_fork`` begins.
     """
 
     joins: ClassVar[bool] = True

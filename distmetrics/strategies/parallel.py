@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import broadcast
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy
 
 __all__ = ["DataParallelStrategy", "StepModule", "copy_from_rank_zero", "same_on_all_ranks"]
@@ -42,7 +44,7 @@ class DataParallelStrategy(ProcessStrategy):
         Args:
             step: its forward is the module's training step, its parameters are the module's.
         """
-        return DistributedDataParallel(step, **self.options)
+        return Averaged(step, self, **self.options)
 
     def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
         """Run the training step inside :meth:`wrap`, DistributedDataParallel."""
@@ -61,6 +63,57 @@ class DataParallelStrategy(ProcessStrategy):
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers: running statistics follow each rank's own data while it trains."""
         copy_from_rank_zero(dict(module.named_buffers()), "buffers")
+
+
+class Averaged(DistributedDataParallel):
+    """Torch's wrapper, whose advice on parameters that get no gradient is in terms of ours.
+
+    Args:
+        step: what is wrapped.
+        strategy: the user's, which made it.
+        options: of torch's wrapper.
+    """
+
+    def __init__(self, step: nn.Module, strategy: Strategy, **options: Any) -> None:
+        super().__init__(step, **options)
+        kind = type(strategy)
+        self._advice = (
+            f"strategy={kind.__name__}(find_unused_parameters=True), of {kind.__module__}, where steps use different "
+            "parts of the model; else leave the part out of it, or freeze it by requires_grad_(False), before."
+        )
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call what is wrapped.
+
+        Raises:
+            ConfigurationError: parameters had no gradient in the step before, and options don't allow for that.
+        """
+        try:
+            return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if _UNFINISHED not in str(error) or self.find_unused_parameters:
+                raise
+            raise ConfigurationError(
+                f"some parameters got no gradient in the step before, so that ranks could not average: "
+                f"{', '.join(_without_gradient(self.module, str(error))) or 'torch does not say which'}\n"
+                "Likely: a part of the model that the loss does not depend on, in every step or in some.\n"
+                f"Do:     {self._advice}",
+                rank=dist.get_rank(),
+            ) from error
+
+
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
+
+
+def _without_gradient(wrapped: nn.Module, text: str) -> list[str]:
+    """Name the parameters that torch's text numbers, as they are called in the user's module."""
+    inner: Any = wrapped
+    prefix = ""
+    while type(inner).__module__.startswith("distmetrics.") and isinstance(getattr(inner, "module", None), nn.Module):
+        inner, prefix = inner.module, f"{prefix}module."
+    names = [name.removeprefix(prefix) for name, p in wrapped.named_parameters() if p.requires_grad]
+    found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
+    return [] if found is None else [names[int(index)] for index in found[1].split()]
 
 
 def whole_only(step: Callable[..., Any], name: str, is_whole: Callable[[], bool]) -> Callable[..., Any]:

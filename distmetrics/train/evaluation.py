@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["detached", "evaluate", "length", "predict", "require"]
+__all__ = ["detached", "evaluate", "length", "predict", "require", "warn_if_never"]
 
 _FLAGS = {"validation": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
 
@@ -135,6 +136,18 @@ def evaluate(
         {key.label: float(value) for key, value in logged.values.items() if key.loader in (-1, index)}
         for index in range(len(loaders))
     ]
+
+
+def warn_if_never(trainer: Trainer, loaders: Sequence[Any]) -> None:
+    """Warn of a fit whose last epoch comes before its first validation."""
+    last, every = trainer.max_epochs, trainer.check_val_every_n_epoch
+    if loaders and trainer.is_global_zero and last is not None and 0 < last < every:
+        warnings.warn(
+            f"check_val_every_n_epoch={every} and max_epochs={last}: this fit never validates, and what watches a "
+            "value of validation never acts. Say a smaller check_val_every_n_epoch, or limit_val_batches=0 where that "
+            "is meant.",
+            stacklevel=2,
+        )
 
 
 def predict(

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from distmetrics.collectives.ops import all_gather_object
-from distmetrics.comm.base import Communicator
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.comm.base import Communicator, Site, call_site
 from distmetrics.errors import ConfigurationError, MismatchError, compose, who
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.train.values import as_number, metric_at
@@ -178,15 +178,21 @@ class EpochLog:
         """Return where the module holds the metric objects logged so far."""
         return {entry.kind.metric for entry in self._sums.values() if entry.kind.metric}
 
-    def close(self, comm: Communicator, module: nn.Module, *, name: str) -> Logged:
+    def close(self, comm: Communicator, module: nn.Module, *, name: str, told: Site | None = None) -> Logged:
         """Combine the values of all ranks; every rank must call it. Metric objects are reset.
+
+        Args:
+            comm: who talks.
+            module: which holds the metric objects.
+            name: of the exchange.
+            told: the line that it is made for, where that is no line of ours.
 
         Raises:
             MismatchError: ranks log a name in different ways (on every rank).
             ConfigurationError: a metric object has been logged for two loaders (on every rank).
         """
         mine: _Table = {key: entry.record() for key, entry in self._sums.items()}
-        gathered = all_gather_object((mine, self.batches), comm=comm, name=name)
+        gathered = gather_objects((mine, self.batches), comm, name, call_site(), told=told)
         tables: list[_Table] = [table for table, _ in gathered]
         batches: list[_Batches] = [counts for _, counts in gathered]
         kinds = agree(tables, comm.rank)

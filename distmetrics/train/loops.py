@@ -20,7 +20,7 @@ from distmetrics.train import seed
 from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
 from distmetrics.train.evaluation import detached, evaluate, length
 from distmetrics.train.losses import check_finite, loss_of
-from distmetrics.train.manual import is_wrapped, manual_step
+from distmetrics.train.manual import is_wrapped, manual_step, warn_unstepped
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.stage_log import StageLog
 
@@ -58,6 +58,7 @@ class Run:
         begun: the states of random generators when the epoch's loader was opened: this process's, the loader's.
         resumed: what to take up when the loader is open; from a checkpoint.
         backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an optimizer last stepped.
+        is_idle: whether an epoch of a module that does its own optimization has stepped nothing.
     """
 
     module: Module
@@ -72,6 +73,7 @@ class Run:
     resumed: Mapping[str, Any] | None = None
     backwards: int = 0
     stepped_at: dict[int, int] = field(default_factory=dict)
+    is_idle: bool = False
 
 
 class Turn(NamedTuple):
@@ -102,7 +104,10 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
                 seed.set_states(run.resumed["rng"])
             trainer.fresh_metrics.clear()
             trainer.call("on_train_epoch_start")
+        begun_at = trainer.global_step if position.batches == 0 else None
         _train(trainer, run, log, limit, due=due)
+        if begun_at is not None and position.batches:
+            warn_unstepped(trainer, run, begun_at)
         if hasattr(module, "training_epoch_end"):
             end: Any = module.training_epoch_end
             end(run.outputs)
@@ -112,7 +117,7 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
     run.log, position.epoch_is_over = None, True
     for schedule in run.schedules if module.automatic_optimization else ():
         if trainer.validated or schedule.monitor is None or schedule.monitor in trainer.fresh_metrics:
-            schedule.step("epoch", trainer.current_epoch + 1, trainer.callback_metrics)
+            schedule.step("epoch", trainer.current_epoch + 1, trainer)
     trainer.call("on_train_epoch_end", module=False)
 
 
@@ -228,7 +233,7 @@ def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: in
     trainer.note_step(log, updated=trainer.global_step > before)
     if module.automatic_optimization and trainer.global_step > before:
         for schedule in run.schedules:
-            schedule.step("step", trainer.global_step, trainer.callback_metrics)
+            schedule.step("step", trainer.global_step, trainer)
     trainer.position.batches = index + 1
     trainer.call("on_train_batch_end", outputs, batch, index, module=False)
     log.leave_batch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -17,10 +18,11 @@ from distmetrics.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from distmetrics.strategies.base import TrainingStep
+    from distmetrics.train.loops import Run
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["ManualOptimization", "ManualOptimizer", "is_wrapped", "manual_step", "share_gradients"]
+__all__ = ["ManualOptimization", "ManualOptimizer", "is_wrapped", "manual_step", "share_gradients", "warn_unstepped"]
 
 
 class ManualOptimizer:
@@ -122,6 +124,21 @@ def is_wrapped(step: TrainingStep) -> TypeGuard[DistributedDataParallel]:
 def manual_step(step: TrainingStep, module: Module) -> TrainingStep:
     """Return what to call for a training step that does its own backward."""
     return module.training_step if is_wrapped(step) else step
+
+
+def warn_unstepped(trainer: Trainer, run: Run, before: int) -> None:
+    """Warn, once a fit, of a module that does its own optimization and has stepped nothing in a whole epoch."""
+    idle = not run.module.automatic_optimization and trainer.global_step == before
+    if not idle or run.is_idle:
+        return
+    run.is_idle = True
+    if trainer.is_global_zero:
+        warnings.warn(
+            f"{type(run.module).__name__} does its own optimization (automatic_optimization = False), and has stepped "
+            f"none of self.optimizers() in epoch {trainer.current_epoch}: global_step is still {before}. "
+            "In training_step, call self.manual_backward(loss) and then step() of what self.optimizers() returns.",
+            stacklevel=2,
+        )
 
 
 def share_gradients(module: Module, comm: Communicator) -> None:

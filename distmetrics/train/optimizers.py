@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.train.callbacks.monitor import not_logged
 from distmetrics.train.signatures import describe
+
+if TYPE_CHECKING:
+    from distmetrics.train.state import TrainerState
 
 __all__ = ["Schedule", "configured"]
 
@@ -55,7 +59,7 @@ class Schedule:
                 "Do:     return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': name}}."
             )
 
-    def step(self, interval: Interval, count: int, metrics: Mapping[str, Tensor]) -> None:
+    def step(self, interval: Interval, count: int, trainer: TrainerState) -> None:
         """Step the scheduler, if ``count`` epochs or steps are a time for it.
 
         Raises:
@@ -65,11 +69,10 @@ class Schedule:
             return
         if self.monitor is None:
             self.scheduler.step()
-        elif self.monitor in metrics:
-            self.scheduler.step(metrics[self.monitor])
+        elif self.monitor in trainer.callback_metrics:
+            self.scheduler.step(trainer.callback_metrics[self.monitor])
         else:
-            known = ", ".join(sorted(metrics)) or "none"
-            raise ConfigurationError(f"the scheduler watches {self.monitor!r}, and logged values are: {known}")
+            raise not_logged(trainer, self.monitor, "the scheduler")
 
 
 def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> tuple[list[Optimizer], list[Schedule]]:
@@ -81,8 +84,8 @@ def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> t
         automatic: whether the trainer steps the optimizer; then there must be one.
 
     Raises:
-        ConfigurationError: a form that we don't know, several optimizers that the trainer is to step, or one that
-            would step nothing of the module.
+        ConfigurationError: a form that we don't know, several optimizers that the trainer is to step, one that
+            would step nothing of the module, or a scheduler of an optimizer that is none of them.
     """
     optimizers, schedulers = _split(returned)
     kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
@@ -97,7 +100,24 @@ def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> t
     mine = {id(parameter) for parameter in module.parameters()}
     for optimizer in optimizers:
         _check(optimizer, mine)
-    return optimizers, [_schedule(scheduler) for scheduler in schedulers]
+    schedules = [_schedule(scheduler) for scheduler in schedulers]
+    for schedule in schedules:
+        _check_driven(schedule.scheduler, optimizers)
+    return optimizers, schedules
+
+
+def _check_driven(scheduler: Any, optimizers: list[Optimizer]) -> None:
+    """Refuse a scheduler that changes the rates of an optimizer which nobody steps."""
+    driven = getattr(scheduler, "optimizer", None)
+    if not isinstance(driven, Optimizer) or any(driven is optimizer for optimizer in optimizers):
+        return
+    kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
+    raise ConfigurationError(
+        f"the {type(scheduler).__name__} changes the rates of the {type(driven).__name__} that it was made for, and "
+        f"configure_optimizers returned another optimizer for training: {kinds}, whose rates would stay\n"
+        "Likely: the scheduler and what is returned were made in two calls.\n"
+        "Do:     make the optimizer once, the scheduler for it, and return both."
+    )
 
 
 def _check(optimizer: Optimizer, mine: set[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.data import DataModule, check_not_empty
-from distmetrics.train.evaluation import evaluate, predict, require
+from distmetrics.train.ending import call_all
+from distmetrics.train.evaluation import evaluate, predict, require, warn_if_never
 from distmetrics.train.files import load_checkpoint, newest
 from distmetrics.train.loops import Position, Run, run_epoch
 from distmetrics.train.metric_state import load_states, metric_states, metrics_in
@@ -71,13 +73,14 @@ class Session(TrainerState):
             return results
         except BaseException as error:
             rescue(self, self._run, error)
-            for callback in self.callbacks:
-                callback.on_exception(self._self, module, error)
+            call_all([(each.on_exception, (self._self, module, error)) for each in self.callbacks], error)
             raise
         finally:
-            self._tidy_up(module, data, call, status)
-            if outer is not None and outer._module is module:  # a fit of the other trainer goes on
-                module._trainer = outer
+            try:
+                self._tidy_up(module, data, call, status)
+            finally:
+                if outer is not None and outer._module is module:  # a fit of the other trainer goes on
+                    module._trainer = outer
 
     @property
     def _self(self) -> Trainer:
@@ -170,22 +173,24 @@ class Session(TrainerState):
         return None if latest is None else str(latest), f"there is none in {', '.join(map(str, folders))}"
 
     def _tidy_up(self, module: Module, data: Sources, call: Call, status: str) -> None:
-        for callback in self.callbacks:
-            callback.teardown(self._self, module, call)
-        module.teardown(call)
-        for logger in self.loggers if self.is_global_zero else ():
-            logger.finalize(status)
+        calls: list[Any] = [(callback.teardown, (self._self, module, call)) for callback in self.callbacks]
+        calls.append((module.teardown, (call,)))
+        calls += [(logger.finalize, (status,)) for logger in self.loggers if self.is_global_zero]
         if data.datamodule is not None:
-            data.datamodule.teardown(call)
-            data.datamodule.trainer = None
-        self._logger = self._module = self._run = self._saves = self.datamodule = None
-        self.absent = 0
+            calls.append((data.datamodule.teardown, (call,)))
+        try:
+            call_all(calls, sys.exception() if status == "failed" else None)
+        finally:
+            if data.datamodule is not None:
+                data.datamodule.trainer = None
+            self._logger = self._module = self._run = self._saves = self.datamodule = None
+            self.absent = 0
 
     def _evaluate(self, module: Module, data: Sources, call: Call, start: Start) -> Any:
         find = {"validate": data.val, "test": data.test, "predict": data.predict}[call]
         loaders = self._dealt(find(module))
         if not loaders:
-            raise ConfigurationError(f"there is nothing to {call} on\nDo:     pass loaders or a data module.")
+            raise data.nothing_for(call)
         check_not_empty(loaders, {"validate": "validation"}.get(call, call), self.strategy.comm())
         self.fresh_metrics.clear()
         self.validated = True
@@ -247,6 +252,7 @@ class Session(TrainerState):
         if val_loaders:
             require(module, Module, "validation_step")
             check_not_empty(val_loaders, "validation", self.strategy.comm())
+        warn_if_never(self._self, val_loaders)
         return Run(module, step, optimizers, train_loader, val_loaders, schedules)
 
     def _check_manual(self, module: Module) -> None:

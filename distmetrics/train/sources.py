@@ -78,6 +78,16 @@ class Sources:
         """Return the loaders to predict on."""
         return _several(self._find(self.predict_dataloaders, "predict_dataloader", module))
 
+    def nothing_for(self, call: Call) -> ConfigurationError:
+        """Return the error of an evaluation without a loader."""
+        method = f"{'val' if call == 'validate' else call}_dataloader"
+        if self.datamodule is None:
+            what, do = "", f"pass loaders, or a data module that has a {method}."
+        else:
+            what = f": {type(self.datamodule).__name__} has no {method}, or it returned nothing"
+            do = f"override {method}, or pass loaders."
+        return ConfigurationError(f"there is nothing to {call} on{what}\nDo:     {do}")
+
     def _find(self, given: Any, method: str, module: Any) -> Any:
         if given is not None:
             return given

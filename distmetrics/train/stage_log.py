@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, Site, call_site
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.train.log import EpochLog, Key, Kind, Logged
 from distmetrics.train.log_options import Options, check, check_metric
@@ -59,6 +59,7 @@ class StageLog:
         self._several = loaders > 1
         self._epoch = EpochLog()
         self._step = EpochLog()
+        self._synced: dict[str, Site | None] = {}  # the step's names with ``sync_dist=True``, and whose lines they are
         self._batch: Any = _NO_BATCH
         self._left: Any = _NO_BATCH  # the batch of the step that is over, while callbacks hear of it
         self._batch_size: int | None = None
@@ -101,6 +102,7 @@ class StageLog:
         if way.on_epoch:
             self._epoch.add(way.key, way.kind, number, weight, in_step=in_step)
         if way.sync_now:
+            self._synced.setdefault(name, call_site())
             self._step.add(way.step_key, Kind(way.kind.reduce_fx), number, weight)
         elif way.on_step:
             self._keep(way.step_key, number.to(torch.float64, copy=True), local=not options.rank_zero_only)
@@ -169,10 +171,19 @@ class StageLog:
                 others log, so all ranks exchange in such a step.
         """
         if self._step or not everyone:
-            logged = self._step.close(self._comm, self._module, name=f"{self.stage} step")
+            logged = self._step.close(self._comm, self._module, name=f"{self.stage} step", told=self._told())
             for key, value in logged.values.items():
                 self._keep(key, value, local=False)
             self._step = EpochLog()
+            self._synced.clear()
+
+    def _told(self) -> Site | None:
+        """Return the line that the step's exchange is made for: the first of those that log with ``sync_dist=True``."""
+        name, site = next(iter(self._synced.items()), ("", None))
+        if site is None:
+            return None
+        more = f" and {len(self._synced) - 1} more" if len(self._synced) > 1 else ""
+        return site._replace(function=f"{site.function}, self.log({name!r}, sync_dist=True){more}")
 
     def close(self) -> Logged:
         """End the epoch: combine what all ranks logged in it. Every rank must call it."""

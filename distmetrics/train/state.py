@@ -114,6 +114,15 @@ class TrainerState(KeptFlags):
         once = isinstance(self.val_check_interval, float) and self.val_check_interval == 1.0  # 1 is after each step
         return self._run is not None and bool(self._run.val_loaders) and not once
 
+    @property
+    def why_unvalidated(self) -> str:
+        """Why the fit under way has no validation; nothing where it has one."""
+        if self._run is None or self._run.val_loaders:
+            return ""
+        if self.limit_val_batches == 0:
+            return "limit_val_batches=0 turns it off"
+        return "it has no loader of validation data, or the module no validation_step"
+
     def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
         """Write a checkpoint of the fit under way to each path; every rank must call it, rank 0 writes.
 

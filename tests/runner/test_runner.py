@@ -358,11 +358,93 @@ def test_training_on_data_that_is_dealt_out_for_evaluation():
         net = runner.setup(model())
         loader = runner.setup_dataloaders(DataLoader(samples(5), 2))
         for x, y in loader:
-            with pytest.raises(ConfigurationError, match="5 items on 2 ranks"):
+            with pytest.raises(ConfigurationError, match="5 items on 2 ranks: ranks would take different numbers"):
                 runner.backward(loss_fn(net(x), y))
         runner.backward(net(x).sum())
 
     threads(train)
+
+
+def test_training_on_data_that_divides_and_was_only_taken_for_evaluation():
+    """As guides have it: no shuffling, no word on what it is for. The steps would be none of one process's."""
+
+    def train(runner, **said):
+        net = runner.setup(model())
+        batches = []
+        for x, y in runner.setup_dataloaders(DataLoader(samples(8), 2), **said):
+            runner.backward(loss_fn(net(x), y))
+            batches.append(x)
+        return batches
+
+    message = r"evaluation, 8 items on 2 ranks: their batches(.|\n)*Likely: it doesn't shuffle(.|\n)*train=True"
+    with pytest.raises(ConfigurationError, match=message):
+        threads(train)
+    for rank, batches in enumerate(threads(lambda runner: train(runner, train=True))):
+        assert torch.equal(torch.cat(batches), samples(8)[:][0][rank::2])
+    threads(lambda runner: train(runner, train=False))  # somebody has said that steps are none of it
+    assert len(single(train)) == 4
+
+
+def _step_inside(runner, net, optimizer):
+    with runner.no_backward_sync(net):
+        runner.backward(net(torch.ones(2, 4)).sum())
+        optimizer.step()
+
+
+def _step_after(runner, net, optimizer):
+    with runner.no_backward_sync(net):
+        runner.backward(net(torch.ones(2, 4)).sum())
+    optimizer.step()
+
+
+def _call_inside(runner, net, optimizer):
+    """It is the model's call that DistributedDataParallel goes by."""
+    with runner.no_backward_sync(net):
+        loss = net(torch.ones(2, 4)).sum()
+    runner.backward(loss)
+    optimizer.step()
+
+
+def _closure_inside(runner, net, optimizer):
+    def closure():
+        loss = net(torch.ones(2, 4)).sum()
+        runner.backward(loss)
+        return loss
+
+    with runner.no_backward_sync(net):
+        optimizer.step(closure)
+
+
+def _model_said(runner, net, optimizer):
+    other = runner.setup(model())
+    with runner.no_backward_sync(net):
+        runner.backward(net(torch.ones(2, 4)).sum(), net)
+    runner.backward(other(torch.ones(2, 4)).sum(), other)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("wrong", [_step_inside, _step_after, _call_inside, _closure_inside, _model_said])
+def test_a_step_with_gradients_that_have_stayed_on_their_rank(wrong):
+    def train(runner):
+        net = model()
+        net, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        if runner.world_size == 1:
+            wrong(runner, net, optimizer)
+            return
+        before = net.module[0].weight.clone()
+        with pytest.raises(ConfigurationError, match=r"rank's alone, and the ranks' weights would part(.|\n)*step\(\)"):
+            wrong(runner, net, optimizer)
+        assert torch.equal(net.module[0].weight, before)
+        optimizer.zero_grad()
+        optimizer.step()  # with no gradients at all
+        runner.backward(net(torch.ones(2, 4)).sum())
+        optimizer.step()
+        assert not torch.equal(net.module[0].weight, before)
+        with runner.no_backward_sync(net):
+            optimizer.step()  # with gradients that have been shared
+
+    threads(train)
+    single(train)
 
 
 def test_wrong_set_up():

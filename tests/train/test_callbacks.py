@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -158,8 +159,52 @@ def test_epochs_without_validation_do_not_count(tmp_path):
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_missing_value_names_those_that_are_there(tmp_path, callback, world):
     message = f"{callback.__name__} watches 'scores', and logged values are: score, train_count, train_loss"
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ConfigurationError, match=message + r"(.|\n)*Likely: 'score' is meant"):
         fit([1.0], [callback("scores")], tmp_path, world)
+
+
+class PerLoader(Scripted):
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        super().validation_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("callback", [ModelCheckpoint, EarlyStopping])
+@pytest.mark.parametrize("world", WORLDS)
+def test_why_a_value_of_validation_is_missing(tmp_path, callback, world):
+    off = r"Likely: it is a value of validation, and this fit has none: limit_val_batches=0 turns it off"
+    with pytest.raises(ConfigurationError, match=off):
+        fit([1.0], [callback("score")], tmp_path, world, limit_val_batches=0)
+    with pytest.raises(ConfigurationError, match="and this fit has none: it has no loader of validation data"):
+        fit([1.0], [callback("score")], tmp_path, world, val=False)
+    strategy, devices = world
+    trainer = Trainer(
+        strategy=strategy if isinstance(strategy, str) else strategy(),
+        devices=devices,
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[callback("score")],
+        default_root_dir=tmp_path,
+    )
+    several = r"logged for 2 validation loaders(.|\n)*Do:     watch one of them: 'score/dataloader_idx_0', say"
+    with pytest.raises(ConfigurationError, match=several):
+        trainer.fit(PerLoader([1.0]), loader(8, 4), [loader(4, 2), loader(4, 2)])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_fit_that_never_validates_says_so_once(tmp_path, world):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit([1.0, 2.0], [EarlyStopping("score")], tmp_path, world, check_val_every_n_epoch=3)
+    (told,) = [str(each.message) for each in caught if "validates" in str(each.message)]
+    assert told.startswith("check_val_every_n_epoch=3 and max_epochs=2: this fit never validates")
+
+
+def test_a_fit_that_validates_in_its_last_epoch_or_has_nothing_to_validate_says_nothing(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=2)
+        fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=3, val=False)
+        fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=3, limit_val_batches=0)
 
 
 def test_a_value_of_training_may_be_watched(tmp_path):

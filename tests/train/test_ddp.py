@@ -106,3 +106,31 @@ def test_where_there_is_no_script(tmp_path):
     assert "ConfigurationError: strategy='ddp' runs the script again" in done.stderr
     assert "say strategy='ddp_spawn'" in done.stderr
     assert done.returncode == 1
+
+
+ALONE_THEN_FORKED = """
+from distmetrics import Runner
+from distmetrics.train import Callback, Trainer
+from tests.train.models import Logistic, loader
+
+class Fails(Callback):
+    def on_train_start(self, trainer, module):
+        raise ValueError("a try that failed")
+
+def fit(strategy, devices, **flags):
+    Trainer(strategy=strategy, devices=devices, accelerator="cpu", max_epochs=1, **flags).fit(Logistic(), loader(8))
+
+fit("ddp2", 1)
+print(Runner(strategy="ddp_fork", devices=2, accelerator="cpu").launch(lambda runner: runner.world_size))
+fit("ddp", 1)
+fit("ddp_fork", 2)
+try:
+    fit("ddp", 1, callbacks=[Fails()])
+except ValueError:
+    fit("ddp_fork", 2)
+"""
+
+
+def test_forks_after_a_world_of_one_process(tmp_path):
+    done, files = launch([sys.executable, "-c", ALONE_THEN_FORKED], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr, files) == (0, "2\n", "", [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -57,8 +59,7 @@ def fit(module, world=("single", 1), batch=4, **flags):
         strategy=strategy if isinstance(strategy, str) else strategy(),
         devices=devices,
         accelerator="cpu",
-        max_epochs=1,
-        **flags,
+        **{"max_epochs": 1} | flags,
     )
     trainer.fit(module, loader(16, batch))
     return trainer
@@ -148,3 +149,33 @@ def test_one_optimizer_comes_by_itself():
             return SGD(self.first.parameters(), lr=0.1)
 
     assert fit(One()).global_step == 4
+
+
+class Idle(Two):
+    """Steps nothing, but in the epochs that it is told."""
+
+    def __init__(self, active=()):
+        super().__init__()
+        self.active = active
+
+    def training_step(self, batch, batch_idx):
+        self.manual_backward((self.first(batch[0]) ** 2).mean())
+        if self.trainer.current_epoch in self.active:
+            self.optimizers()[0].step()
+
+
+@pytest.mark.parametrize("world", [("single", 1), (Threads, 2)])
+def test_a_module_that_steps_no_optimizer_is_told_so_once(world):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(Idle(active=[0]), world, max_epochs=3)
+    (told,) = [str(each.message) for each in caught if "Idle" in str(each.message)]
+    assert "has stepped none of self.optimizers() in epoch 1: global_step is still" in told
+    assert "self.manual_backward(loss)" in told
+
+
+def test_a_module_that_steps_its_optimizers_is_told_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(Idle(active=[0, 1]), max_epochs=2)
+        fit(Idle(), limit_train_batches=0)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from distmetrics.errors import ConfigurationError, DivergedError, InputError
+from distmetrics.comm.guard.settings import Settings, put_in_force
+from distmetrics.errors import ConfigurationError, DivergedError, InputError, MismatchError
 from distmetrics.train import Callback, DataModule, EarlyStopping, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
@@ -190,6 +191,39 @@ def test_a_synced_log_of_one_rank_meets_the_others_backward_pass(monkeypatch, fi
     text = str(info.value)
     assert text.startswith("rank 0 waits in a collective of torch.distributed, and this rank in another"), text
     assert f"rank 0  {where}" in text
+    assert f'rank 1  waits in all_gather_object "train step"  {LOGGED_ON_ONE}' in text
+
+
+LOGGED_ON_ONE = (
+    f"tests/train/test_not_silent.py:{SyncedOnOne.training_step.__code__.co_firstlineno + 3} in training_step, "
+    "self.log('mine', sync_dist=True)"
+)
+
+
+def test_a_synced_log_of_one_rank_is_told_by_its_name_and_line():
+    with pytest.raises(MismatchError) as info:
+        fit(SyncedOnOne(0), loader(24), world=2)
+    assert f'rank 1  all_gather_object "train step"   {LOGGED_ON_ONE}' in str(info.value)
+
+
+class SyncedApart(Logistic):
+    """Ranks sync other names, from other lines."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self.global_rank == 0:
+            self.log("first", 1.0, sync_dist=True)
+        else:
+            self.log("second", 2.0, sync_dist=True)
+        return loss
+
+
+@pytest.mark.parametrize("mode", ["on", "strict"])
+def test_synced_logs_of_unlike_names_are_no_fault(mode):
+    with put_in_force(Settings(mode)):
+        trainer = fit(SyncedApart(), loader(24), world=2)
+    found = {name: float(trainer.callback_metrics[name]) for name in ("first", "second")}
+    assert found == {"first": 1.0, "second": 2.0}
 
 
 class SlowToLearn(Logistic):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim import LBFGS, SGD, Adam
+from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR, StepLR
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import Trainer
@@ -55,6 +55,8 @@ def test_forms_that_we_do_not_know():
         ((optimizer, plateau), "needs a value to watch"),
         (SGD([torch.zeros(1, requires_grad=True)], lr=1.0), "steps no parameter of the module"),
         (LBFGS(MODEL.parameters()), "LBFGS computes the loss several times in a step"),
+        (([Adam(MODEL.parameters())], [scheduler]), "the StepLR changes .* the SGD that .* for training: Adam, whose"),
+        ((make()[0], SequentialLR(optimizer, [scheduler, scheduler], [1])), "the SequentialLR changes"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             configured(form, MODEL)
@@ -116,7 +118,8 @@ class Watched(Logistic):
 def test_the_value_to_watch_may_stand_beside_the_optimizer():
     run = Trainer(max_epochs=1, strategy="single")
     run.fit(Watched(ReduceLROnPlateau), loader(8), loader(4))
-    with pytest.raises(ConfigurationError, match="the scheduler watches 'val_loss', and logged values are: train_"):
+    message = r"the scheduler watches 'val_loss', and logged values are: train_(.|\n)*it has no loader"
+    with pytest.raises(ConfigurationError, match=message):
         run.fit(Watched(ReduceLROnPlateau), loader(8))
 
 

@@ -266,6 +266,10 @@ def test_a_module_may_bring_its_loaders():
         ("one training loader, and there are 0", lambda: trainer().fit(Logistic())),
         ("one training loader, and there are 2", lambda: trainer().fit(Logistic(), [loader(1), loader(1)])),
         ("nothing to validate on", lambda: trainer().validate(Logistic())),
+        (
+            "nothing to predict on: DataModule has no predict_dataloader",
+            lambda: trainer().predict(Logistic(), DataModule()),
+        ),
         ("loaders and a data module", lambda: trainer().fit(Logistic(), loader(1), datamodule=Mnist())),
         ("the trainer has no end", lambda: trainer(max_epochs=None).fit(Logistic(), loader(1))),
         ("training loader has length 0", lambda: trainer().fit(Logistic(), [])),

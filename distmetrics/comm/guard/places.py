@@ -13,15 +13,14 @@ from types import FrameType
 
 import torch.distributed as dist
 
-from distmetrics.comm.base import is_user_code, short_path
+from distmetrics.comm.base import is_library, is_of_python, is_user_code, short_path
 from distmetrics.errors import Site
 
-__all__ = ["Place", "inside", "is_library", "machine", "place_of", "process_state", "this_process"]
+__all__ = ["Place", "inside", "machine", "place_of", "process_state", "this_process"]
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
 _AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
-_STANDARD = str(Path(os.__file__).parent) + os.sep
 _DEPTH = 12  # lines of a stack that are told
 _inside: dict[int, tuple[str, str]] = {}  # what the backward pass that a thread is in is, and the group's name
 
@@ -48,7 +47,7 @@ class Place:
             self.doing, self.group = told
         while frame is not None and len(self.stack) < _DEPTH:
             code = frame.f_code
-            if is_user_code(code.co_filename) and not _is_of_python(code.co_filename):
+            if is_user_code(code.co_filename) and not is_of_python(code.co_filename):
                 self.stack.append(Site(short_path(code.co_filename), frame.f_lineno, code.co_name))
                 if self.at is None and not is_library(code.co_filename):
                     self.at = self.stack[-1]
@@ -78,16 +77,6 @@ class Place:
             return f"is in {self.doing}  {at}"
         inside = "" if at == self.stack[0] else f", inside {self.stack[0]}"
         return f"is at {at}{inside}"
-
-
-def _is_of_python(file: str) -> bool:
-    """Whether a file is of Python's own library: what a process is started by says nothing of where it is."""
-    return file.startswith(_STANDARD) and not is_library(file)
-
-
-def is_library(file: str) -> bool:
-    """Whether a file was installed, and is none of the user's own."""
-    return any(part in file for part in ("site-packages", "dist-packages"))
 
 
 def place_of(thread: int) -> Place:

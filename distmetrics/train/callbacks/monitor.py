@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import TYPE_CHECKING, Literal
 
 from distmetrics.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from distmetrics.train.state import TrainerState
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Mode", "acts_after_validation", "improved", "monitored"]
+__all__ = ["Mode", "acts_after_validation", "improved", "monitored", "not_logged"]
 
 Mode = Literal["min", "max"]
 
@@ -65,8 +67,25 @@ def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) ->
         return float(trainer.callback_metrics[name])
     if latest or not trainer.validated:  # check_val_every_n_epoch: it may come in a later epoch
         return None
-    known = ", ".join(sorted(trainer.callback_metrics)) or "none"
-    raise ConfigurationError(
-        f"{who} watches {name!r}, and logged values are: {known}\n"
-        "Do:     log it in training_step with on_epoch=True, or in validation_step."
+    raise not_logged(trainer, name, who)
+
+
+def not_logged(trainer: TrainerState, name: str, who: str) -> ConfigurationError:
+    """Return the error of a watched value that is not there, with the cause where that can be told."""
+    known = sorted(trainer.callback_metrics)
+    each = [label for label in known if label.startswith(f"{name}/dataloader_idx_")]
+    near = difflib.get_close_matches(name, known, n=1)
+    likely, do = "", "log it in training_step with on_epoch=True, or in validation_step."
+    if each:
+        likely = f"it is logged for {len(each)} validation loaders, and each has a value of its own."
+        do = f"watch one of them: {each[0]!r}, say."
+    elif trainer.why_unvalidated:
+        likely = f"it is a value of validation, and this fit has none: {trainer.why_unvalidated}."
+        do = "validate in this fit, or watch a value that training_step logs with on_epoch=True."
+    elif near:
+        likely = f"{near[0]!r} is meant."
+    return ConfigurationError(
+        f"{who} watches {name!r}, and logged values are: {', '.join(known) or 'none'}\n"
+        + (f"Likely: {likely}\n" if likely else "")
+        + f"Do:     {do}"
     )
