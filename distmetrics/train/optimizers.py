@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.signatures import describe
 
 __all__ = ["Schedule", "configured"]
 

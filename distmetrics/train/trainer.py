@@ -126,6 +126,7 @@ class Trainer(Session):
         **unknown: Any,
     ) -> None:
         flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
+        flags.check(locals())
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
         placed = resolve(
@@ -143,7 +144,6 @@ class Trainer(Session):
         self.keep(locals())
         if fast_dev_run:
             flags.fast(self, fast_dev_run)
-        flags.check(self)
 
     def fit(
         self,

@@ -1,0 +1,167 @@
+"""An argument that can't be meant is refused where it is passed: an error that names it, and says what to pass."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from distmetrics import Runner
+from distmetrics.arguments import FLAG, POSITIVE, check
+from distmetrics.errors import ConfigurationError
+from distmetrics.train import EarlyStopping, ModelCheckpoint, ModelSummary, Trainer
+from tests.train.models import Logistic, loader
+
+NO_TEXT = "True or False, without quotes"
+
+
+def trainer(**flags):
+    return Trainer(**({"strategy": "single", "accelerator": "cpu", "max_epochs": 1} | flags))
+
+
+def refused(action, *parts):
+    with pytest.raises(ConfigurationError) as info:
+        action()
+    for part in parts:
+        assert part in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"filename": 5}, "ModelCheckpoint: filename must be a text"),
+        ({"filename": ""}, "filename must be a text"),
+        ({"filename": "{epoch"}, "filename='{epoch' cannot be filled in: expected '}'"),
+        ({"filename": "{}"}, "filename='{}' cannot be filled in"),
+        ({"filename": "{0}"}, "filename='{0}' cannot be filled in"),
+        ({"filename": "{vl:d}"}, "filename='{vl:d}' cannot be filled in: Unknown format code 'd'"),
+        ({"filename": "{vl.item}"}, "cannot be filled in"),
+        ({"dirpath": 5}, "dirpath must be a path"),
+        ({"save_last": "link"}, "save_last must be True or False, got 'link'\nDo:     say save_last=True"),
+        ({"every_n_epochs": True}, "every_n_epochs must be positive and whole, got True"),
+        ({"every_n_epochs": None}, "every_n_epochs must be positive and whole, got None"),
+        ({"every_n_train_steps": 0.5}, "every_n_train_steps must be positive and whole, or None, got 0.5"),
+        ({"monitor": 3}, "monitor must be"),
+    ],
+)
+def test_model_checkpoint(options, message):
+    refused(lambda: ModelCheckpoint(**options), message)
+
+
+@pytest.mark.parametrize("filename", ["{epoch:03d}-{step}", "{val/loss:.2f}", "{{literal}}", "plain", "{vl:>8.1e}"])
+def test_file_names_that_can_be_filled_in(filename):
+    assert ModelCheckpoint(filename=filename).filename == filename
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_delta": "a"}, "EarlyStopping: min_delta must be a number, got 'a'"),
+        ({"min_delta": None}, "min_delta must be a number, got None"),
+        ({"min_delta": float("nan")}, "min_delta must be a number, got nan"),
+        ({"min_delta": True}, "min_delta must be a number, got True"),
+        ({"monitor": None}, "monitor must be the name of a logged value, got None"),
+        ({"patience": True}, "patience must be a number of epochs, 0 or more, got True"),
+    ],
+)
+def test_early_stopping(options, message):
+    refused(lambda: EarlyStopping(**({"monitor": "loss"} | options)), message)
+
+
+@pytest.mark.parametrize("path", [5, True, ""])
+@pytest.mark.parametrize("call", ["fit", "validate", "test", "predict"])
+def test_the_path_of_a_checkpoint(call, path):
+    refused(
+        lambda: getattr(trainer(), call)(Logistic(), loader(4), ckpt_path=path),
+        f"Trainer: ckpt_path must be the path of a checkpoint, 'best' or 'last', or None, got {path!r}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda: trainer(default_root_dir=5), "default_root_dir must be a path"),
+        (lambda: ModelSummary(max_depth="2"), "max_depth must be a whole number from 0 on, got '2'\nLikely: text of a"),
+        (lambda: trainer(devices=0), "Do:     say accelerator='cpu'"),
+        (lambda: trainer(devices="0"), "Do:     say accelerator='cpu'"),
+        (lambda: trainer(gpus=False), "gpus must be a number"),
+        (lambda: trainer(gpus=True), "gpus must be a number"),
+        (lambda: trainer(logger="False"), "pass objects of Logger or its subclasses: True, False or CSVLogger"),
+        (lambda: trainer().predict(Logistic(), loader(4), return_predictions="no"), NO_TEXT),
+        (lambda: trainer().fit(Logistic(), loader(4), weights_only="no"), NO_TEXT),
+    ],
+)
+def test_others(action, message):
+    refused(action, message)
+
+
+FLAGS = ("use_distributed_sampler", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+
+
+@pytest.mark.parametrize("flag", [*FLAGS, "detect_anomaly", "terminate_on_nan", "fast_dev_run", "deterministic"])
+@pytest.mark.parametrize("text", ["False", "no", ""])
+def test_text_is_neither_yes_nor_no(flag, text):
+    refused(lambda: trainer(**{flag: text}), f"Trainer: {flag} must be True", f"got {text!r}", NO_TEXT)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "max_epochs",
+        "max_steps",
+        "accumulate_grad_batches",
+        "check_val_every_n_epoch",
+        "val_check_interval",
+        "num_sanity_val_steps",
+        "limit_train_batches",
+        "limit_val_batches",
+        "gradient_clip_val",
+        "log_every_n_steps",
+        "num_nodes",
+        "devices",
+        "seed",
+    ],
+)
+def test_true_is_no_number(flag):
+    refused(lambda: trainer(**{flag: True}), f"{flag} must be", "got True")
+
+
+@pytest.mark.parametrize(
+    ("flag", "advice"),
+    [
+        ("tpus", "say accelerator='tpu'"),
+        ("ipus", "say accelerator="),
+        ("use_ddp", "say strategy='ddp'"),
+        ("nb_gpus", "say devices=..., accelerator='gpu'"),
+        ("gradient_clipping", "say gradient_clip_val="),
+        ("min_steps", "say EarlyStopping(..., patience=n)"),
+        ("min_epochs", "say EarlyStopping(..., patience=n)"),
+        ("reload_dataloaders_every_n_epochs", "change what the data set yields"),
+        ("sync_batchnorm", "convert_sync_batchnorm"),
+    ],
+)
+def test_flags_of_older_guides(flag, advice):
+    refused(lambda: Trainer(**{flag: 1}), f"Trainer({flag}=...) is a flag of older guides", advice)
+
+
+@pytest.mark.parametrize(
+    ("make", "flag", "hint"),
+    [
+        (Trainer, "tpu", r"'tpus' of older guides is near\nDo:     say accelerator='tpu'"),
+        (Trainer, "min_epoch", r"'min_epochs' of older guides is near\nDo:     say EarlyStopping"),
+        (Trainer, "max_epoch", r"did you mean 'max_epochs'\?"),
+        (Trainer, "unknwon", r"argument 'unknwon'$"),
+        (Runner, "device", r"did you mean 'devices'\?"),
+        (Runner, "min_epochs", r"argument 'min_epochs'$"),
+    ],
+)
+def test_a_hint_names_no_flag_that_is_gone(make, flag, hint):
+    with pytest.raises(TypeError, match=hint):
+        make(**{flag: 1})
+
+
+def test_long_values_are_said_in_short():
+    with pytest.raises(ConfigurationError, match=re.escape("f: a must be positive and whole, got an object of list")):
+        check("f", {"a": list(range(1000))}, {"a": POSITIVE})
+    with pytest.raises(ConfigurationError, match="got the class int itself"):
+        check("f", {"a": int}, {"a": FLAG})
