@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distmetrics import arguments
 from distmetrics.arguments import FLAG, PATH, POSITIVE, SEED, Takes, describe, whole
+from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
 from distmetrics.train.loggers import CSVLogger, Logger
@@ -29,7 +29,7 @@ def check(values: Mapping[str, Any], who: str = "Trainer") -> None:
     Raises:
         ConfigurationError: such a value.
     """
-    arguments.check(who, values, _VALUES)
+    check_arguments(who, values, _VALUES)
 
 
 def _part(value: Any, least: int) -> bool:
