@@ -103,7 +103,7 @@ class StageLog:
         if way.sync_now:
             self._step.add(way.step_key, Kind(way.kind.reduce_fx), number, weight)
         elif way.on_step:
-            self._keep(way.step_key, number.to(torch.float64, copy=True), local=not options.rank_zero_only)
+            self._keep(way.step_key, number.to(torch.float64, copy=True), local=True)
 
     def _log_metric(self, name: str, metric: Any, options: Options) -> None:
         check(name, options)

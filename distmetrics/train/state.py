@@ -220,8 +220,11 @@ class TrainerState(KeptFlags):
         """
         if self._logger is None:
             raise ConfigurationError(
-                f"{name!r} can't be logged here: no epoch is under way\n"
-                "Do:     log in a step or in a hook of an epoch (on_train_epoch_end, say)."
+                f"{name!r} can't be logged here: no epoch is under way, or its values are combined already\n"
+                "Likely: a callback's hook of an epoch's end: callbacks hear of it when the values are there.\n"
+                "Do:     log in a step, in the module's own on_train_epoch_end or on_validation_epoch_end, or in\n"
+                "        a callback's on_train_batch_end; what is the same number on every rank can be made known\n"
+                f"        here: trainer.log_values({{{name!r}: number}})."
             )
         return self._logger
 
@@ -263,6 +266,7 @@ class TrainerState(KeptFlags):
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
         self._note({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}, set())
+        self.fresh_metrics |= values.keys()
         self._publish({name: self.logged_metrics[name] for name in values}, set())
 
     def _publish(self, values: Mapping[str, Tensor], unlogged: set[str]) -> None:

@@ -265,7 +265,7 @@ def test_an_environment_without_a_rank():
         ("rank", "3", r"Odd: rank must be a whole number from 0 on, got '3'\nDo:     return a number: int\("),
         ("world_size", None, "Odd: world_size must be a whole number from 1 on, got None"),
         ("local_world_size", 0, "Odd: local_world_size must be a whole number from 1 on, got 0"),
-        ("local_rank", lambda self: 1, "Odd says local rank 1 in a world of 1: which local_world_size is by default"),
+        ("local_rank", lambda self: 1, "Odd says local rank 1 in a world of 1, which local_world_size is by default"),
         ("main_port", 70000, "Odd: main_port must be a port's number"),
         ("main_address", 5, "Odd: main_address must be the name or address"),
     ],

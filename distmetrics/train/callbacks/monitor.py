@@ -58,13 +58,20 @@ def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) ->
     """
     if name in trainer.local_metrics:
         raise ConfigurationError(
-            f"{who} watches {name!r}, and every rank has its own value of it\n"
+            f"{who} watches {name!r}, and every rank has its own value of it, or rank 0 alone has one\n"
             "Do:     log it with on_epoch=True and without sync_dist=False."
         )
     if name in trainer.fresh_metrics or (latest and name in trainer.callback_metrics):
         return float(trainer.callback_metrics[name])
     if latest or not trainer.validated:  # check_val_every_n_epoch: it may come in a later epoch
         return None
+    if name in trainer.callback_metrics:
+        raise ConfigurationError(
+            f"{who} watches {name!r}, and there is no value of it for this epoch: the one there is of a single step or "
+            "of an earlier epoch\n"
+            "Likely: self.log in training_step, which keeps each step's value alone unless on_epoch=True.\n"
+            "Do:     log it with on_epoch=True, in every epoch; rank_zero_only=True may stay."
+        )
     known = ", ".join(sorted(trainer.callback_metrics)) or "none"
     raise ConfigurationError(
         f"{who} watches {name!r}, and logged values are: {known}\n"
