@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 
-__all__ = ["check_loss", "check_pass", "check_setup"]
+__all__ = ["check_flags", "check_loss", "check_pass", "check_setup"]
 
 
-def check_setup(model: Any, optimizers: Sequence[Any]) -> None:
+_TAKES = {
+    "move_to_device": FLAG,
+    "train": FLAG.or_none("None to tell by the sampler"),
+    "replace_sampler": FLAG,
+    "enabled": FLAG,
+}
+
+
+def check_flags(who: str, given: Mapping[str, Any]) -> None:
+    """Refuse flags of a runner, or of one of its methods, that are of another kind; other arguments are not looked at.
+
+    Raises:
+        ConfigurationError: there is such a flag.
+    """
+    check(who, given, {name: takes for name, takes in _TAKES.items() if name in given})
+
+
+def check_setup(model: Any, optimizers: Sequence[Any], *, move_to_device: bool) -> None:
     """Refuse what is no model, no optimizer of it, or set up already."""
+    check_flags("setup", {"move_to_device": move_to_device})
     if isinstance(model, RunnerModule) or any(isinstance(optimizer, RunnerOptimizer) for optimizer in optimizers):
         raise ConfigurationError("this model has been set up already\nDo:     call setup once for each model.")
     if not isinstance(model, nn.Module):

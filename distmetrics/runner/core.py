@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.runner.checks import check_loss, check_pass, check_setup
+from distmetrics.runner.checks import check_flags, check_loss, check_pass, check_setup
 from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow
@@ -142,7 +142,7 @@ class Runner(RunnerWorld):
             InputTypeError: no module, or no optimizer.
         """
         self._require_launch("setup")
-        check_setup(model, optimizers)
+        check_setup(model, optimizers, move_to_device=move_to_device)
         self._claim(model, *optimizers)
         if move_to_device:
             before = list(model.parameters())
@@ -184,6 +184,7 @@ class Runner(RunnerWorld):
             InputTypeError: no loader.
         """
         self._require_launch("setup_dataloaders")
+        check_flags("setup_dataloaders", locals())
         if not loaders:
             raise InputTypeError("setup_dataloaders needs at least one loader")
         made = [self._loader(loader, train, replace_sampler, move_to_device) for loader in loaders]
@@ -227,6 +228,7 @@ class Runner(RunnerWorld):
         """
         if not isinstance(model, RunnerModule):
             raise InputTypeError(f"no_backward_sync takes the model that setup returned, got a {type(model).__name__}")
+        check_flags("no_backward_sync", locals())
         inside = model._runner
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
+from torch import nn
 
 from distmetrics import Runner
 from distmetrics.arguments import FLAG, POSITIVE, check
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.ddp import DDP
+from distmetrics.strategies.ddp_spawn import DDPSpawn
+from distmetrics.strategies.deepspeed import DeepSpeed
+from distmetrics.strategies.fsdp import FSDP
+from distmetrics.strategies.xla import XLA
 from distmetrics.train import EarlyStopping, ModelCheckpoint, ModelSummary, Trainer
 from tests.train.models import Logistic, loader
 
@@ -165,3 +171,53 @@ def test_long_values_are_said_in_short():
         check("f", {"a": list(range(1000))}, {"a": POSITIVE})
     with pytest.raises(ConfigurationError, match="got the class int itself"):
         check("f", {"a": int}, {"a": FLAG})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DDP(find_unused_parameters="False"), "DDP: find_unused_parameters must be True or False, got 'False'"),
+        (lambda: DDPSpawn(broadcast_buffers="no"), "DDPSpawn: broadcast_buffers must be True or False, or None"),
+        (
+            lambda: DDP(find_unused=True),
+            "DDP got find_unused=..., which is no option of DistributedDataParallel: it has",
+        ),
+        (lambda: FSDP(reshard="False"), "FSDP: reshard must be True or False"),
+        (lambda: FSDP(cpu_offload="no"), "FSDP: cpu_offload must be True or False"),
+        (lambda: FSDP(replicas=True), "FSDP: replicas must be positive and whole, got True"),
+        (lambda: FSDP(wrap=nn.Linear), "FSDP: wrap must be a list of classes of modules, got the class Linear itself"),
+        (lambda: FSDP(wrap=[nn.Linear(1, 1)]), "FSDP: wrap must be a list of classes of modules"),
+        (lambda: FSDP(reduce_dtype="bf16"), "FSDP: reduce_dtype must be a dtype"),
+        (lambda: DeepSpeed(stage=True), "DeepSpeed: stage must be 0, 1, 2 or 3, got True"),
+        (lambda: DeepSpeed(config="ds.json"), "DeepSpeed: config must be a dict"),
+        (lambda: XLA(spmd="no"), "XLA: spmd must be True or False"),
+    ],
+)
+def test_options_of_strategies(make, message):
+    refused(make, message)
+
+
+def test_a_wrapper_of_ones_own_may_take_other_options():
+    class Own(DDP):
+        def wrap(self, step):
+            return step
+
+    assert Own(anything=1).options == {"anything": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda runner, net: runner.setup(net, move_to_device="no"), "setup: move_to_device must be True or False"),
+        (
+            lambda runner, net: runner.setup_dataloaders(loader(4), train="False"),
+            "setup_dataloaders: train must be True",
+        ),
+        (lambda runner, net: runner.setup_dataloaders(loader(4), replace_sampler="no"), "replace_sampler must be"),
+        (lambda runner, net: runner.no_backward_sync(runner.setup(net), enabled="no"), "enabled must be True or False"),
+        (lambda runner, net: runner.seed_everything(1, workers="no"), "workers must be True or False"),
+    ],
+)
+def test_flags_of_the_runner(call, message):
+    refused(lambda: Runner(strategy="single").launch(call, nn.Linear(1, 1)), message)
+    refused(lambda: Runner(seed="1"), "Runner: seed must be from 0 to 2**32 - 1, or None, got '1'")
