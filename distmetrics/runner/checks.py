@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import FLAG, check
+from distmetrics.arguments import FLAG, Takes, check, is_number
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
@@ -22,6 +23,7 @@ _TAKES = {
     "train": FLAG.or_none("None to tell by the sampler"),
     "replace_sampler": FLAG,
     "enabled": FLAG,
+    "norm_type": Takes(lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"),
 }
 
 

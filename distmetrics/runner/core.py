@@ -254,6 +254,7 @@ class Runner(RunnerWorld):
             raise InputTypeError("clip_gradients takes the model and the optimizer that setup returned")
         if (max_norm is None) == (clip_value is None):
             raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
+        check_flags("clip_gradients", locals())
         limit = clip_value if max_norm is None else max_norm
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
             raise ConfigurationError(f"clip_gradients takes a positive number, got {limit!r}")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from distmetrics.arguments import FLAG, SEED, check
+from distmetrics.arguments import FLAG, PATH, SEED, check
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.runner.collective import broadcast_any, reduce_tree, write_once
@@ -201,6 +201,7 @@ class RunnerWorld:
             path: what :meth:`save` has written.
             weights_only: False also reads objects of any class: for files that you trust.
         """
+        check("load", locals(), {"path": PATH, "weights_only": FLAG})
         return torch.load(Path(path), map_location="cpu", weights_only=weights_only)
 
 

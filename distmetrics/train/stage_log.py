@@ -91,7 +91,7 @@ class StageLog:
             return
         else:
             number = as_number(f"the value of {name!r}", value)
-        way = self._ways.get(name)
+        way = self._ways.get(name) if isinstance(name, str) else None  # what else it may be is refused below
         in_step = self._batch is not _NO_BATCH
         if way is None or way[:3] != (options, self._loader, in_step):
             way = self._ways[name] = self._settle(name, options)

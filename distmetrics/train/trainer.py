@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Devices, Strategy
@@ -223,6 +224,7 @@ class Trainer(Session):
     def _evaluated(
         self, call: Literal["validate", "test"], module: Module, data: Sources, start: Start, verbose: bool | None
     ) -> list[dict[str, float]]:
+        check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
         results: list[dict[str, float]] = self._launch(call, module, data, start)
         show_results(self, call, results, verbose)
         return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from torch import nn
 
 from distmetrics import Runner
@@ -15,7 +16,15 @@ from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.fsdp import FSDP
 from distmetrics.strategies.xla import XLA
-from distmetrics.train import EarlyStopping, ModelCheckpoint, ModelSummary, Trainer
+from distmetrics.train import (
+    CSVLogger,
+    EarlyStopping,
+    ModelCheckpoint,
+    ModelSummary,
+    Module,
+    Trainer,
+    seed_everything,
+)
 from tests.train.models import Logistic, loader
 
 NO_TEXT = "True or False, without quotes"
@@ -83,6 +92,12 @@ def test_the_path_of_a_checkpoint(call, path):
     )
 
 
+class Saves(Module):
+    def __init__(self, *names, lr=0.1, **options):
+        super().__init__()
+        self.save_hyperparameters(*names, **options)
+
+
 @pytest.mark.parametrize(
     ("action", "message"),
     [
@@ -90,8 +105,30 @@ def test_the_path_of_a_checkpoint(call, path):
         (lambda: ModelSummary(max_depth="2"), "max_depth must be a whole number from 0 on, got '2'\nLikely: text of a"),
         (lambda: trainer(devices=0), "Do:     say accelerator='cpu'"),
         (lambda: trainer(devices="0"), "Do:     say accelerator='cpu'"),
-        (lambda: trainer(gpus=False), "gpus must be a number"),
-        (lambda: trainer(gpus=True), "gpus must be a number"),
+        (lambda: trainer(gpus=False), "gpus must be a positive number, -1, a list or 'auto', got False"),
+        (lambda: trainer(gpus=True), "gpus must be a positive number"),
+        (lambda: trainer(tpu_cores=torch.zeros(2)), "tpu_cores must be a positive number"),
+        (lambda: trainer(devices=2.0), "devices must be a positive number"),
+        (lambda: CSVLogger(5), "CSVLogger: save_dir must be a path"),
+        (lambda: CSVLogger("logs", name=None), "CSVLogger: name must be a text, got None"),
+        (
+            lambda: CSVLogger("logs", version=True),
+            "CSVLogger: version must be a number from 0 on, or a text, or None for",
+        ),
+        (lambda: seed_everything(1, workers="no"), "seed_everything: workers must be True or False"),
+        (lambda: Logistic.load_from_checkpoint(None), "Logistic.load_from_checkpoint: checkpoint_path must be a path"),
+        (lambda: Logistic.load_from_checkpoint("a.ckpt", strict="no"), "strict must be True or False"),
+        (
+            lambda: Saves(0.1),
+            "save_hyperparameters: each of names must be an argument's name, a mapping or a namespace",
+        ),
+        (lambda: Saves(["lr"]), "Do:     name the arguments, each by itself"),
+        (lambda: Saves("lr", ignore=3), "save_hyperparameters: ignore must be a name, or a list of names"),
+        (lambda: Saves("lr", logger="no"), "save_hyperparameters: logger must be True or False"),
+        (
+            lambda: trainer().validate(Logistic(), loader(4), verbose="no"),
+            "Trainer: verbose must be True or False, or None",
+        ),
         (lambda: trainer(logger="False"), "pass objects of Logger or its subclasses: True, False or CSVLogger"),
         (lambda: trainer().predict(Logistic(), loader(4), return_predictions="no"), NO_TEXT),
         (lambda: trainer().fit(Logistic(), loader(4), weights_only="no"), NO_TEXT),
@@ -205,6 +242,15 @@ def test_a_wrapper_of_ones_own_may_take_other_options():
     assert Own(anything=1).options == {"anything": 1}
 
 
+def clip(runner, net, norm_type):
+    model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    runner.clip_gradients(model, optimizer, max_norm=1.0, norm_type=norm_type)
+
+
+def test_the_largest_gradient_is_a_norm_too():
+    Runner(strategy="single").launch(clip, nn.Linear(1, 1), float("inf"))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -215,6 +261,8 @@ def test_a_wrapper_of_ones_own_may_take_other_options():
         ),
         (lambda runner, net: runner.setup_dataloaders(loader(4), replace_sampler="no"), "replace_sampler must be"),
         (lambda runner, net: runner.no_backward_sync(runner.setup(net), enabled="no"), "enabled must be True or False"),
+        (lambda runner, net: runner.load(5), "load: path must be a path"),
+        (lambda runner, net: clip(runner, net, "two"), "clip_gradients: norm_type must be a number, got 'two'"),
         (lambda runner, net: runner.seed_everything(1, workers="no"), "workers must be True or False"),
     ],
 )

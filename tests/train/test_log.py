@@ -341,6 +341,12 @@ def test_what_can_not_be_logged(error, message, value, options):
         logged(logger, "x", value, torch.zeros(1), **options)
 
 
+@pytest.mark.parametrize("name", [None, "", ["x"], 5])
+def test_a_name_is_text(name):
+    with pytest.raises(InputTypeError, match="a name to log under must be a string, got"):
+        logged(StageLog("validate", SingleCommunicator(), Bare()), name, 1.0, torch.zeros(1))
+
+
 @pytest.mark.parametrize(
     ("message", "options"),
     [
