@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import FLAG, Takes, check, is_number
+from distmetrics.arguments import FLAG, Takes, check, describe, is_number
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 
-__all__ = ["check_flags", "check_loss", "check_pass", "check_setup"]
+__all__ = ["check_flags", "check_function", "check_loss", "check_pass", "check_setup"]
 
 
 _TAKES = {
@@ -34,6 +35,24 @@ def check_flags(who: str, given: Mapping[str, Any]) -> None:
         ConfigurationError: there is such a flag.
     """
     check(who, given, {name: takes for name, takes in _TAKES.items() if name in given})
+
+
+def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what can't be launched: no function, or one that does not take the runner and these arguments."""
+    if not callable(fn):
+        raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
+        return
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise InputTypeError(
+            f"launch calls {name}(runner, ...) with what it got after it, and {name} takes {signature}: {error}\n"
+            f"Do:     def {name}(runner, ...), and pass launch its other arguments."
+        ) from None
 
 
 def check_setup(model: Any, optimizers: Sequence[Any], *, move_to_device: bool) -> None:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.runner.checks import check_flags, check_loss, check_pass, check_setup
+from distmetrics.runner.checks import check_flags, check_function, check_loss, check_pass, check_setup
 from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow
@@ -111,8 +111,7 @@ class Runner(RunnerWorld):
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
         """
-        if not callable(fn):
-            raise InputTypeError(f"launch takes a function fn(runner, ...), got a {type(fn).__name__}")
+        check_function(fn, args, kwargs)
         return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
 
     def _launch(self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

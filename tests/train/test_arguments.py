@@ -10,7 +10,7 @@ from torch import nn
 
 from distmetrics import Runner
 from distmetrics.arguments import FLAG, POSITIVE, check
-from distmetrics.errors import ConfigurationError
+from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.deepspeed import DeepSpeed
@@ -269,3 +269,17 @@ def test_the_largest_gradient_is_a_norm_too():
 def test_flags_of_the_runner(call, message):
     refused(lambda: Runner(strategy="single").launch(call, nn.Linear(1, 1)), message)
     refused(lambda: Runner(seed="1"), "Runner: seed must be from 0 to 2**32 - 1, or None, got '1'")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((3,), {}, "launch takes a function fn(runner, ...), got an object of int"),
+        ((lambda: 1,), {}, "launch calls <lambda>(runner, ...)"),
+        ((clip, nn.Linear(1, 1)), {}, "clip takes (runner, net, norm_type): missing a required argument: 'norm_type'"),
+        ((clip, 1, 2), {"other": 3}, "got an unexpected keyword argument 'other'\nDo:     def clip(runner, ...)"),
+    ],
+)
+def test_what_can_not_be_launched(args, kwargs, message):
+    with pytest.raises(InputTypeError, match=re.escape(message)):
+        Runner(strategy="single").launch(*args, **kwargs)
