@@ -12,7 +12,7 @@ from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.train.log import REDUCE_FX, Scope
 
-__all__ = ["Options", "check", "check_metric"]
+__all__ = ["Options", "check", "check_metric", "check_name"]
 
 _RESERVED = ("epoch", "step")
 _TAKES = {name: FLAG.or_none() for name in ("on_step", "on_epoch", "sync_dist")} | dict.fromkeys(
@@ -46,8 +46,8 @@ class Options(NamedTuple):
         return "this rank" if self.sync_dist is False else "all ranks"
 
 
-def check(name: Any, options: Options) -> None:
-    """Refuse what contradicts itself, and names and values of another kind."""
+def check_name(name: Any) -> None:
+    """Refuse what is no name, and the names of the trainer's own values."""
     if not isinstance(name, str) or not name:
         raise InputTypeError(f"a name to log under must be a string, got {name!r}")
     if name in _RESERVED:
@@ -56,6 +56,11 @@ def check(name: Any, options: Options) -> None:
             "checkpoints\n"
             f"Do:     log it under another name: 'my_{name}', say."
         )
+
+
+def check(name: Any, options: Options) -> None:
+    """Refuse what contradicts itself, and names and values of another kind."""
+    check_name(name)
     check_arguments(f"self.log({name!r})", options._asdict(), _TAKES)
     if options.reduction not in REDUCE_FX:
         known = ", ".join(REDUCE_FX)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,6 +18,7 @@ from distmetrics.train.data import DataModule
 from distmetrics.train.files import write
 from distmetrics.train.kept import KeptFlags
 from distmetrics.train.log import Logged
+from distmetrics.train.log_options import check_name
 from distmetrics.train.loggers.base import Logger
 from distmetrics.train.loops import Position, Run
 from distmetrics.train.manual import is_wrapped, share_gradients
@@ -26,6 +26,7 @@ from distmetrics.train.module import Module
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.resume import checkpoint
 from distmetrics.train.stage_log import Stage, StageLog
+from distmetrics.train.values import as_number
 
 __all__ = ["TrainerState"]
 
@@ -265,7 +266,9 @@ class TrainerState(KeptFlags):
 
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
-        self._note({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}, set())
+        for name in values:
+            check_name(name)
+        self._note({name: as_number(f"the value of {name!r}", value).cpu() for name, value in values.items()}, set())
         self.fresh_metrics |= values.keys()
         self._publish({name: self.logged_metrics[name] for name in values}, set())
 

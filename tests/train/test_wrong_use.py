@@ -139,6 +139,12 @@ def test_what_a_callback_logs_at_the_end_of_an_epoch(ranks):
     assert (float(run.callback_metrics["late"]), stop.best_score) == (2.0, 1.0)
 
 
+@pytest.mark.parametrize("values", [{"epoch": 1.0}, {"lr": "fast"}, {3: 1.0}, {"lr": torch.zeros(2)}])
+def test_values_that_a_callback_makes_known(values):
+    with pytest.raises((ConfigurationError, InputError), match=r"nothing can be logged as|must be"):
+        trainer().log_values(values)
+
+
 class LogsSteps(Logistic):
     """Logs a value of rank 0's in each step, with other options."""
 
