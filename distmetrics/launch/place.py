@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
 
+from distmetrics.arguments import TEXT, Takes, check, whole
 from distmetrics.errors import ConfigurationError
 
 __all__ = ["ClusterEnvironment", "Environment"]
@@ -13,7 +16,8 @@ __all__ = ["ClusterEnvironment", "Environment"]
 class ClusterEnvironment(ABC):
     """One process's place in a job that your own cluster starts: subclass it, and pass it in ``plugins=[...]``.
 
-    What is not overridden is right for one process a machine.
+    What is not overridden is right for one process a machine. Methods may stand in the place of properties, and
+    ``global_rank``, ``master_address`` and ``master_port``, as older guides have it, are taken too.
 
     >>> class Mine(ClusterEnvironment):
     ...     rank, world_size = 1, 2
@@ -21,6 +25,24 @@ class ClusterEnvironment(ABC):
     >>> Environment.of(Mine()).node_rank
     1
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, older in _OLDER.items():
+            if older in vars(cls) and getattr(getattr(cls, name), "__isabstractmethod__", False):
+                setattr(cls, name, property(partial(_said, name=older)))
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a class that does not say who this process is: Python's own error names no way out."""
+        missing = [name for name in _TAKES if name in cls.__abstractmethods__]
+        if missing:
+            raise ConfigurationError(
+                f"{cls.__name__} is a cluster environment, and does not say {', '.join(missing)}\n"
+                "Likely: a class of an older guide.\n"
+                f"Do:     def {missing[0]}(self): return ..., and so on: rank is this process in the job, world_size "
+                "how many there are, main_address and main_port are where rank 0 is reached."
+            )
+        return super().__new__(cls)
 
     @property
     @abstractmethod
@@ -60,7 +82,18 @@ class ClusterEnvironment(ABC):
     @property
     def node_rank(self) -> int:
         """This machine, from 0."""
-        return self.rank // self.local_world_size
+        rank, local_world_size = _said(self, "rank"), _said(self, "local_world_size")
+        found: int = rank // local_world_size
+        return found
+
+
+_OLDER = {"rank": "global_rank", "main_address": "master_address", "main_port": "master_port"}
+
+
+def _said(environment: Any, name: str) -> Any:
+    """Return what an environment says, by an attribute, a property or a method."""
+    value = getattr(environment, name)
+    return value() if callable(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +138,33 @@ class Environment:
         Raises:
             ConfigurationError: it says what can't be.
         """
-        return cls(**{field.name: getattr(environment, field.name) for field in fields(cls)})
+        who = type(environment).__name__
+        found: dict[str, Any] = {}
+        for name, takes in _TAKES.items():
+            found[name] = _said(environment, name)
+            check(who, found, {name: takes})
+        if found["local_rank"] >= found["local_world_size"] == 1:
+            raise ConfigurationError(
+                f"{who} says local rank {found['local_rank']} in a world of 1, which local_world_size is by default\n"
+                "Do:     let local_world_size say how many processes this machine has."
+            )
+        return cls(**found)
+
+
+_NUMBER = Takes(
+    lambda value: whole(value, 0), "a whole number from 0 on", "return a number: int(os.environ[...]), say."
+)
+_COUNT = _NUMBER._replace(fits=lambda value: whole(value, 1), wanted="a whole number from 1 on")
+_TAKES = {
+    "launcher": TEXT,
+    "rank": _NUMBER,
+    "world_size": _COUNT,
+    "local_rank": _NUMBER,
+    "local_world_size": _COUNT,
+    "node_rank": _NUMBER,
+    "main_address": Takes(lambda value: isinstance(value, str), "the name or address of rank 0's machine"),
+    "main_port": _NUMBER._replace(fits=lambda value: whole(value, 0) and value < 2**16, wanted="a port's number"),
+}
 
 
 ClusterEnvironment.register(Environment)

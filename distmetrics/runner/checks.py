@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.arguments import FLAG, Takes, check, describe, is_number
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 
-__all__ = ["check_loss", "check_pass", "check_setup"]
+__all__ = ["check_flags", "check_function", "check_loss", "check_pass", "check_setup"]
 
 
-def check_setup(model: Any, optimizers: Sequence[Any]) -> None:
+_TAKES = {
+    "move_to_device": FLAG,
+    "train": FLAG.or_none("None to tell by the sampler"),
+    "replace_sampler": FLAG,
+    "enabled": FLAG,
+    "norm_type": Takes(lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"),
+}
+
+
+def check_flags(who: str, given: Mapping[str, Any]) -> None:
+    """Refuse flags of a runner, or of one of its methods, that are of another kind; other arguments are not looked at.
+
+    Raises:
+        ConfigurationError: there is such a flag.
+    """
+    check(who, given, {name: takes for name, takes in _TAKES.items() if name in given})
+
+
+def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what can't be launched: no function, or one that does not take the runner and these arguments."""
+    if not callable(fn):
+        raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
+        return
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise InputTypeError(
+            f"launch calls {name}(runner, ...) with what it got after it, and {name} takes {signature}: {error}\n"
+            f"Do:     def {name}(runner, ...), and pass launch its other arguments."
+        ) from None
+
+
+def check_setup(model: Any, optimizers: Sequence[Any], *, move_to_device: bool) -> None:
     """Refuse what is no model, no optimizer of it, or set up already."""
+    check_flags("setup", {"move_to_device": move_to_device})
     if isinstance(model, RunnerModule) or any(isinstance(optimizer, RunnerOptimizer) for optimizer in optimizers):
         raise ConfigurationError("this model has been set up already\nDo:     call setup once for each model.")
     if not isinstance(model, nn.Module):

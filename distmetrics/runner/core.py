@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.runner.checks import check_loss, check_pass, check_setup
+from distmetrics.runner.checks import check_flags, check_function, check_loss, check_pass, check_setup
 from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow
@@ -111,8 +111,7 @@ class Runner(RunnerWorld):
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
         """
-        if not callable(fn):
-            raise InputTypeError(f"launch takes a function fn(runner, ...), got a {type(fn).__name__}")
+        check_function(fn, args, kwargs)
         return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
 
     def _launch(self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,7 +141,7 @@ class Runner(RunnerWorld):
             InputTypeError: no module, or no optimizer.
         """
         self._require_launch("setup")
-        check_setup(model, optimizers)
+        check_setup(model, optimizers, move_to_device=move_to_device)
         self._claim(model, *optimizers)
         if move_to_device:
             before = list(model.parameters())
@@ -185,6 +184,7 @@ class Runner(RunnerWorld):
             InputTypeError: no loader.
         """
         self._require_launch("setup_dataloaders")
+        check_flags("setup_dataloaders", locals())
         if not loaders:
             raise InputTypeError("setup_dataloaders needs at least one loader")
         made = [self._loader(loader, train, replace_sampler, move_to_device) for loader in loaders]
@@ -232,6 +232,7 @@ class Runner(RunnerWorld):
         """
         if not isinstance(model, RunnerModule):
             raise InputTypeError(f"no_backward_sync takes the model that setup returned, got a {type(model).__name__}")
+        check_flags("no_backward_sync", locals())
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
         block: AbstractContextManager[Any] = model._runner.keeping_gradients()
@@ -257,6 +258,7 @@ class Runner(RunnerWorld):
             raise InputTypeError("clip_gradients takes the model and the optimizer that setup returned")
         if (max_norm is None) == (clip_value is None):
             raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
+        check_flags("clip_gradients", locals())
         limit = clip_value if max_norm is None else max_norm
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
             raise ConfigurationError(f"clip_gradients takes a positive number, got {limit!r}")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from distmetrics.arguments import FLAG, PATH, SEED, check
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.runner.collective import broadcast_any, reduce_tree, write_once
@@ -35,6 +36,7 @@ class RunnerWorld:
     """
 
     def __init__(self, strategy: Strategy, seed: int | None) -> None:
+        check("Runner", {"seed": seed}, {"seed": SEED.or_none()})
         self.strategy = strategy
         self.seed = seed
         self._forget()
@@ -117,6 +119,7 @@ class RunnerWorld:
         """
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
             raise InputTypeError(f"a seed is a whole number from 0 to 2**32 - 1, got {seed!r}")
+        check("seed_everything", {"workers": workers}, {"workers": FLAG})
         self._seeded, self._seed_workers = seed, workers
         set_all(seed)
         return seed
@@ -198,6 +201,7 @@ class RunnerWorld:
             path: what :meth:`save` has written.
             weights_only: False also reads objects of any class: for files that you trust.
         """
+        check("load", locals(), {"path": PATH, "weights_only": FLAG})
         return torch.load(Path(path), map_location="cpu", weights_only=weights_only)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import Devices, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch
@@ -20,6 +21,12 @@ from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
 __all__ = ["DeepSpeed", "DeepSpeedProcesses"]
 
 T = TypeVar("T")
+
+
+_TAKES = {
+    "stage": Takes(lambda value: whole(value, 0) and value <= 3, "0, 1, 2 or 3"),
+    "config": Takes(lambda value: isinstance(value, Mapping), "a dict of DeepSpeed's configuration").or_none(),
+}
 
 
 class DeepSpeedProcesses(ProcessStrategy):
@@ -41,8 +48,7 @@ class DeepSpeedProcesses(ProcessStrategy):
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        if stage not in (0, 1, 2, 3):
-            raise ConfigurationError(f"DeepSpeed has the stages 0, 1, 2 and 3, got stage={stage!r}")
+        check("DeepSpeed", locals(), _TAKES)
         self.stage = stage
         self.config = dict(config or {})
         self._zero: ZeroModule | None = None

@@ -66,7 +66,7 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
         return list(range(here or 1))
     if isinstance(wanted, int):
         if wanted < 1:
-            raise ConfigurationError(f"devices must be a positive number, -1, a list or 'auto', got {devices!r}")
+            raise ConfigurationError(f"devices {_WANTED}, got {devices!r}{_ON_CPU if wanted == 0 else ''}")
         if here is not None and wanted > here:
             raise ConfigurationError(f"devices={devices!r}, but this machine has {_gpus(here)}")
         return list(range(wanted))
@@ -105,7 +105,11 @@ def _parsed(devices: Devices) -> int | list[int]:
             return [int(item) for item in devices]
     except ValueError:
         pass  # not numbers: refused below like everything else
-    raise ConfigurationError(f"devices must be a positive number, -1, a list or 'auto', got {devices!r}")
+    raise ConfigurationError(f"devices {_WANTED}, got {devices!r}")
+
+
+_WANTED = "must be a positive number, -1, a list or 'auto'"
+_ON_CPU = "\nLikely: no GPU is meant.\nDo:     say accelerator='cpu', and devices= for the number of processes."
 
 
 def one_flag(
@@ -119,6 +123,9 @@ def one_flag(
     >>> one_flag("auto", "auto", gpus=2)
     (2, 'gpu')
     """
+    for name, value in (("devices", devices), ("gpus", gpus), ("tpu_cores", tpu_cores)):
+        if isinstance(value, bool) or not (value is None or isinstance(value, int | str | Sequence)):
+            raise ConfigurationError(f"{name} {_WANTED}, got {value!r}")
     given = {name: value for name, value in (("gpus", gpus), ("tpu_cores", tpu_cores)) if value not in (None, 0, "0")}
     if not given:
         return devices, accelerator

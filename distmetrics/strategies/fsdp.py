@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.optim import Optimizer
 
+from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
@@ -21,6 +22,21 @@ from distmetrics.strategies.sharding import HookedStep, Sharding, load_state, lo
 __all__ = ["FSDP", "FSDPSpawn", "FullyShardedStrategy"]
 
 T = TypeVar("T")
+
+
+_TAKES = {
+    "wrap": Takes(
+        lambda value: (
+            isinstance(value, Collection)
+            and all(isinstance(each, type) and issubclass(each, nn.Module) for each in value)
+        ),
+        "a list of classes of modules",
+    ),
+    "reshard": FLAG,
+    "replicas": POSITIVE,
+    "cpu_offload": FLAG,
+    "reduce_dtype": Takes(lambda value: isinstance(value, torch.dtype), "a dtype such as torch.float32"),
+}
 
 
 class FullyShardedStrategy(ProcessStrategy):
@@ -54,6 +70,7 @@ class FullyShardedStrategy(ProcessStrategy):
         reduce_dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        check(type(self).__name__, locals(), _TAKES)
         self.wrap_classes = tuple(wrap)
         self.reshard = reshard
         self.replicas = replicas

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.collectives.ops import broadcast
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
@@ -31,6 +33,8 @@ class DataParallelStrategy(ProcessStrategy):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
+        if type(self).wrap is DataParallelStrategy.wrap:  # another's wrapper may take others
+            _check_options(type(self).__name__, options)
         self.options = options
 
     def place(self, module: nn.Module) -> None:
@@ -134,6 +138,23 @@ def whole_only(step: Callable[..., Any], name: str, is_whole: Callable[[], bool]
         return step(*args)
 
     return run
+
+
+def _check_options(who: str, options: Mapping[str, Any]) -> None:
+    """Refuse what ``DistributedDataParallel`` would refuse on every rank, or take text for yes."""
+    known = {
+        name: parameter.default
+        for name, parameter in inspect.signature(DistributedDataParallel).parameters.items()
+        if name != "module"
+    }
+    for name in options.keys() - known.keys():
+        raise ConfigurationError(
+            f"{who} got {name}=..., which is no option of DistributedDataParallel: it has {', '.join(known)}\n"
+            "Do:     drop it; devices, accelerator, precision and num_nodes are the trainer's own flags."
+        )
+    takes = {name: FLAG for name, default in known.items() if isinstance(default, bool)}
+    takes["broadcast_buffers"] = FLAG.or_none()
+    check(who, options, {name: takes[name] for name in options if name in takes})
 
 
 class StepModule(nn.Module):

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment, Environment, detect
 from distmetrics.strategies.base import Devices, Strategy
@@ -83,7 +84,7 @@ def resolve(
     elif isinstance(strategy, type) and issubclass(strategy, Strategy):
         strategy = strategy()
     if not isinstance(strategy, Strategy):
-        raise ConfigurationError(f"strategy must be a name or a Strategy, got a {type(strategy).__name__}")
+        raise ConfigurationError(f"strategy must be a name or a Strategy, got {describe(strategy)}")
     strategy.configure(num_nodes=num_nodes, precision=precision, plugin=plugin)
     strategy.bind(devices, accelerator)
     return strategy
@@ -104,7 +105,7 @@ def _plugin(plugins: ClusterEnvironment | Sequence[ClusterEnvironment]) -> Envir
     for plugin in plugins:
         if not isinstance(plugin, ClusterEnvironment):
             raise ConfigurationError(
-                f"plugins must be cluster environments, got a {type(plugin).__name__}\n"
+                f"plugins must be cluster environments, got {describe(plugin)}\n"
                 "Do:     subclass distmetrics.launch.environment.ClusterEnvironment; "
                 "precision and strategy have flags of their own."
             )

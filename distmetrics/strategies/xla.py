@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.comm.group import GroupCommunicator
@@ -54,6 +55,7 @@ class XLA(Strategy):
 
     def __init__(self, *, spmd: bool = False) -> None:
         super().__init__()
+        check("XLA", locals(), {"spmd": FLAG})
         self.spmd = spmd
         self.isolated = False
         self.device_type = "xla"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from distmetrics.arguments import describe
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.data import Limit, limited, move, no_batch
-from distmetrics.train.signatures import check_step, describe
+from distmetrics.train.signatures import check_step
 from distmetrics.train.stage_log import Stage, StageLog
 from distmetrics.tree import map_leaves
 

@@ -1,148 +1,78 @@
-"""The trainer's flags: what they may be, and what flags of older guides are called today."""
+"""The trainer's flags: what they may be, and the callbacks and loggers that they ask for."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distmetrics.arguments import FLAG, PATH, POSITIVE, SEED, Takes, describe, whole
+from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.registry import available
 from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
 from distmetrics.train.loggers import CSVLogger, Logger
-from distmetrics.train.signatures import describe
+from distmetrics.train.older import refuse_unknown
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
 __all__ = ["check", "fast", "loggers_of", "ordered", "refuse_unknown"]
 
-# What a flag of an older guide is called today.
-_OLDER = {
-    "distributed_backend": "strategy=...",
-    "num_tpu_cores": "tpu_cores=..., or accelerator='tpu', devices=...",
-    "num_processes": "devices=..., accelerator='cpu'",
-    "auto_select_gpus": "devices='auto'",
-    "nb_gpu_nodes": "num_nodes=...",
-    "num_gpus": "devices=..., accelerator='gpu'",
-    "ipus": "devices=..., accelerator=...",
-    "training_type_plugin": "strategy=...",
-    "weights_summary": "enable_model_summary=...",
-    "replace_sampler_ddp": "use_distributed_sampler=...",
-    "progress_bar_refresh_rate": "enable_progress_bar=...",
-    "process_position": "enable_progress_bar=...",
-    "checkpoint_callback": "enable_checkpointing=..., and callbacks=[ModelCheckpoint(...)]",
-    "early_stop_callback": "callbacks=[EarlyStopping(...)]",
-    "weights_save_path": "callbacks=[ModelCheckpoint(dirpath=...)]",
-    "default_save_path": "default_root_dir=...",
-    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
-    "row_log_interval": "log_every_n_steps=...",
-    "flush_logs_every_n_steps": "log_every_n_steps=...",
-    "log_save_interval": "log_every_n_steps=...",
-    "log_gpu_memory": "a callback of your own",
-    "train_percent_check": "limit_train_batches=...",
-    "val_percent_check": "limit_val_batches=...",
-    "test_percent_check": "limit_test_batches=...",
-    "overfit_pct": "limit_train_batches=..., and the same loader for validation",
-    "overfit_batches": "limit_train_batches=..., and the same loader for validation",
-    "accumulate_grad_steps": "accumulate_grad_batches=...",
-    "gradient_clip": "gradient_clip_val=...",
-    "nb_sanity_val_steps": "num_sanity_val_steps=...",
-    "max_nb_epochs": "max_epochs=...",
-    "check_val_every_n_epochs": "check_val_every_n_epoch=...",
-    "amp_level": "precision=...",
-    "amp_backend": "precision=...",
-    "use_amp": "precision='16-mixed'",
-    "track_grad_norm": "on_before_optimizer_step of a module or callback",
-    "prepare_data_per_node": "nothing: prepare_data is called once a machine",
-    "truncated_bptt_steps": "self.automatic_optimization = False",
-    "move_metrics_to_cpu": "nothing: values are kept on the CPU",
-    "reload_dataloaders_every_epoch": "nothing yet: loaders are asked for once a fit",
-    "stochastic_weight_avg": "a callback of your own",
-    "profiler": "a callback of your own",
-}
 
-
-def refuse_unknown(
-    given: Iterable[str], known: Iterable[str], accelerator: object = "auto", *, who: str = "Trainer"
-) -> None:
-    """Refuse flags that the trainer, or ``who`` it is, does not have, and a strategy's name for ``accelerator``.
-
-    Raises:
-        ConfigurationError: a flag of an older guide.
-        TypeError: any other.
-    """
-    if isinstance(accelerator, str) and accelerator != "auto" and accelerator in available():
-        raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy\n"
-            f"Do:     say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'."
-        )
-    known = list(known)
-    for flag in given:
-        if flag in _OLDER and (who == "Trainer" or any(name in _OLDER[flag] for name in known)):
-            raise ConfigurationError(f"{who}({flag}=...) is a flag of older guides\nDo:     say {_OLDER[flag]}")
-        near = difflib.get_close_matches(flag, [*known, *(_OLDER if who == "Trainer" else ())], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{hint}")
-
-
-def check(trainer: Trainer) -> None:
+def check(values: Mapping[str, Any], who: str = "Trainer") -> None:
     """Refuse flags with values that make no sense.
+
+    Args:
+        values: all flags.
+        who: the trainer's class.
 
     Raises:
         ConfigurationError: such a value.
     """
-    for name, (fits, wanted) in _VALUES.items():
-        value = getattr(trainer, name)
-        if not fits(value):
-            raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    check_arguments(who, values, _VALUES)
 
 
 def _part(value: Any, least: int) -> bool:
     """Whether it is a whole number, or a fraction."""
-    return _whole(value, least) or (isinstance(value, float) and (0 < value <= 1 or least == value == 0))
+    return whole(value, least) or (isinstance(value, float) and (0 < value <= 1 or least == value == 0))
 
 
-_POSITIVE = (lambda value: _whole(value, 1), "positive and whole")
-_LIMIT = (
-    lambda value: value is None or _part(value, 0),
-    "a number of batches, or a fraction between 0.0 and 1.0",
-)
-_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_epochs": (lambda value: value is None or _whole(value, -1), "a whole number, or -1 or None for no limit"),
-    "max_steps": (lambda value: _whole(value, -1), "a whole number, or -1 for no limit"),
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+_LIMIT = Takes(lambda value: value is None or _part(value, 0), "a number of batches, or a fraction between 0.0 and 1.0")
+_SHOWN = FLAG.or_none("None to leave it to the trainer")
+_VALUES = {
+    "max_epochs": Takes(lambda value: value is None or whole(value, -1), "a whole number, or -1 or None for no limit"),
+    "max_steps": Takes(lambda value: whole(value, -1), "a whole number, or -1 for no limit"),
     "limit_train_batches": _LIMIT,
     "limit_val_batches": _LIMIT,
     "limit_test_batches": _LIMIT,
     "limit_predict_batches": _LIMIT,
-    "val_check_interval": (lambda value: _part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"),
-    "check_val_every_n_epoch": _POSITIVE,
-    "num_sanity_val_steps": (lambda value: _whole(value, -1), "-1, 0 or positive"),
-    "accumulate_grad_batches": _POSITIVE,
-    "gradient_clip_val": (lambda value: value is None or (_number(value) and value > 0), "positive, or None"),
-    "log_every_n_steps": _POSITIVE,
-    "seed": (lambda value: value is None or (_whole(value, 0) and value < 2**32), "from 0 to 2**32 - 1, or None"),
-    "deterministic": (lambda value: value in (True, False, "warn"), "True, False or 'warn'"),
+    "val_check_interval": Takes(lambda value: _part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"),
+    "check_val_every_n_epoch": POSITIVE,
+    "num_sanity_val_steps": Takes(lambda value: whole(value, -1), "-1, 0 or positive"),
+    "accumulate_grad_batches": POSITIVE,
+    "gradient_clip_val": Takes(_positive, "positive").or_none(),
+    "log_every_n_steps": POSITIVE,
+    "default_root_dir": PATH.or_none("None for the current folder"),
+    "enable_progress_bar": _SHOWN,
+    "enable_model_summary": _SHOWN,
+    "enable_checkpointing": FLAG.or_none(),
+    "fast_dev_run": Takes(lambda value: isinstance(value, bool) or whole(value, 0), "True or a number of batches"),
+    "seed": SEED.or_none(),
+    "deterministic": Takes(
+        lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "warn"), "True, False or 'warn'"
+    ),
+    "detect_anomaly": FLAG,
+    "terminate_on_nan": FLAG,
+    "use_distributed_sampler": FLAG,
 }
 
 
 def fast(trainer: Trainer, batches: int | bool) -> None:
-    """Turn a trainer into one that runs a few batches of everything and leaves nothing behind.
-
-    Raises:
-        ConfigurationError: a negative number.
-    """
-    if not isinstance(batches, int) or batches < 0:
-        raise ConfigurationError(f"fast_dev_run must be True or a number of batches, got {batches!r}")
+    """Turn a trainer into one that runs a few batches of everything and leaves nothing behind."""
     count = int(batches)
     trainer.max_epochs, trainer.max_steps, trainer.num_sanity_val_steps = 1, count, 0
     trainer.limit_train_batches = trainer.limit_val_batches = count
@@ -214,4 +144,4 @@ def _require(value: Any, kind: type, flag: str) -> None:
         )
 
 
-_EXAMPLES: dict[Any, str] = {Callback: "EarlyStopping('val_loss')", Logger: "CSVLogger('logs')"}
+_EXAMPLES: dict[Any, str] = {Callback: "EarlyStopping('val_loss')", Logger: "True, False or CSVLogger('logs')"}

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from torch import nn
 
+from distmetrics.arguments import FLAG, Takes, check
 from distmetrics.errors import ConfigurationError
 
 __all__ = ["Hparams", "WithHparams", "made"]
@@ -35,6 +36,14 @@ class Hparams(dict[str, Any]):
 
     def __copy__(self) -> Self:
         return type(self)(self)
+
+
+_SAVED = Takes(
+    lambda value: isinstance(value, Mapping | Namespace),
+    "an argument's name, a mapping or a namespace",
+    "name the arguments, each by itself: self.save_hyperparameters('lr', 'hidden').",
+)
+_NAMES = Takes(lambda value: isinstance(value, Iterable), "a name, or a list of names")
 
 
 class WithHparams:
@@ -72,7 +81,9 @@ class WithHparams:
             if isinstance(name, str):
                 kept[name] = _argument(arguments, name)
             else:
+                check("save_hyperparameters", {"each of names": name}, {"each of names": _SAVED})
                 kept |= vars(name) if isinstance(name, Namespace) else dict(name)
+        check("save_hyperparameters", {"ignore": ignore, "logger": logger}, {"ignore": _NAMES, "logger": FLAG})
         left_out = {ignore} if isinstance(ignore, str) else set(ignore)
         self.hparams.update(
             {name: value for name, value in kept.items() if name not in left_out and not isinstance(value, nn.Module)}

@@ -7,11 +7,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from distmetrics.arguments import FLAG, is_number
+from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.train.log import REDUCE_FX, Scope
 
-__all__ = ["Options", "check", "check_metric"]
+__all__ = ["Options", "check", "check_metric", "check_name"]
 
+_RESERVED = ("epoch", "step")
+_TAKES = {name: FLAG.or_none() for name in ("on_step", "on_epoch", "sync_dist")} | dict.fromkeys(
+    ("rank_zero_only", "prog_bar", "logger"), FLAG
+)
 _FUNCTIONS: dict[Any, str] = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
 
 
@@ -40,16 +46,28 @@ class Options(NamedTuple):
         return "this rank" if self.sync_dist is False else "all ranks"
 
 
-def check(name: Any, options: Options) -> None:
-    """Refuse what contradicts itself."""
+def check_name(name: Any) -> None:
+    """Refuse what is no name, and the names of the trainer's own values."""
     if not isinstance(name, str) or not name:
         raise InputTypeError(f"a name to log under must be a string, got {name!r}")
+    if name in _RESERVED:
+        raise ConfigurationError(
+            f"nothing can be logged as {name!r}: 'epoch' and 'step' are the trainer's own, for loggers and in names of "
+            "checkpoints\n"
+            f"Do:     log it under another name: 'my_{name}', say."
+        )
+
+
+def check(name: Any, options: Options) -> None:
+    """Refuse what contradicts itself, and names and values of another kind."""
+    check_name(name)
+    check_arguments(f"self.log({name!r})", options._asdict(), _TAKES)
     if options.reduction not in REDUCE_FX:
         known = ", ".join(REDUCE_FX)
         raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
     size: Any = options.batch_size
-    is_number = isinstance(size, int | float) or (isinstance(size, Tensor) and size.numel() == 1)
-    if size is not None and not (is_number and size >= 0):
+    plain = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
+    if size is not None and not (is_number(plain) and plain >= 0):
         raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
     if options.sync_dist and options.rank_zero_only:
         raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")

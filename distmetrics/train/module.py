@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import nn
 
+from distmetrics.arguments import FLAG, PATH, check
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.train.files import load_checkpoint
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Module"]
 
 T = TypeVar("T")
+_TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
 
 
 class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
@@ -125,6 +127,7 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         Raises:
             ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
         """
+        check(f"{cls.__name__}.load_from_checkpoint", locals(), _TAKES)
         content = load_checkpoint(checkpoint_path, map_location=map_location, weights_only=weights_only)
         module = made(cls, content.get("hyper_parameters", {}), arguments)
         module.on_load_checkpoint(content)

@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.monitor import not_logged
-from distmetrics.train.signatures import describe
 
 if TYPE_CHECKING:
     from distmetrics.train.state import TrainerState

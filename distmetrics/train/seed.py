@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
 
 __all__ = [
@@ -50,6 +51,7 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise ConfigurationError(f"a seed is a number from 0 to 2**32 - 1, got {seed!r}")
+    check("seed_everything", {"workers": workers}, {"workers": FLAG})
     os.environ[_SEED], os.environ[_WORKERS] = str(seed), str(int(workers))
     set_all(seed)
     return seed

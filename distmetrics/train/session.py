@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from distmetrics.arguments import FLAG, PATH, check
 from distmetrics.collectives.ops import all_gather_object, any_true, barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
@@ -49,6 +50,16 @@ class Start:
     ckpt_path: str | Path | None = None
     weights_only: bool = True
     keep: bool = True
+
+    def __post_init__(self) -> None:
+        check("Trainer", vars(self) | {"return_predictions": self.keep}, _TAKES)
+
+
+_TAKES = {
+    "ckpt_path": PATH._replace(wanted="the path of a checkpoint, 'best' or 'last'").or_none(),
+    "weights_only": FLAG,
+    "return_predictions": FLAG,
+}
 
 
 class Session(TrainerState):

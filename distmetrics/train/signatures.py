@@ -10,7 +10,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.hooks import Hooks
 
-__all__ = ["check_callbacks", "check_data", "check_module", "check_step", "describe", "overrides"]
+__all__ = ["check_callbacks", "check_data", "check_module", "check_step", "overrides"]
 
 _LAST = "dataloader_idx"
 _STEPS = {
@@ -70,15 +70,6 @@ def _arguments(base: type, name: str) -> tuple[str, ...]:
 
 _HOOKS = {name: _arguments(Hooks, name) for name in vars(Hooks) if not name.startswith("_")}
 _MOMENTS = {name: _arguments(Callback, name) for name in vars(Callback) if name.startswith(("on_", "setup", "teard"))}
-
-
-def describe(value: Any) -> str:
-    """Say what a wrong argument is.
-
-    >>> describe(3), describe(int)
-    ('an object of int', 'the class int itself')
-    """
-    return f"the class {value.__name__} itself" if isinstance(value, type) else f"an object of {type(value).__name__}"
 
 
 def overrides(value: Any, base: type, name: str) -> bool:

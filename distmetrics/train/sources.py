@@ -9,9 +9,9 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.data import DataModule
-from distmetrics.train.signatures import describe
 
 __all__ = ["Call", "Sources"]
 

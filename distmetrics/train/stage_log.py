@@ -92,7 +92,7 @@ class StageLog:
             return
         else:
             number = as_number(f"the value of {name!r}", value)
-        way = self._ways.get(name)
+        way = self._ways.get(name) if isinstance(name, str) else None  # what else it may be is refused below
         in_step = self._batch is not _NO_BATCH
         if way is None or way[:3] != (options, self._loader, in_step):
             way = self._ways[name] = self._settle(name, options)
@@ -105,7 +105,7 @@ class StageLog:
             self._synced.setdefault(name, call_site())
             self._step.add(way.step_key, Kind(way.kind.reduce_fx), number, weight)
         elif way.on_step:
-            self._keep(way.step_key, number.to(torch.float64, copy=True), local=not options.rank_zero_only)
+            self._keep(way.step_key, number.to(torch.float64, copy=True), local=True)
 
     def _log_metric(self, name: str, metric: Any, options: Options) -> None:
         check(name, options)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,6 +18,7 @@ from distmetrics.train.data import DataModule
 from distmetrics.train.files import write
 from distmetrics.train.kept import KeptFlags
 from distmetrics.train.log import Logged
+from distmetrics.train.log_options import check_name
 from distmetrics.train.loggers.base import Logger
 from distmetrics.train.loops import Position, Run
 from distmetrics.train.manual import is_wrapped, share_gradients
@@ -26,6 +26,7 @@ from distmetrics.train.module import Module
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.resume import checkpoint
 from distmetrics.train.stage_log import Stage, StageLog
+from distmetrics.train.values import as_number
 
 __all__ = ["TrainerState"]
 
@@ -229,8 +230,11 @@ class TrainerState(KeptFlags):
         """
         if self._logger is None:
             raise ConfigurationError(
-                f"{name!r} can't be logged here: no epoch is under way\n"
-                "Do:     log in a step or in a hook of an epoch (on_train_epoch_end, say)."
+                f"{name!r} can't be logged here: no epoch is under way, or its values are combined already\n"
+                "Likely: a callback's hook of an epoch's end: callbacks hear of it when the values are there.\n"
+                "Do:     log in a step, in the module's own on_train_epoch_end or on_validation_epoch_end, or in\n"
+                "        a callback's on_train_batch_end; what is the same number on every rank can be made known\n"
+                f"        here: trainer.log_values({{{name!r}: number}})."
             )
         return self._logger
 
@@ -271,7 +275,10 @@ class TrainerState(KeptFlags):
 
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
-        self._note({name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}, set())
+        for name in values:
+            check_name(name)
+        self._note({name: as_number(f"the value of {name!r}", value).cpu() for name, value in values.items()}, set())
+        self.fresh_metrics |= values.keys()
         self._publish({name: self.logged_metrics[name] for name in values}, set())
 
     def _publish(self, values: Mapping[str, Tensor], unlogged: set[str]) -> None:

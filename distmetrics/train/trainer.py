@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Devices, Strategy
@@ -126,6 +127,7 @@ class Trainer(Session):
         **unknown: Any,
     ) -> None:
         flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
+        flags.check(locals())
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
         placed = resolve(
@@ -143,7 +145,6 @@ class Trainer(Session):
         self.keep(locals())
         if fast_dev_run:
             flags.fast(self, fast_dev_run)
-        flags.check(self)
 
     def fit(
         self,
@@ -223,6 +224,7 @@ class Trainer(Session):
     def _evaluated(
         self, call: Literal["validate", "test"], module: Module, data: Sources, start: Start, verbose: bool | None
     ) -> list[dict[str, float]]:
+        check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
         results: list[dict[str, float]] = self._launch(call, module, data, start)
         show_results(self, call, results, verbose)
         return results

@@ -30,6 +30,11 @@ def as_number(name: str, value: Any) -> Tensor:
     >>> as_number("loss", torch.tensor([3], dtype=torch.int64))
     tensor(3., dtype=torch.float64)
     """
+    if isinstance(value, str | bytes):
+        raise InputTypeError(
+            f"{name} must be a number to be logged, got the text {value!r}\n"
+            "Do:     log float(...) of it; a logger's own methods take text."
+        )
     if not isinstance(value, Tensor):
         try:
             return torch.tensor(float(value), dtype=torch.float64)

@@ -201,8 +201,75 @@ def test_an_environment_of_ones_own():
     with pytest.raises(ConfigurationError, match="Wrong says rank 4 in a world of 4"):
         Environment.of(Wrong())
 
+
+class Guides(ClusterEnvironment):
+    """As an older guide has it: properties, a method, and no rank."""
+
+    @property
+    def main_address(self):
+        return "head"
+
+    @property
+    def main_port(self):
+        return 4711
+
+    def world_size(self):
+        return 4
+
+
+class Older(ClusterEnvironment):
+    """All of an older interface."""
+
+    def master_address(self):
+        return "head"
+
+    def master_port(self):
+        return 4711
+
+    def world_size(self):
+        return 4
+
+    def global_rank(self):
+        return 3
+
+    def local_rank(self):
+        return 1
+
+    local_world_size = 2
+
+
+def test_an_environment_with_methods():
+    class Ranked(Guides):
+        def rank(self):
+            return 3
+
+    assert place(Environment.of(Ranked())) == (3, 4, 0, 1, 3)
+    assert place(Environment.of(Older())) == (3, 4, 1, 2, 1)
+    assert Environment.of(Older()).main_address == "head"
+
+
+def test_an_environment_without_a_rank():
+    with pytest.raises(ConfigurationError, match=r"(?s)^Guides .* does not say rank\n.*Do:     def rank\(self\)"):
+        Guides()
+
     class Half(ClusterEnvironment):
         rank = 0
 
-    with pytest.raises(TypeError, match="abstract"):
+    with pytest.raises(ConfigurationError, match=r"Half .* does not say world_size, main_address, main_port"):
         Half()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rank", "3", r"Odd: rank must be a whole number from 0 on, got '3'\nDo:     return a number: int\("),
+        ("world_size", None, "Odd: world_size must be a whole number from 1 on, got None"),
+        ("local_world_size", 0, "Odd: local_world_size must be a whole number from 1 on, got 0"),
+        ("local_rank", lambda self: 1, "Odd says local rank 1 in a world of 1, which local_world_size is by default"),
+        ("main_port", 70000, "Odd: main_port must be a port's number"),
+        ("main_address", 5, "Odd: main_address must be the name or address"),
+    ],
+)
+def test_an_environment_that_says_something_else(name, value, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Environment.of(type("Odd", (Mine,), {name: value})())

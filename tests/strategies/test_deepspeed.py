@@ -27,7 +27,7 @@ def test_without_it_the_command_is_told():
 
 
 def test_wrong_options():
-    with pytest.raises(ConfigurationError, match="stages 0, 1, 2 and 3, got stage=4"):
+    with pytest.raises(ConfigurationError, match="stage must be 0, 1, 2 or 3, got 4"):
         DeepSpeed(stage=4)
     for precision in (16, 64):
         with pytest.raises(ConfigurationError, match="runs precision=32 and 'bf16-mixed'"):

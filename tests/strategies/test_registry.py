@@ -68,7 +68,7 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
     [
         ({"strategy": "dddp"}, "no strategy 'dddp'; there are auto, .*\nLikely: 'ddp' or 'ddp2'"),
         ({"strategy": "nothing like it"}, "no strategy 'nothing like it'"),
-        ({"strategy": 3}, "must be a name or a Strategy, got a int"),
+        ({"strategy": 3}, "must be a name or a Strategy, got an object of int"),
         ({"strategy": "dp", "num_nodes": 2}, "'dp' is one process, and num_nodes=2\nDo:     say strategy='ddp2'"),
         ({"strategy": "ddp_fork", "num_nodes": 2}, "'ddp_fork' starts its processes on this machine"),
         ({"strategy": "ddp", "num_nodes": 2}, "nothing has launched this process .*\n.*torchrun --nnodes=2"),
@@ -76,7 +76,7 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
         ({"strategy": "single", "num_nodes": 2}, "runs on one device"),
         ({"strategy": "fsdp", "precision": 16}, "no scaled loss .*\nDo: .*bf16-mixed"),
         ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, 'bf16', or one of .*, got '8'"),
-        ({"strategy": "ddp", "plugins": ["slurm"]}, "plugins must be cluster environments, got a str"),
+        ({"strategy": "ddp", "plugins": ["slurm"]}, "plugins must be cluster environments, got an object of str"),
         ({"strategy": "single", "devices": 2}, "runs on one device, and devices=2"),
         ({"strategy": "ddp", "devices": 0}, "positive number, -1, a list or 'auto', got 0"),
         ({"strategy": "ddp", "devices": "two"}, "got 'two'"),

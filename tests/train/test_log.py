@@ -177,11 +177,11 @@ def test_values_of_hooks_weigh_one_a_rank_unless_told():
 def test_training_steps_are_logged_by_themselves_and_epochs_on_request():
     logger = StageLog("train", SingleCommunicator(), nn.Module())
     for value in (1.0, 4.0):
-        logged(logger, "step", value, torch.zeros(1))
+        logged(logger, "by_step", value, torch.zeros(1))
         logged(logger, "both", value, torch.zeros(1), on_epoch=True)
-        logged(logger, "epoch", value, torch.zeros(1), on_step=False, on_epoch=True)
-    assert {name: float(value) for name, value in logger.step_values.items()} == {"step": 4.0, "both_step": 4.0}
-    assert epoch(logger) == {"both": 2.5, "epoch": 2.5}
+        logged(logger, "by_epoch", value, torch.zeros(1), on_step=False, on_epoch=True)
+    assert {name: float(value) for name, value in logger.step_values.items()} == {"by_step": 4.0, "both_step": 4.0}
+    assert epoch(logger) == {"both": 2.5, "by_epoch": 2.5}
 
 
 def test_a_synced_step_costs_one_exchange_and_weighs_samples():
@@ -318,7 +318,15 @@ class Bare(nn.Module):
         (InputError, r"one number .* shape \[2\]", torch.zeros(2), {}),
         (InputError, r"one number .* shape \[0\]", torch.zeros(0), {}),
         (InputTypeError, "real number", torch.tensor(1j), {}),
-        (InputTypeError, "got a str", "high", {}),
+        (InputTypeError, "got the text 'high'", "high", {}),
+        (InputTypeError, r"the value of 'x' must be a number to be logged, got the text '1.0'\nDo: ", "1.0", {}),
+        (InputError, "must be a number from 0 on, got True", 1.0, {"batch_size": True}),
+        (InputError, r"must be a number from 0 on, got tensor\(True\)", 1.0, {"batch_size": torch.tensor(True)}),
+        (InputError, "must be a number from 0 on, got inf", 1.0, {"batch_size": float("inf")}),
+        *(
+            (ConfigurationError, rf"self.log\('x'\): {option} must be True or False", 1.0, {option: "no"})
+            for option in ("on_step", "on_epoch", "sync_dist", "rank_zero_only", "prog_bar")
+        ),
         (InputTypeError, "got a NoneType", None, {}),
         (ConfigurationError, "mean, sum, max, min, got 'median'", 1.0, {"reduce_fx": "median"}),
         (InputError, "must be a number from 0 on, got -1", 1.0, {"batch_size": -1}),
@@ -331,6 +339,12 @@ def test_what_can_not_be_logged(error, message, value, options):
     logger = StageLog("validate", SingleCommunicator(), Bare())
     with pytest.raises(error, match=message):
         logged(logger, "x", value, torch.zeros(1), **options)
+
+
+@pytest.mark.parametrize("name", [None, "", ["x"], 5])
+def test_a_name_is_text(name):
+    with pytest.raises(InputTypeError, match="a name to log under must be a string, got"):
+        logged(StageLog("validate", SingleCommunicator(), Bare()), name, 1.0, torch.zeros(1))
 
 
 @pytest.mark.parametrize(
@@ -388,7 +402,7 @@ def test_batch_sizes():
 
 def test_a_batch_size_is_only_asked_for_where_it_counts():
     logger = StageLog("train", SingleCommunicator(), Bare())
-    logged(logger, "step", 1.0, ["no", "tensor"])
+    logged(logger, "by_step", 1.0, ["no", "tensor"])
     logged(logger, "sum", 1.0, ["no", "tensor"], on_epoch=True, reduce_fx="sum")
     logged(logger, "told", 1.0, ["no", "tensor"], on_epoch=True, batch_size=2)
     with pytest.raises(InputError, match="how many samples"):

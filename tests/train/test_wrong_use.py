@@ -13,7 +13,7 @@ from torchmetrics.classification import BinaryAccuracy
 
 from distmetrics import Runner
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train import Callback, DataModule, Logger, ModelCheckpoint, Trainer
+from distmetrics.train import Callback, DataModule, EarlyStopping, ModelCheckpoint, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 
@@ -107,17 +107,79 @@ class Logs(Logistic):
         self.log(name, value, **options)
 
 
-def test_the_users_epoch_is_what_loggers_get():
-    class Kept(Logger):
-        def __init__(self):
-            self.rows = []
+@pytest.mark.parametrize("value", [7.0, BinaryAccuracy()])
+@pytest.mark.parametrize("name", ["epoch", "step"])
+def test_names_that_loggers_have_of_their_own(name, value):
+    module = Logs(name, value)
+    module.held = value
+    with pytest.raises(ConfigurationError, match=f"nothing can be logged as '{name}': 'epoch' and 'step' are .*\nDo: "):
+        trainer().validate(module, loader(4))
 
-        def log_metrics(self, metrics, step):
-            self.rows.append(metrics)
 
-    kept = Kept()
-    trainer(logger=kept).validate(Logs("epoch", 7.0), loader(4))
-    assert kept.rows == [{"epoch": 7.0}]
+class LogsAtTheEnd(Callback):
+    """Logs where callbacks hear of an epoch's values: by the module, or by the trainer."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def on_train_epoch_end(self, trainer, module):
+        if self.how == "module":
+            module.log("late", 1.0)
+        else:
+            trainer.log_values({"late": 1.0 + trainer.current_epoch})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_callback_logs_at_the_end_of_an_epoch(ranks):
+    with pytest.raises(ConfigurationError, match=r"(?s)'late' can't be logged here.*trainer\.log_values\({'late': "):
+        world(ranks, callbacks=[LogsAtTheEnd("module")]).fit(Logistic(), loader(4))
+    stop = EarlyStopping("late", patience=1)
+    run = world(ranks, max_epochs=9, callbacks=[LogsAtTheEnd("trainer"), stop])
+    run.fit(Logistic(), loader(4))
+    assert (float(run.callback_metrics["late"]), stop.best_score) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("values", [{"epoch": 1.0}, {"lr": "fast"}, {3: 1.0}, {"lr": torch.zeros(2)}])
+def test_values_that_a_callback_makes_known(values):
+    with pytest.raises((ConfigurationError, InputError), match=r"nothing can be logged as|must be"):
+        trainer().log_values(values)
+
+
+class LogsSteps(Logistic):
+    """Logs a value of rank 0's in each step, with other options."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def training_step(self, batch, batch_idx):
+        self.log("mine", 1.0, **self.options)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (1, {"rank_zero_only": True}, "'mine', and there is no value of it for this epoch"),
+        (1, {}, "'mine', and there is no value of it for this epoch"),
+        (2, {"rank_zero_only": True}, "'mine', and every rank has its own value of it, or rank 0 alone has one"),
+        (2, {"sync_dist": True}, "'mine', and there is no value of it for this epoch"),
+    ],
+)
+@pytest.mark.parametrize("make", [EarlyStopping, ModelCheckpoint])
+def test_a_value_of_steps_that_a_callback_watches(ranks, options, message, make, tmp_path):
+    run = world(ranks, callbacks=[make("mine")], default_root_dir=tmp_path)
+    with pytest.raises(ConfigurationError, match=f"(?s)watches {message}.*Do:     log it with on_epoch=True"):
+        run.fit(LogsSteps(**options), loader(8))
+    world(ranks, callbacks=[make("mine")], default_root_dir=tmp_path).fit(
+        LogsSteps(**options, on_epoch=True), loader(8)
+    )
+
+
+def test_a_checkpoint_of_a_step_by_a_value_of_rank_0(tmp_path):
+    run = world(callbacks=[ModelCheckpoint("mine", every_n_train_steps=1)], default_root_dir=tmp_path)
+    with pytest.raises(ConfigurationError, match="rank 0 alone has one"):
+        run.fit(LogsSteps(rank_zero_only=True), loader(8))
 
 
 class Clashes(Logistic):

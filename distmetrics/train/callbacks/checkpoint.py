@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distmetrics.arguments import FLAG, PATH, POSITIVE, TEXT, Takes, check, whole
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
@@ -15,6 +16,36 @@ if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
 __all__ = ["ModelCheckpoint"]
+
+_TAKES = {
+    "monitor": TEXT.or_none(),
+    "save_top_k": Takes(lambda value: whole(value, -1), "-1, 0 or positive"),
+    "save_last": FLAG._replace(do="say save_last=True: last.ckpt is a file of its own, and no link."),
+    "dirpath": PATH.or_none("None for the trainer's folder"),
+    "every_n_epochs": POSITIVE,
+    "every_n_train_steps": POSITIVE.or_none(),
+    "filename": TEXT._replace(wanted="a text such as 'epoch={epoch}-{val_loss:.3f}'"),
+}
+
+
+class _AnyValue(dict[str, Any]):
+    """Has a value for every name that may be logged."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.5
+
+
+def _check_format(filename: str) -> None:
+    """Refuse a file name that could not be filled in, whatever is logged."""
+    try:
+        filename.format_map(_AnyValue(epoch=0, step=0))
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"ModelCheckpoint: filename={filename!r} cannot be filled in: {error}\n"
+            "Likely: braces that are open or empty, or a format for other values: logged ones are floats, epoch and "
+            "step whole numbers.\n"
+            "Do:     write names in braces, with a format that they take: '{epoch}-{val_loss:.3f}'."
+        ) from None
 
 
 class ModelCheckpoint(Callback):
@@ -56,11 +87,8 @@ class ModelCheckpoint(Callback):
         every_n_train_steps: int | None = None,
         filename: str = "epoch={epoch}-step={step}",
     ) -> None:
-        if isinstance(save_top_k, bool) or not isinstance(save_top_k, int) or save_top_k < -1:
-            raise ConfigurationError(f"save_top_k must be -1, 0 or positive, got {save_top_k!r}")
-        for name, count in (("every_n_epochs", every_n_epochs), ("every_n_train_steps", every_n_train_steps)):
-            if count is not None and (not isinstance(count, int) or count < 1):
-                raise ConfigurationError(f"{name} must be positive and whole, got {count!r}")
+        check("ModelCheckpoint", locals(), _TAKES)
+        _check_format(filename)
         self.every_n_epochs = every_n_epochs
         self.every_n_train_steps = every_n_train_steps
         self.last_step = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.errors import ConfigurationError
+from distmetrics.arguments import NUMBER, TEXT, Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
 
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
 __all__ = ["EarlyStopping"]
+
+_TAKES = {
+    "monitor": TEXT._replace(wanted="the name of a logged value"),
+    "patience": Takes(lambda value: whole(value, 0), "a number of epochs, 0 or more"),
+    "min_delta": NUMBER,
+}
 
 
 class EarlyStopping(Callback):
@@ -34,8 +40,7 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0) -> None:
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
-            raise ConfigurationError(f"patience must be a number of epochs, 0 or more, got {patience!r}")
+        check("EarlyStopping", locals(), _TAKES)
         self.monitor = monitor
         self.mode = check_mode(mode)
         self.patience = patience

@@ -60,7 +60,7 @@ def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) ->
     """
     if name in trainer.local_metrics:
         raise ConfigurationError(
-            f"{who} watches {name!r}, and every rank has its own value of it\n"
+            f"{who} watches {name!r}, and every rank has its own value of it, or rank 0 alone has one\n"
             "Do:     log it with on_epoch=True and without sync_dist=False."
         )
     if name in trainer.fresh_metrics or (latest and name in trainer.callback_metrics):
@@ -72,6 +72,13 @@ def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) ->
 
 def not_logged(trainer: TrainerState, name: str, who: str) -> ConfigurationError:
     """Return the error of a watched value that is not there, with the cause where that can be told."""
+    if name in trainer.callback_metrics:
+        return ConfigurationError(
+            f"{who} watches {name!r}, and there is no value of it for this epoch: the one there is of a single step or "
+            "of an earlier epoch\n"
+            "Likely: self.log in training_step, which keeps each step's value alone unless on_epoch=True.\n"
+            "Do:     log it with on_epoch=True, in every epoch; rank_zero_only=True may stay."
+        )
     known = sorted(trainer.callback_metrics)
     each = [label for label in known if label.startswith(f"{name}/dataloader_idx_")]
     near = difflib.get_close_matches(name, known, n=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from distmetrics.arguments import Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.tables import print_summary, wanted
 
@@ -26,6 +27,7 @@ class ModelSummary(Callback):
     """
 
     def __init__(self, max_depth: int = 1) -> None:
+        check("ModelSummary", locals(), {"max_depth": Takes(lambda value: whole(value, 0), "a whole number from 0 on")})
         wanted(True, None, "the model's table")
         self.max_depth = max_depth
 

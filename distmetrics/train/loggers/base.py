@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from distmetrics.arguments import PATH, Takes, check, whole
+
 __all__ = ["FolderLogger", "Logger", "flat"]
 
 
@@ -47,6 +49,15 @@ class Logger:
         """Called after a run with "success" or "failed"; more runs may follow."""
 
 
+_TAKES = {
+    "save_dir": PATH,
+    "name": Takes(lambda value: isinstance(value, str), "a text"),
+    "version": Takes(
+        lambda value: whole(value, 0) or (isinstance(value, str) and value != ""), "a number from 0 on, or a text"
+    ).or_none("None for the next that is free"),
+}
+
+
 class FolderLogger(Logger):
     """A logger with a folder of its own for each run: ``save_dir/name/version``.
 
@@ -57,6 +68,7 @@ class FolderLogger(Logger):
     """
 
     def __init__(self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None) -> None:
+        check(type(self).__name__, locals(), _TAKES)
         self.save_dir = Path(save_dir)
         self.name = name
         self._version = version

@@ -1,0 +1,108 @@
+"""What an argument may be, and the one error for a value that is something else.
+
+Who takes arguments keeps a table of them by name, and calls :func:`check` before anything is done with them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from distmetrics.errors import ConfigurationError
+
+__all__ = ["FLAG", "NUMBER", "PATH", "POSITIVE", "SEED", "TEXT", "Takes", "check", "describe", "is_number", "whole"]
+
+
+class Takes(NamedTuple):
+    """What an argument takes.
+
+    Attributes:
+        fits: whether it takes a value.
+        wanted: what it takes, to follow "must be".
+        do: what to do about a value that it does not take; "" where that goes without saying.
+    """
+
+    fits: Callable[[Any], bool]
+    wanted: str
+    do: str = ""
+
+    def or_none(self, meaning: str = "None") -> Takes:
+        """Return what also takes None, which may have a meaning: "None for no limit"."""
+        return Takes(lambda value: value is None or self.fits(value), f"{self.wanted}, or {meaning}", self.do)
+
+
+def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> None:
+    """Refuse the first of some arguments that is not what it must be.
+
+    Args:
+        who: whose they are: a class or a function.
+        values: all arguments, such as ``locals()``; those without a rule are not looked at.
+        takes: rules by name.
+
+    Raises:
+        ConfigurationError: there is such a value.
+
+    >>> check("Trainer", {"detect_anomaly": "no"}, {"detect_anomaly": FLAG})
+    Traceback (most recent call last):
+    distmetrics.errors.ConfigurationError: Trainer: detect_anomaly must be True or False, got 'no'
+    Likely: text of a command line or of an environment variable: any text would count as yes.
+    Do:     pass True or False, without quotes.
+    """
+    for name, rule in takes.items():
+        value = values[name]
+        if not rule.fits(value):
+            raise ConfigurationError(f"{who}: {name} must be {rule.wanted}, got {_shown(value)}{_advice(rule, value)}")
+
+
+def _advice(rule: Takes, value: Any) -> str:
+    if rule.do:
+        return f"\nDo:     {rule.do}"
+    if not isinstance(value, str) or rule.fits("text"):
+        return ""
+    flag = rule.fits(True)
+    meaning, instead = (": any text would count as yes", "True or False") if flag else ("", "the value itself")
+    likely = f"text of a command line or of an environment variable{meaning}."
+    return f"\nLikely: {likely}\nDo:     pass {instead}, without quotes."
+
+
+def _shown(value: Any) -> str:
+    """Write a value, or say what it is where it is long."""
+    text = describe(value) if isinstance(value, type) else repr(value)
+    return text if len(text) <= 80 and "\n" not in text else describe(value)
+
+
+def describe(value: Any) -> str:
+    """Say what a wrong argument is.
+
+    >>> describe(3), describe(int)
+    ('an object of int', 'the class int itself')
+    """
+    return f"the class {value.__name__} itself" if isinstance(value, type) else f"an object of {type(value).__name__}"
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, and neither NaN, nor infinite, nor True or False.
+
+    >>> is_number(0.5), is_number(True), is_number(float("nan"))
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def whole(value: Any, least: int) -> bool:
+    """Whether it is a whole number from ``least`` on; True and False are none.
+
+    >>> whole(1, 0), whole(True, 0), whole(1.0, 0)
+    (True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+FLAG = Takes(lambda value: isinstance(value, bool), "True or False")
+POSITIVE = Takes(lambda value: whole(value, 1), "positive and whole")
+NUMBER = Takes(is_number, "a number")
+SEED = Takes(lambda value: whole(value, 0) and value < 2**32, "from 0 to 2**32 - 1")
+TEXT = Takes(lambda value: isinstance(value, str) and value != "", "a text that is not empty")
+PATH = Takes(lambda value: isinstance(value, str | os.PathLike) and str(value) != "", "a path, of text or a Path")
