@@ -10,6 +10,7 @@ from dataclasses import replace
 from distlint.facts.classes import kinds_by_methods, kinds_of_base
 from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
+from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
 from distlint.facts.trainers import ONE, OTHER
 from distlint.modules import find_module
@@ -60,6 +61,7 @@ class Linker:
         self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
+        self._saves_alone = self._is_old()
 
     def full_name(self, key: str, text: str) -> str | None:
         """The full name of the class, function or module of the project that a dotted text in a module means."""
@@ -185,8 +187,23 @@ class Linker:
         functions = {full: self.functions[full] for full in foreign if full in self.functions}
         evidence, devices = self._evidence(key, own), self._devices_for(key)
         return Project(
-            classes, functions, names, self._opt_outs, self._settings, evidence, devices, self._joining_for(key)
+            classes,
+            functions,
+            names,
+            self._opt_outs,
+            self._settings,
+            evidence,
+            devices,
+            self._joining_for(key),
+            self._saves_alone,
         )
+
+    def _is_old(self) -> bool:
+        """Whether what Lightning 2.0 took away is used, nothing that it brought, and nothing that shards states."""
+        signs = self._opt_outs.union(*(outline.releases for outline in self._outlines.values()))
+        modules = (summary for summary in self._linked.values() if "lightning" in summary.kinds)
+        is_old = OLD in signs or any(OLD_HOOKS & summary.methods for summary in modules)
+        return is_old and signs.isdisjoint({NEW, SHARDED})
 
     def _joining_for(self, key: str) -> frozenset[str]:
         """What the file calls that joins results by example, as it is written there."""
