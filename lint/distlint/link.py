@@ -12,7 +12,7 @@ from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
 from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
-from distlint.facts.trainers import ONE, OTHER
+from distlint.facts.trainers import BY_SETTINGS, ONE, OTHER
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
@@ -56,7 +56,8 @@ class Linker:
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
                     self._users.setdefault(found[0], []).append(key)
-        by_settings = frozenset({OTHER} if "Trainer" in self._opt_outs else ())
+        self._by_settings = ONE if ONE in self._opt_outs and OTHER not in self._opt_outs else OTHER
+        by_settings = frozenset({self._by_settings} if "Trainer" in self._opt_outs else ())
         self._devices = by_settings.union(*(self._told(key) for key in outlines))
         self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
@@ -235,16 +236,24 @@ class Linker:
     def _devices_for(self, key: str) -> frozenset[str]:
         """Of the file and those that import it; where it makes no trainer itself, of all others in the project, too.
 
-        Where none of these is known to drive it, settings may name its classes: then nothing is known.
+        Where none of these is known to drive it, settings may name its classes: then nothing is known, unless settings
+        and all trainers of the project are for one device.
         """
-        own = self._outlines[key].devices
+        own = self._settled(self._outlines[key].devices)
         found = own.union(*(self._told(user) for user in self._reached({key}) - {key}))
+        if not found and self._by_settings == ONE and self._devices <= {ONE}:
+            return frozenset({ONE})
         return found if own or not found else found | self._devices
+
+    def _settled(self, devices: frozenset[str]) -> frozenset[str]:
+        """With what settings say."""
+        return devices - {BY_SETTINGS} | {self._by_settings} if BY_SETTINGS in devices else devices
 
     def _told(self, key: str) -> frozenset[str]:
         """What a file tells others of its trainers; that a test is content with one device says nothing."""
         outline = self._outlines[key]
-        return outline.devices - {ONE} if _is_test(key, outline) else outline.devices
+        devices = self._settled(outline.devices)
+        return devices - {ONE} if _is_test(key, outline) else devices
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from distlint.document import python_of
 from distlint.facts.outline import Outline, read_outline
 from distlint.facts.releases import SHARDED
+from distlint.facts.settings import read_set_devices
 from distlint.modules import find_module, module_key
 from distlint.text import Text
 
@@ -70,14 +71,15 @@ def read_opt_outs(source: bytes) -> frozenset[str]:
 
 
 def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:
-    """What files of settings switch off, and whether they shard; one that cannot be read switches off nothing."""
+    """What files of settings switch off, for what devices they are, and whether they shard."""
     found: frozenset[str] = frozenset()
     for path in settings:
         try:
             source = path.read_bytes()
         except OSError:
             continue
-        found |= read_opt_outs(source) | frozenset({SHARDED} if _SHARDED.search(source) else ())
+        found |= read_opt_outs(source) | read_set_devices(source)
+        found |= frozenset({SHARDED} if _SHARDED.search(source) else ())
     return found
 
 

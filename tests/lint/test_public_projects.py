@@ -141,6 +141,51 @@ def test_a_program_that_sees_one_gpu(
     assert _codes(tmp_path, {"model.py": MODEL, "train.py": train}, "DL202", capsys) == expected
 
 
+FROM_SETTINGS = (
+    "from hydra.utils import instantiate\nfrom lightning import Trainer\ntrainer = instantiate(cfg.trainer)\n"
+)
+STARRED = "import lightning as L\nL.Trainer(**cfg.trainer).fit(load(cfg.model))\n"
+ONE, SOME = "trainer:\n  devices: 1  # GPU\n  strategy: auto\n", "trainer:\n  max_epochs: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("train", "settings", "expected"),
+    [
+        (FROM_SETTINGS, {"a.yaml": ONE}, 0),
+        (STARRED, {"a.yaml": ONE}, 0),
+        (STARRED, {"a.yaml": "gpus: [2]\n"}, 0),
+        (STARRED, {"a.json": '{"devices": 1, "num_nodes": 1}'}, 0),
+        (STARRED, {"a.yaml": ONE, "run.sh": "python train.py trainer.devices=[1] epochs=3\n"}, 0),
+        ("", {"a.yaml": "_target_: lightning.Trainer\ndevices: 1\n"}, 0),
+        (STARRED, {"a.yaml": SOME}, 1),
+        (FROM_SETTINGS, {"a.yaml": SOME}, 1),
+        (STARRED, {"a.yaml": "devices: auto\n"}, 1),
+        (STARRED, {"a.yaml": "devices: [0, 1]\n"}, 1),
+        (STARRED, {"a.yaml": "devices:\n  - 0\n  - 1\n"}, 1),
+        (STARRED, {"a.yaml": ONE, "b.yaml": "devices: 4\n"}, 1),
+        (STARRED, {"a.yaml": ONE, "b.yaml": "strategy: ddp\n"}, 1),
+        (STARRED, {"a.yaml": ONE, "b.yaml": "num_nodes: 2\n"}, 1),
+        (STARRED, {"a.yaml": ONE, "run.sh": "python train.py trainer.devices=4\n"}, 1),
+        (STARRED, {"a.yaml": ONE, "run.sh": "torchrun --nproc_per_node 8 train.py\n"}, 1),
+        (STARRED.replace("**", "strategy='ddp', **"), {"a.yaml": ONE}, 1),
+        (STARRED + "L.Trainer(devices=2)\n", {"a.yaml": ONE}, 1),
+        ("import lightning as L\nL.Trainer(devices=2)\n", {"a.yaml": ONE}, 1),
+    ],
+)
+def test_devices_that_settings_give(
+    tmp_path: Path, train: str, settings: dict[str, str], expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To a module that nothing imports, since settings name it."""
+    assert _codes(tmp_path, {"model.py": MODEL, "train.py": train, **settings}, "DL202", capsys) == expected
+
+
+def test_one_device_waits_for_nobody_in_a_step() -> None:
+    source = MODEL.replace("validation", "training").replace("batch))", "batch), sync_dist=True)")
+    assert lines(source, "DL302") == [5]
+    assert lines(source + "pl.Trainer(devices=2)\n", "DL302") == [5]
+    assert lines(source + "pl.Trainer(devices=1)\n", "DL302") == []
+
+
 PARTS = """\
 import torch
 from torch import nn

@@ -111,7 +111,8 @@ class Project:
         functions: those with a collective, by full name; methods too.
         names: the full name of what an import of the file stands for, by its dotted text.
         opt_outs: arguments that some trainer of the project is given as False, such as ``use_distributed_sampler``;
-            ``Trainer`` where settings describe one, ``sharded`` where they name what shards states.
+            ``Trainer`` where settings describe one, ``sharded`` where they name what shards states, and for what
+            devices they are, see ``facts.settings``.
         joining: what the file calls in others that joins results by example, as it is written, see ``facts.joins``.
         devices: what the trainers that may drive the file's modules are made for, see ``facts.trainers``.
         settings: what the user has declared.

@@ -5,20 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-ONE, OTHER = "one device", "other devices"
+ONE, OTHER, BY_SETTINGS = "one device", "other devices", "devices that settings give"
 _MAKERS = frozenset({"LightningCLI", "Trainer"})
 _OTHER_MAKERS = frozenset({"from_argparse_args", "instantiate"})
 _OTHER_TRAINERS = frozenset({"composer", "fastai", "sentence_transformers", "setfit", "transformers", "trl"})
 _COUNTS = frozenset({"devices", "gpus", "tpu_cores", "ipus", "num_processes"})
+_HOW = frozenset({"accelerator", "distributed_backend", "num_nodes", "strategy"})
 _ONE_DEVICE = frozenset({"auto", "single_device"})
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DEEPEST = 3
 
 
 def read_devices(tree: ast.Module) -> frozenset[str]:
-    """What the trainers of a module are made for: one device, others or as many as there are; empty without any."""
+    """What the trainers of a module are made for: one device, what settings give, others; empty without any."""
     reader = _Reader(tree)
-    return frozenset(ONE if reader.is_for_one(call) else OTHER for call in reader.makers())
+    return frozenset(reader.devices(call) for call in reader.makers())
 
 
 class _Reader:
@@ -33,6 +34,15 @@ class _Reader:
     def makers(self) -> Iterator[ast.Call]:
         """The calls that make a trainer, or may do so."""
         return (call for call in self._calls if _head(call.func) not in self._foreign)
+
+    def devices(self, call: ast.Call) -> str:
+        """For what a call makes its trainer."""
+        if _tail(call.func) == "instantiate":
+            return BY_SETTINGS
+        given = {each.arg for each in call.keywords}
+        if _tail(call.func) == "Trainer" and None in given and not given & (_COUNTS | _HOW):
+            return BY_SETTINGS
+        return ONE if self.is_for_one(call) else OTHER
 
     def is_for_one(self, call: ast.Call) -> bool:
         """Whether the arguments of a trainer say one device, and nothing against it."""
