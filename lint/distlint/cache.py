@@ -120,6 +120,7 @@ class Cache:
         """
         return digest(
             b"wanted" if is_wanted else b"",
+            b"saves alone" if project.saves_alone else b"",
             project.evidence,
             tuple(sorted(project.opt_outs)),
             tuple(sorted(project.devices)),

@@ -10,8 +10,9 @@ from dataclasses import replace
 from distlint.facts.classes import kinds_by_methods, kinds_of_base
 from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
+from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
-from distlint.facts.trainers import ONE, OTHER
+from distlint.facts.trainers import BY_SETTINGS, ONE, OTHER
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
@@ -55,11 +56,13 @@ class Linker:
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
                     self._users.setdefault(found[0], []).append(key)
-        by_settings = frozenset({OTHER} if "Trainer" in self._opt_outs else ())
+        self._by_settings = ONE if ONE in self._opt_outs and OTHER not in self._opt_outs else OTHER
+        by_settings = frozenset({self._by_settings} if "Trainer" in self._opt_outs else ())
         self._devices = by_settings.union(*(self._told(key) for key in outlines))
         self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
+        self._saves_alone = self._is_old()
 
     def full_name(self, key: str, text: str) -> str | None:
         """The full name of the class, function or module of the project that a dotted text in a module means."""
@@ -185,8 +188,23 @@ class Linker:
         functions = {full: self.functions[full] for full in foreign if full in self.functions}
         evidence, devices = self._evidence(key, own), self._devices_for(key)
         return Project(
-            classes, functions, names, self._opt_outs, self._settings, evidence, devices, self._joining_for(key)
+            classes,
+            functions,
+            names,
+            self._opt_outs,
+            self._settings,
+            evidence,
+            devices,
+            self._joining_for(key),
+            self._saves_alone,
         )
+
+    def _is_old(self) -> bool:
+        """Whether what Lightning 2.0 took away is used, nothing that it brought, and nothing that shards states."""
+        signs = self._opt_outs.union(*(outline.releases for outline in self._outlines.values()))
+        modules = (summary for summary in self._linked.values() if "lightning" in summary.kinds)
+        is_old = OLD in signs or any(OLD_HOOKS & summary.methods for summary in modules)
+        return is_old and signs.isdisjoint({NEW, SHARDED})
 
     def _joining_for(self, key: str) -> frozenset[str]:
         """What the file calls that joins results by example, as it is written there."""
@@ -218,16 +236,24 @@ class Linker:
     def _devices_for(self, key: str) -> frozenset[str]:
         """Of the file and those that import it; where it makes no trainer itself, of all others in the project, too.
 
-        Where none of these is known to drive it, settings may name its classes: then nothing is known.
+        Where none of these is known to drive it, settings may name its classes: then nothing is known, unless settings
+        and all trainers of the project are for one device.
         """
-        own = self._outlines[key].devices
+        own = self._settled(self._outlines[key].devices)
         found = own.union(*(self._told(user) for user in self._reached({key}) - {key}))
+        if not found and self._by_settings == ONE and self._devices <= {ONE}:
+            return frozenset({ONE})
         return found if own or not found else found | self._devices
+
+    def _settled(self, devices: frozenset[str]) -> frozenset[str]:
+        """With what settings say."""
+        return devices - {BY_SETTINGS} | {self._by_settings} if BY_SETTINGS in devices else devices
 
     def _told(self, key: str) -> frozenset[str]:
         """What a file tells others of its trainers; that a test is content with one device says nothing."""
         outline = self._outlines[key]
-        return outline.devices - {ONE} if _is_test(key, outline) else outline.devices
+        devices = self._settled(outline.devices)
+        return devices - {ONE} if _is_test(key, outline) else devices
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""

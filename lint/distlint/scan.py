@@ -11,6 +11,8 @@ from pathlib import Path
 
 from distlint.document import python_of
 from distlint.facts.outline import Outline, read_outline
+from distlint.facts.releases import SHARDED
+from distlint.facts.settings import read_set_devices
 from distlint.modules import find_module, module_key
 from distlint.text import Text
 
@@ -21,6 +23,7 @@ _TRAINER = re.compile(rb"Trainer|LightningCLI")
 _EVALUATES = re.compile(
     rb"gather|DistributedSampler|(?:def|class) \w*(?:eval|valid|test|infer|predict|collect|merge)", re.I
 )
+_SHARDED = re.compile(rb"deepspeed|fsdp|ddp_sharded|zero_?stage", re.I)
 _MADE = re.compile(rb"_target_[\"']?\s*:\s*[\"']?[\w.]*\b(Trainer)\b")
 
 
@@ -68,13 +71,15 @@ def read_opt_outs(source: bytes) -> frozenset[str]:
 
 
 def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:
-    """What files of settings switch off; one that cannot be read switches off nothing."""
+    """What files of settings switch off, for what devices they are, and whether they shard."""
     found: frozenset[str] = frozenset()
     for path in settings:
         try:
-            found |= read_opt_outs(path.read_bytes())
+            source = path.read_bytes()
         except OSError:
             continue
+        found |= read_opt_outs(source) | read_set_devices(source)
+        found |= frozenset({SHARDED} if _SHARDED.search(source) else ())
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
 
 _WORLD_GROUPS = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD", "builtins.None")
+_ONE_DEVICE = re.compile(r"(?:^|_)(?:gpu|device)_?id$")
 _GROUP_POSITION = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2, "reduce": 3, "gather": 3}
 
 
@@ -158,11 +160,18 @@ def _is_hf_trainer(facts: ModuleFacts, func: cst.BaseExpression, full: str) -> b
 
 
 def _has_one_device(call: cst.Call) -> bool:
-    """A trainer for one process: ``Trainer(devices=1)``, ``Trainer(devices=[rank])``."""
+    """A trainer for one process: ``Trainer(devices=1)``, ``Trainer(devices=[rank])``, ``Trainer(gpus=gpu_id)``."""
     if number(keyword(call, "num_nodes")) not in (None, 1):
         return False
     given = [keyword(call, name) for name in ("devices", "gpus")]
-    return any(number(value) in (0, 1) or _has_one_element(value) for value in given)
+    if any(number(value) in (0, 1) or _has_one_element(value) for value in given):
+        return True
+    strategy = keyword(call, "strategy")
+    return any(map(_names_one_device, given)) and (strategy is None or is_name(strategy, "None"))
+
+
+def _names_one_device(value: cst.BaseExpression | None) -> bool:
+    return value is not None and _ONE_DEVICE.search(tail(value) or "") is not None
 
 
 def _has_one_element(value: cst.BaseExpression | None) -> bool:

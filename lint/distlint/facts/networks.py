@@ -130,14 +130,30 @@ def _parameter(call: cst.Call, node: cst.BaseExpression, forward: cst.FunctionDe
 
 
 def _may_move(facts: ModuleFacts, made: ClassFacts, forward: cst.FunctionDef, param: str) -> bool:
-    """Whether the parameter, or what is made of it in one step, is moved, or given to a method that moves tensors."""
+    """Whether the parameter, or what is made of it in one step, is moved, or given to what moves tensors.
+
+    That is a method of the class, or a module of the project that it keeps.
+    """
     for call in walk(forward.body):
         if not isinstance(call, cst.Call) or not any(is_name(node, param) for node in walk(call)):
             continue
-        method = made.method(facts.self_attribute(call.func) or "")
+        name = facts.self_attribute(call.func) or ""
+        method = made.method(name)
         if _is_move(call) or (method is not None and any(_is_move(node) for node in walk(method.body))):
             return True
+        if any(_makes_mover(facts, value) for value in made.values(name)):
+            return True
     return False
+
+
+def _makes_mover(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
+    """Whether a module of the project is made that brings tensors elsewhere itself."""
+    made = local_class(facts, value)
+    if made is not None:
+        return moves_tensors(made)
+    value = _without_placing(value)
+    full = facts.resolve(value.func) if isinstance(value, cst.Call) else None
+    return any(each.moves for each in facts.project.ancestors(full or ""))
 
 
 def _is_index(facts: ModuleFacts, forward: cst.FunctionDef, param: str) -> bool:

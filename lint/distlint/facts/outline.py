@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from distlint.facts.joins import Joiner, read_joiners
 from distlint.facts.project import MOVING, ClassSummary
+from distlint.facts.releases import LIGHTNING, read_releases
 from distlint.facts.trainers import read_devices
 
 HERE = "<here>."
@@ -29,6 +30,7 @@ class Outline:
         has_torch: whether torch is imported.
         devices: what its trainers are made for, see ``facts.trainers``.
         joiners: its functions and classes as far as they call what may be the project's, see ``facts.joins``.
+        releases: what it says of Lightning's release, see ``facts.releases``.
     """
 
     imports: dict[str, str] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Outline:
     has_torch: bool = False
     devices: frozenset[str] = frozenset()
     joiners: Mapping[str, Joiner] = field(default_factory=dict)
+    releases: frozenset[str] = frozenset()
 
     def full(self, text: str) -> str:
         """A dotted text with what its first name is imported as."""
@@ -57,7 +60,8 @@ def read_outline(tree: ast.Module, *, may_train: bool = True, may_evaluate: bool
     reader = _Reader()
     reader.read(tree.body, "")
     targets, stars = tuple(dict.fromkeys(reader.targets)), tuple(dict.fromkeys(reader.stars))
-    has_torch = any(text.partition(".")[0] == "torch" for text in (*targets, *stars))
+    roots = {text.partition(".")[0] for text in (*targets, *stars)}
+    has_torch, has_lightning = "torch" in roots, not LIGHTNING.isdisjoint(roots)
     return Outline(
         reader.imports,
         targets,
@@ -67,6 +71,7 @@ def read_outline(tree: ast.Module, *, may_train: bool = True, may_evaluate: bool
         has_torch,
         read_devices(tree) if may_train else frozenset(),
         dict(reader.joiners(tree)) if may_evaluate else {},
+        read_releases(tree) if has_lightning else frozenset(),
     )
 
 

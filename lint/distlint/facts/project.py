@@ -111,10 +111,13 @@ class Project:
         functions: those with a collective, by full name; methods too.
         names: the full name of what an import of the file stands for, by its dotted text.
         opt_outs: arguments that some trainer of the project is given as False, such as ``use_distributed_sampler``;
-            ``Trainer`` where settings describe one.
+            ``Trainer`` where settings describe one, ``sharded`` where they name what shards states, and for what
+            devices they are, see ``facts.settings``.
         joining: what the file calls in others that joins results by example, as it is written, see ``facts.joins``.
         devices: what the trainers that may drive the file's modules are made for, see ``facts.trainers``.
         settings: what the user has declared.
+        saves_alone: whether the project is written for a Lightning whose ``save_checkpoint`` waits for nobody, see
+            ``facts.versions``.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 
@@ -126,6 +129,7 @@ class Project:
     evidence: bytes = b""
     devices: frozenset[str] = frozenset()
     joining: frozenset[str] = frozenset()
+    saves_alone: bool = False
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-ONE, OTHER = "one device", "other devices"
+ONE, OTHER, BY_SETTINGS = "one device", "other devices", "devices that settings give"
 _MAKERS = frozenset({"LightningCLI", "Trainer"})
 _OTHER_MAKERS = frozenset({"from_argparse_args", "instantiate"})
 _OTHER_TRAINERS = frozenset({"composer", "fastai", "sentence_transformers", "setfit", "transformers", "trl"})
 _COUNTS = frozenset({"devices", "gpus", "tpu_cores", "ipus", "num_processes"})
+_HOW = frozenset({"accelerator", "distributed_backend", "num_nodes", "strategy"})
 _ONE_DEVICE = frozenset({"auto", "single_device"})
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DEEPEST = 3
 
 
 def read_devices(tree: ast.Module) -> frozenset[str]:
-    """What the trainers of a module are made for: one device, others or as many as there are; empty without any."""
+    """What the trainers of a module are made for: one device, what settings give, others; empty without any."""
     reader = _Reader(tree)
-    return frozenset(ONE if reader.is_for_one(call) else OTHER for call in reader.makers())
+    return frozenset(reader.devices(call) for call in reader.makers())
 
 
 class _Reader:
@@ -27,10 +29,20 @@ class _Reader:
         self._calls = [call for call in calls if _tail(call.func) in _MAKERS | _OTHER_MAKERS]
         self._foreign = frozenset(_foreign(nodes)) if self._calls else frozenset()
         self._values = _values(nodes) if self._calls else {}
+        self._sees_one = bool(self._calls) and _sees_one_device(tree, nodes)
 
     def makers(self) -> Iterator[ast.Call]:
         """The calls that make a trainer, or may do so."""
         return (call for call in self._calls if _head(call.func) not in self._foreign)
+
+    def devices(self, call: ast.Call) -> str:
+        """For what a call makes its trainer."""
+        if _tail(call.func) == "instantiate":
+            return BY_SETTINGS
+        given = {each.arg for each in call.keywords}
+        if _tail(call.func) == "Trainer" and None in given and not given & (_COUNTS | _HOW):
+            return BY_SETTINGS
+        return ONE if self.is_for_one(call) else OTHER
 
     def is_for_one(self, call: ast.Call) -> bool:
         """Whether the arguments of a trainer say one device, and nothing against it."""
@@ -45,7 +57,7 @@ class _Reader:
         if isinstance(kind, ast.Constant) and str(kind.value).startswith(("ddp", "dp", "horovod")):
             return False
         counts = [value for name, value in given.items() if name in _COUNTS]
-        return bool(counts) and all(self._is_one(value) for value in counts)
+        return (bool(counts) or self._sees_one) and all(self._is_one(value) for value in counts)
 
     def _is_one(self, node: ast.expr, depth: int = 0) -> bool:
         """A number of devices that is one at most: written out, limited to one, or a name for such."""
@@ -64,6 +76,21 @@ class _Reader:
             values = self._values.get(node.id, [])
             return bool(values) and all(value is not None and self._is_one(value, depth + 1) for value in values)
         return False
+
+
+def _sees_one_device(tree: ast.Module, nodes: list[ast.AST]) -> bool:
+    """Whether the file shows itself one GPU, at module level: ``os.environ["CUDA_VISIBLE_DEVICES"] = "0"``."""
+    told = [node for node in nodes if isinstance(node, ast.Assign) and any(map(_is_visible, node.targets))]
+    values = [node.value.value for node in told if isinstance(node.value, ast.Constant)]
+    are_one = len(values) == len(told) and all(isinstance(value, str) and value.isdecimal() for value in values)
+    return are_one and any(node in tree.body for node in told)
+
+
+def _is_visible(node: ast.expr) -> bool:
+    """``os.environ["CUDA_VISIBLE_DEVICES"]``."""
+    if not isinstance(node, ast.Subscript) or _tail(node.value) != "environ":
+        return False
+    return isinstance(node.slice, ast.Constant) and node.slice.value == _VISIBLE
 
 
 def _values(nodes: list[ast.AST]) -> Mapping[str, list[ast.expr | None]]:

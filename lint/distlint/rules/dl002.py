@@ -38,10 +38,11 @@ class TensorWithoutDevice(Rule):
 
     Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
     before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``); tensors whose partner is not known; what is
-    given to a loss or a library's object that is not known to have weights, and to a module that moves it itself; what
-    a test leaves for the CPU (``x.cuda() if self.is_cuda() else x``); transforms and modules in folders of data sets,
-    which work on the CPU in the loader, and in tests; files that set a default device; code for export, under
-    ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in scripts that call its exporter.
+    given to a loss or a library's object that is not known to have weights, and to a module that moves it itself or
+    hands it to one; what a test leaves for the CPU (``x.cuda() if self.is_cuda() else x``); transforms and modules in
+    folders of data sets, which work on the CPU in the loader, and in tests; files that set a default device; code for
+    export, under ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in scripts that call its
+    exporter.
 
     When to ignore: the module never leaves the CPU.
     """

@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import STEP_HOOKS, ClassFacts, reached
 from distlint.facts.collectives import receiver_kind
+from distlint.facts.programs import Programs
 from distlint.facts.tree import argument, is_name, keyword, tail, walk, walk_scope
 from distlint.model import Example, Hit, Rule, Severity
 
@@ -33,7 +34,8 @@ class SyncDistEveryStep(Rule):
 
     Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
     ``sync_dist`` does not touch; what runs now and then (``if batch_idx % 100 == 0``); helpers with a condition
-    around; flags that are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203).
+    around; flags that are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203); modules
+    whose trainers, in Python or in settings, are all made for one device.
 
     When to ignore: the step is long compared with a reduction, and the mean over ranks is wanted per step.
     """
@@ -119,6 +121,7 @@ def training_step(model, batch, logger):
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Look at the steps of every LightningModule, and at what they call."""
         reported: set[cst.CSTNode] = set()
+        programs = Programs(facts)
         for owner in facts.classes.values():
             if "lightning" not in owner.kinds:
                 continue
@@ -127,7 +130,8 @@ def training_step(model, batch, logger):
                     message = None if call in reported else _per_step(facts, call, hook)
                     if message is not None and not _is_seldom(facts, call, is_direct=is_direct):
                         reported.add(call)
-                        yield Hit(call, message)
+                        if not programs.is_for_one_device:
+                            yield Hit(call, message)
 
 
 def _calls(facts: ModuleFacts, owner: ClassFacts, hook: cst.FunctionDef) -> Iterator[tuple[cst.Call, bool]]:
