@@ -67,7 +67,7 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
 
     >>> from torchmetrics import MeanMetric
     >>> print(explain({"loss": MeanMetric()}, world_size=4))
-    sync of 1 metric over 4 ranks: 1 collective, 48.0 KiB received by each rank
+    sync of 1 metric over 4 ranks: 1 collective, 96.0 KiB received by each rank
     state by state, as torchmetrics does it: 4 collectives, 24 bytes received by each rank
     2 states, 4 ranks, 1 collective
       sum   int64       1 tensors          8 bytes  in the first round

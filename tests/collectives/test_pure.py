@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distmetrics import InputTypeError, MismatchError, SingleCommunicator
-from distmetrics.collectives.exchange import LARGE_WORLD, exchange, frame_size, inline_capacity
+from distmetrics.collectives.exchange import LARGE_WORLD, exchange, frame_size, inline_capacity, manifest_area
 from distmetrics.collectives.manifest import LeafSpec, Manifest, agree, judge
 from distmetrics.collectives.pack import ALIGN, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
@@ -111,14 +111,15 @@ def test_dtypes_have_names(dtype: torch.dtype) -> None:
 
 @given(st.integers(1, 100_000))
 def test_frames_are_aligned_and_bounded(world_size: int) -> None:
-    """Data starts after a quarter, so a quarter must be aligned; all frames together stay small."""
-    size = frame_size(world_size)
-    assert size // 4 % ALIGN == 0
-    assert inline_capacity(world_size) == (size - size // 4 if world_size <= LARGE_WORLD else 0)
+    """Data starts behind the manifest's area, which must be aligned; all frames together stay small."""
+    size, area = frame_size(world_size), manifest_area(world_size)
+    assert area % ALIGN == 0
+    assert size // 8 <= area <= size // 4
+    assert inline_capacity(world_size) == (size - area if world_size <= LARGE_WORLD else 0)
     assert size * world_size <= max(1 << 22, (1 << 12) * world_size)
 
 
-ROUND_THE_ROOM = st.integers(0, 300) | st.integers(6_000, 6_300) | st.integers(12_200, 12_300) | st.integers(0, 60_000)
+ROUND_THE_ROOM = st.integers(0, 300) | st.integers(28_600, 28_700) | st.integers(0, 60_000)
 
 
 @settings(max_examples=60, deadline=None)

@@ -202,7 +202,7 @@ def kill() -> None:
 
 def interrupted(comm: Any, calls: int, late: bool, what: Any) -> None:
     metrics = nn.ModuleList([summed(1.0), aggregation.CatMetric(), collection(True)])
-    metrics[1].update(torch.arange(4000.0) + comm.rank)  # too long for the first round
+    metrics[1].update(torch.arange(10_000.0) + comm.rank)  # too long for the first round
     metrics[2].update(*scores(8, torch.Generator().manual_seed(comm.rank)))
     sync_and_compute(metrics, comm=comm)
     before = states(metrics)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import SumMetric
 
-from distmetrics import sync_and_compute
+from distmetrics import sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.testing import run
 from tests.backends import both_backends
@@ -44,17 +44,10 @@ def test_items_changed_in_place(backend: Any, shape: tuple[int, ...]) -> None:
         assert [item.mean().item() for item in value] == [2.0, 4.0, 6.0]
 
 
-class Keeps(Items):
-    """Its value is what it holds."""
-
-    def compute(self) -> Any:
-        return [*self.items]
-
-
 def kept(comm: Any, lengths: list[list[int]]) -> list[tuple[list[Tensor], int]]:
-    """Values and rounds of syncs one after the other, of other numbers each, held until the last is done."""
+    """Items and rounds of syncs one after the other, of other numbers each, held until the last is done."""
     found = []
-    metric, other = Keeps(), SumMetric()  # states of fixed size beside the list: then memory is kept
+    metric, other = Items(), SumMetric()  # states of fixed size beside the list: then memory is kept
     other.update(1.0)
     for step, per_rank in enumerate(lengths):
         metric.reset()
@@ -62,8 +55,9 @@ def kept(comm: Any, lengths: list[list[int]]) -> list[tuple[list[Tensor], int]]:
             metric.update(torch.full((per_rank[comm.rank],), 100.0 * step + 10 * comm.rank + place))
         record = RecordingCommunicator(comm)
         who = record if step in (0, len(lengths) - 1) else comm
-        found.append((sync_and_compute([metric, other], comm=who)[0], record))
-    return [(value, len(record.calls)) for value, record in found]
+        with synced([metric, other], comm=who):
+            found.append(([*metric.items], record))
+    return [(items, len(record.calls)) for items, record in found]
 
 
 @both_backends
@@ -71,9 +65,9 @@ def kept(comm: Any, lengths: list[list[int]]) -> list[tuple[list[Tensor], int]]:
     ("lengths", "rounds"),
     [
         pytest.param([[5, 5]] * 5, 1, id="all ride along, as the last time"),
-        pytest.param([[5, 900], [900, 5], [5, 900], [900, 900], [900, 5]], 1, id="all ride along, of other lengths"),
-        pytest.param([[5, 1200], [1200, 5], [5, 1200], [5, 1200], [1200, 5]], 2, id="one rides along"),
-        pytest.param([[1200, 1200]] * 5, 2, id="all follow"),
+        pytest.param([[5, 2000], [2000, 5], [5, 2000], [2000, 2000], [2000, 5]], 1, id="all ride along, of any length"),
+        pytest.param([[5, 3000], [3000, 5], [5, 3000], [5, 3000], [3000, 5]], 2, id="one rides along"),
+        pytest.param([[3000, 3000]] * 5, 2, id="all follow"),
     ],
 )
 def test_items_that_ride_along_are_nobody_else_s(backend: Any, lengths: list[list[int]], rounds: int) -> None:

@@ -444,7 +444,7 @@ def large_matrix(comm: Any, empty: int | None) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*will save all")
-@pytest.mark.parametrize("long", [0, 1, 4000])
+@pytest.mark.parametrize("long", [0, 1, 10_000])
 @pytest.mark.parametrize("count", [1, 20, 500])
 def test_rounds_do_not_depend_on_the_number_of_metrics(count: int, long: int) -> None:
     """One, and one more with long lists; of 500 metrics the manifest fits into the first round only compressed."""

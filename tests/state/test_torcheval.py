@@ -132,7 +132,7 @@ def test_real_processes_give_the_same_bits(counts: list[int]) -> None:
 # -- together
 
 
-def test_everything_together_in_few_collectives() -> None:
+def test_everything_together_in_one_collective() -> None:
     """All torcheval samples with torchmetrics ones in one dict; values are those of each alone."""
     counts = [2, 0, 1]
 
@@ -146,7 +146,7 @@ def test_everything_together_in_few_collectives() -> None:
         return sync_and_compute({"eval": metrics, "metrics": ours}, comm=record), len(record.calls)
 
     for values, rounds in run(3, work):
-        assert rounds == 2
+        assert rounds == 1  # lists of a few numbers ride along
         assert (values["metrics"]["sum"], values["metrics"]["cat"].tolist()) == (6.0, [0.0, 0.0, 1.0])
         for name in SAMPLES:
             assert same(values["eval"][name], merged(name, batches(name, counts))), name
