@@ -59,6 +59,8 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
 def _advice(rule: Takes, value: Any) -> str:
     if rule.do:
         return f"\nDo:     {rule.do}"
+    if hasattr(value, "item") and not isinstance(value, int | float):
+        return "\nLikely: a number of NumPy or torch.\nDo:     pass Python's own: value.item()."
     if not isinstance(value, str) or rule.fits("text"):
         return ""
     flag = rule.fits(True)

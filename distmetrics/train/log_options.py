@@ -66,7 +66,8 @@ def check(name: Any, options: Options) -> None:
         known = ", ".join(REDUCE_FX)
         raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
     size: Any = options.batch_size
-    plain = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
+    single = size.numel() == 1 if isinstance(size, Tensor) else hasattr(size, "item")  # a number of NumPy
+    plain = size.item() if single else size
     if size is not None and not (is_number(plain) and plain >= 0):
         raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
     if options.sync_dist and options.rank_zero_only:

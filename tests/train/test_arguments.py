@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -57,6 +58,8 @@ def refused(action, *parts):
         ({"every_n_epochs": None}, "every_n_epochs must be positive and whole, got None"),
         ({"every_n_train_steps": 0.5}, "every_n_train_steps must be positive and whole, or None, got 0.5"),
         ({"monitor": 3}, "monitor must be"),
+        ({"every_n_epochs": np.int64(2)}, "Likely: a number of NumPy or torch.\nDo:     pass Python's own"),
+        ({"every_n_epochs": torch.tensor(2)}, "got tensor(2)\nLikely: a number of NumPy or torch."),
     ],
 )
 def test_model_checkpoint(options, message):

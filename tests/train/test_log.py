@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -437,7 +438,7 @@ def test_what_is_done_to_a_value_after_it_was_logged_changes_nothing(reduce_fx: 
 def test_options_may_change_from_step_to_step() -> None:
     """The batch size does; how a name is logged must not."""
     logger = StageLog("train", SingleCommunicator(), nn.Module())
-    for size, value in ((1, 0.0), (3, 4.0)):
+    for size, value in ((1, 0.0), (torch.tensor([2]), 3.0), (np.int64(1), 6.0)):
         logger.begin_step(torch.zeros(9))
         logger.log("x", value, Options(on_epoch=True, on_step=False, batch_size=size))
         logger.end_step()
