@@ -43,13 +43,21 @@ def train(way: str, names: int, steps: int, out: Path) -> Times:
 
 
 def measure(ways: list[str], names: list[int], steps: int, rounds: int) -> dict[str, dict[int, Times]]:
-    """Return the median over the rounds of each time, for each way and number of names."""
+    """Return the median over the rounds of each time, for each way and number of names.
+
+    "over" is the median of what a step takes over the raw loop's of its own round: a machine that is slower for a
+    while is so for both.
+    """
     seen: dict[str, dict[int, list[Times]]] = {way: {count: [] for count in names} for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for count in names:
                 for way in ways:
                     seen[way][count].append(train(way, count, steps, Path(folder) / "times.json"))
+    for by in seen.values() if "raw" in seen else ():
+        for count, all_ in by.items():
+            for own, limit in zip(all_, seen["raw"][count], strict=True):
+                own["over"] = own["step"] / limit["step"] - 1
     return {
         way: {count: {key: statistics.median([t[key] for t in all_]) for key in all_[0]} for count, all_ in by.items()}
         for way, by in seen.items()
@@ -62,8 +70,7 @@ def show(found: dict[str, dict[int, Times]]) -> None:
     print(f"  {'way':12} {'names':>5} {'step':>9} {'over raw':>9} {'epoch end':>10} {'first step':>11}")
     for way, by in found.items():
         for names, times in by.items():
-            limit = found["raw"][names]["step"] if "raw" in found else times["step"]
-            over = f"{100 * (times['step'] / limit - 1):+.0f} %"
+            over = f"{100 * times['over']:+.0f} %" if "over" in times else "?"
             print(
                 f"  {way:12} {names:5} {1e3 * times['step']:6.2f} ms {over:>9} {1e3 * times['close']:7.1f} ms "
                 f"{times['first']:9.2f} s"
