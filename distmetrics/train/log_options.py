@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distmetrics.arguments import FLAG, is_number
+from distmetrics.arguments import FLAG
 from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.train.log import REDUCE_FX, Scope
 
-__all__ = ["Options", "check", "check_metric", "check_name"]
+__all__ = ["Options", "as_size", "check", "check_metric", "check_name"]
 
 _RESERVED = ("epoch", "step")
 _TAKES = {name: FLAG.or_none() for name in ("on_step", "on_epoch", "sync_dist")} | dict.fromkeys(
@@ -28,7 +30,7 @@ class Options(NamedTuple):
     on_epoch: bool | None = None
     sync_dist: bool | None = None
     rank_zero_only: bool = False
-    batch_size: int | None = None
+    batch_size: float | None = None
     reduce_fx: Any = "mean"
     prog_bar: bool = False
     logger: bool = True
@@ -65,13 +67,20 @@ def check(name: Any, options: Options) -> None:
     if options.reduction not in REDUCE_FX:
         known = ", ".join(REDUCE_FX)
         raise ConfigurationError(f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}")
-    size: Any = options.batch_size
-    single = size.numel() == 1 if isinstance(size, Tensor) else hasattr(size, "item")  # a number of NumPy
-    plain = size.item() if single else size
-    if size is not None and not (is_number(plain) and plain >= 0):
-        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
+    if options.batch_size is not None:
+        as_size(name, options.batch_size)
     if options.sync_dist and options.rank_zero_only:
         raise ConfigurationError(f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own")
+
+
+def as_size(name: Any, size: Any) -> float:
+    """``batch_size`` as a number of Python; one of NumPy or torch is taken too, anything else is refused."""
+    plain: Any = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
+    real = isinstance(plain, Real) and not isinstance(plain, bool)  # NumPy's numbers are no ints
+    number = float(plain) if real else math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
+    return number
 
 
 def check_metric(name: str, options: Options) -> None:

@@ -172,7 +172,7 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         on_epoch: bool | None = None,
         sync_dist: bool | None = None,
         rank_zero_only: bool = False,
-        batch_size: int | None = None,
+        batch_size: float | None = None,
         reduce_fx: ReduceFx = "mean",
         logger: bool = True,
     ) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from distmetrics.comm.base import Communicator, Site, call_site
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.train.log import EpochLog, Key, Kind, Logged
-from distmetrics.train.log_options import Options, check, check_metric
+from distmetrics.train.log_options import Options, as_size, check, check_metric
 from distmetrics.train.metric_state import metrics_in, updated
 from distmetrics.train.values import as_number, is_metric, metric_at
 from distmetrics.tree import flatten
@@ -85,6 +85,8 @@ class StageLog:
 
     def log(self, name: str, value: Any, options: Options) -> None:
         """Log a value or a metric object; the options are those of :meth:`distmetrics.train.Module.log`."""
+        if options.batch_size is not None and type(options.batch_size) is not int:  # an array can't be compared below
+            options = options._replace(batch_size=as_size(name, options.batch_size))
         if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
             number = value.detach()
         elif is_metric(value):

@@ -63,13 +63,11 @@ def test_scikit_learn_agrees(report: tuple[dict[str, Any], Path]) -> None:
 
 
 def test_few_collectives_for_all_metrics(report: tuple[dict[str, Any], Path]) -> None:
-    """The scores of two classes ride along in the first round; those of ten, kept twice, need a second."""
+    """The scores ride along in the first round; those of ten classes, for all metrics together, need a second."""
     for section, together in zip(report[0]["sections"], (1, 2), strict=True):
         ours = section["collectives"]["distmetrics"]
         assert section["collectives"]["together"] == together
-        assert ours.keys() == section["metrics"].keys()
-        assert set(ours.values()) <= {1, together}
-        assert [ours[name] for name in ("accuracy", "macro F1", "loss", "confusion matrix")] == [1] * 4
+        assert ours == dict.fromkeys(section["metrics"], 1)
         assert sum(section["collectives"]["torchmetrics"].values()) > 20
 
 

@@ -33,19 +33,22 @@ class Scripted(Logistic):
 WORLDS = [("single", 1), (Threads, 2)]
 
 
-def fit(values, callbacks, tmp_path, world=("single", 1), *, val=True, **flags):
+def trainer_in(world, callbacks, tmp_path, **flags):
     strategy, devices = world
-    trainer = Trainer(
+    return Trainer(
         strategy=strategy if isinstance(strategy, str) else strategy(),
         devices=devices,
         accelerator="cpu",
-        max_epochs=len(values),
         callbacks=callbacks,
         default_root_dir=tmp_path,
         **flags,
     )
+
+
+def fit(values, callbacks, tmp_path, world=("single", 1), *, val=True, **flags):
+    trainer = trainer_in(world, callbacks, tmp_path, max_epochs=len(values), **flags)
     module = Scripted(values)
-    trainer.fit(module, loader(8, 4), loader(4 * devices, 2) if val else None)
+    trainer.fit(module, loader(8, 4), loader(4 * world[1], 2) if val else None)
     return module, trainer
 
 
@@ -176,15 +179,7 @@ def test_why_a_value_of_validation_is_missing(tmp_path, callback, world):
         fit([1.0], [callback("score")], tmp_path, world, limit_val_batches=0)
     with pytest.raises(ConfigurationError, match="and this fit has none: it has no loader of validation data"):
         fit([1.0], [callback("score")], tmp_path, world, val=False)
-    strategy, devices = world
-    trainer = Trainer(
-        strategy=strategy if isinstance(strategy, str) else strategy(),
-        devices=devices,
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=[callback("score")],
-        default_root_dir=tmp_path,
-    )
+    trainer = trainer_in(world, [callback("score")], tmp_path, max_epochs=1)
     several = r"logged for 2 validation loaders(.|\n)*Do:     watch one of them: 'score/dataloader_idx_0', say"
     with pytest.raises(ConfigurationError, match=several):
         trainer.fit(PerLoader([1.0]), loader(8, 4), [loader(4, 2), loader(4, 2)])
@@ -215,14 +210,7 @@ def test_a_value_of_training_may_be_watched(tmp_path):
 
 def test_each_ranks_own_value_can_not_be_watched(tmp_path):
     def run(world):
-        strategy, devices = world
-        trainer = Trainer(
-            strategy=strategy if isinstance(strategy, str) else strategy(),
-            devices=devices,
-            accelerator="cpu",
-            max_epochs=1,
-            callbacks=[EarlyStopping("score")],
-        )
+        trainer = trainer_in(world, [EarlyStopping("score")], tmp_path, max_epochs=1)
         trainer.fit(Scripted([1.0], sync_dist=False), loader(8, 4), loader(4, 2))
 
     run(WORLDS[0])

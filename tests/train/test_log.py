@@ -446,5 +446,6 @@ def test_options_may_change_from_step_to_step() -> None:
     logger.begin_step(torch.zeros(9))
     with pytest.raises(ConfigurationError, match="in two ways"):
         logger.log("x", 1.0, Options(on_epoch=True, on_step=False, reduce_fx="max"))
-    with pytest.raises(InputError, match="batch_size"):
-        logger.log("x", 1.0, Options(on_epoch=True, on_step=False, batch_size=-1))
+    for size in (-1, np.int64(-1), np.array([1, 2]), torch.tensor([1, 2]), True, float("nan"), "3"):
+        with pytest.raises(InputError, match="batch_size"):
+            logger.log("x", 1.0, Options(on_epoch=True, on_step=False, batch_size=size))
