@@ -1,7 +1,9 @@
 """What a trainer costs: a step, the first step, and logging, against the raw loop of DistributedDataParallel.
 
 Every way drives the same tiny model on the same data, in two processes that torchrun starts; the ways take turns, round
-by round. A tiny model, for what a trainer adds to a step is the same for a large one.
+by round. A tiny model, for what a trainer adds to a step is the same for a large one. Within a way, blocks of 25 steps
+take turns with 25 of the raw loop, in the same processes, and what a step takes over a raw one is told block by block:
+what a busy machine adds is in both. The raw loop held against itself shows what is left of the noise.
 
     python -m benchmarks.trainer                 # table, and JSON in benchmarks/results
     python -m benchmarks.trainer --rounds 1 --ways raw distmetrics
@@ -43,23 +45,19 @@ def train(way: str, names: int, steps: int, out: Path) -> Times:
 
 
 def measure(ways: list[str], names: list[int], steps: int, rounds: int) -> dict[str, dict[int, Times]]:
-    """Return the median over the rounds of each time, for each way and number of names.
-
-    "over" is the median of what a step takes over the raw loop's of its own round: a machine that is slower for a
-    while is so for both.
-    """
+    """Return the median over the rounds of each time, for each way and number of names; of "over" the ends too."""
     seen: dict[str, dict[int, list[Times]]] = {way: {count: [] for count in names} for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for count in names:
                 for way in ways:
                     seen[way][count].append(train(way, count, steps, Path(folder) / "times.json"))
-    for by in seen.values() if "raw" in seen else ():
-        for count, all_ in by.items():
-            for own, limit in zip(all_, seen["raw"][count], strict=True):
-                own["over"] = own["step"] / limit["step"] - 1
     return {
-        way: {count: {key: statistics.median([t[key] for t in all_]) for key in all_[0]} for count, all_ in by.items()}
+        way: {
+            count: {key: statistics.median([t[key] for t in all_]) for key in all_[0]}
+            | {"lowest": min(t["over"] for t in all_), "highest": max(t["over"] for t in all_)}
+            for count, all_ in by.items()
+        }
         for way, by in seen.items()
     }
 
@@ -67,13 +65,14 @@ def measure(ways: list[str], names: list[int], steps: int, rounds: int) -> dict[
 def show(found: dict[str, dict[int, Times]]) -> None:
     """Print the table: the raw loop is the limit that all are held against."""
     print("two gloo ranks, a step of a tiny model; median over the rounds")
-    print(f"  {'way':12} {'names':>5} {'step':>9} {'over raw':>9} {'epoch end':>10} {'first step':>11}")
+    heads = f"{'step':>9} {'raw':>9} {'over raw':>9}  {'rounds':>14} {'epoch end':>10} {'first':>8}"
+    print(f"  {'way':12} {'names':>5} {heads}")
     for way, by in found.items():
         for names, times in by.items():
-            over = f"{100 * times['over']:+.0f} %" if "over" in times else "?"
+            rounds = f"{100 * times['lowest']:+.0f} to {100 * times['highest']:+.0f}"
             print(
-                f"  {way:12} {names:5} {1e3 * times['step']:6.2f} ms {over:>9} {1e3 * times['close']:7.1f} ms "
-                f"{times['first']:9.2f} s"
+                f"  {way:12} {names:5} {1e3 * times['step']:6.2f} ms {1e3 * times['raw']:6.2f} ms "
+                f"{100 * times['over']:+7.0f} %  {rounds:>14} {1e3 * times['close']:7.1f} ms {times['first']:6.2f} s"
             )
 
 

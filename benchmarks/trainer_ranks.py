@@ -8,6 +8,7 @@ one epoch; BEGAN is when torchrun was started, by the monotonic clock. OUT gets 
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -26,27 +27,67 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 BATCH, WIDTH, CLASSES = 8, 32, 10
-WARM = 50  # steps that are not counted
+BLOCK = 25  # steps by turns with as many of the raw loop
+WARM = 2  # blocks that are not counted
 
 
 class Clock:
-    """Notes when each step ended."""
+    """Notes how long steps take, and between blocks of them takes as many of the raw loop, in the same processes.
+
+    What a step takes depends on how busy the machine is, which changes within seconds; so the raw loop, which all ways
+    are held against, is run by turns with them.
+    """
 
     def __init__(self, names: int) -> None:
         self.names = names
-        self.ends: list[float] = []
+        self.first: float | None = None  # when the first step was over
+        self.last = 0.0  # when the last step was over, or the raw ones after it
+        self.block: list[float] = []  # seconds of the steps of this block
+        self.blocks: list[list[float]] = []
+        self.raw: list[list[float]] = []
+        self.raw_step: Callable[[], object] | None = None
+        self.count = 0
 
     def tick(self) -> None:
-        """Say that a step is over."""
-        self.ends.append(time.perf_counter())
+        """Say that a step is over; when a block is, take the raw loop's."""
+        now = time.perf_counter()
+        self.count += 1
+        if self.first is None:
+            self.first = now
+        else:
+            self.block.append(now - self.last)
+        if self.count % BLOCK == 0:
+            self.blocks.append(self.block)
+            self.raw.append(self._take_raw())
+            self.block, now = [], time.perf_counter()
+        self.last = now
+
+    def _take_raw(self) -> list[float]:
+        if self.raw_step is None:
+            loader = data(BLOCK, 1)
+            batches = itertools.chain.from_iterable(itertools.repeat(loader))
+            self.raw_step = raw_loop(self.names, batches.__next__).__next__
+        seconds = []
+        for _ in range(BLOCK):
+            began = time.perf_counter()
+            self.raw_step()
+            seconds.append(time.perf_counter() - began)
+        return seconds
 
     def times(self, began: float, end: float) -> dict[str, float]:
-        """Return seconds: of a step (median), until the first step, and from the last step to the end of the epoch."""
-        steps = [after - before for before, after in zip(self.ends[WARM:], self.ends[WARM + 1 :], strict=False)]
+        """Return seconds of a step and of a raw one (medians), until the first, and from the last to the epoch's end.
+
+        "over" is the median over the blocks of what a step takes over a raw one of the block's own turn.
+        """
+        # the first of a block finds the caches of the other loop
+        own, raw = ([statistics.median(block[1:]) for block in each[WARM:]] for each in (self.blocks, self.raw))
+        assert self.first is not None, "no step was taken"
         return {
-            "step": statistics.median(steps),
-            "first": self.ends[0] - began,
-            "close": end - self.ends[-1],
+            "step": statistics.median(own),
+            "raw": statistics.median(raw),
+            "over": statistics.median(mine / limit - 1 for mine, limit in zip(own, raw, strict=True)),
+            "first": self.first - began,
+            "close": end - self.last,
         }
 
 
@@ -75,22 +116,32 @@ def data(steps: int, world_size: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), batch_size=BATCH)
 
 
+def raw_loop(names: int, batch: Callable[[], Any]) -> Iterator[Tensor]:
+    """Take a step of the plain loop with each ``next``; yields the sums of the values, by name."""
+    net = nn.parallel.DistributedDataParallel(model())
+    step = optimizer(net.parameters())
+    sums = torch.zeros(names)
+    while True:
+        one = batch()
+        step.zero_grad(set_to_none=True)
+        loss = loss_of(net, one)
+        loss.backward()  # type: ignore[no-untyped-call]
+        step.step()
+        if names:
+            sums += loss.detach()
+        yield sums
+
+
 def raw(clock: Clock, steps: int) -> float:
     """Plain torch; values are summed on the rank, and reduced by one collective at the end."""
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     whole = data(steps, world_size)
     sampler: DistributedSampler[Any] = DistributedSampler(whole.dataset, world_size, rank, shuffle=False)
-    net = nn.parallel.DistributedDataParallel(model())
-    step = optimizer(net.parameters())
-    sums = torch.zeros(clock.names)
-    for batch in DataLoader(whole.dataset, batch_size=BATCH, sampler=sampler):
-        step.zero_grad(set_to_none=True)
-        loss = loss_of(net, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        step.step()
-        if clock.names:
-            sums += loss.detach()
+    loader = iter(DataLoader(whole.dataset, batch_size=BATCH, sampler=sampler))
+    loop = raw_loop(clock.names, loader.__next__)
+    for _ in range(steps):
+        sums = next(loop)
         clock.tick()
     if clock.names:
         dist.all_reduce(sums)
@@ -203,7 +254,7 @@ def main() -> None:
     clock = Clock(int(names))
     with quiet():
         end = WAYS[way](clock, int(steps))
-    assert len(clock.ends) == int(steps), f"{way} took {len(clock.ends)} steps, not {steps}"
+    assert clock.count == int(steps), f"{way} took {clock.count} steps, not {steps}"
     if os.environ["RANK"] == "0":
         Path(out).write_text(json.dumps(clock.times(float(began), end)))
 

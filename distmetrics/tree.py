@@ -63,9 +63,21 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     >>> map_leaves(lambda x: x + 1, (1, {"a": 2}))
     (2, {'a': 3})
     """
-    leaves, spec = flatten(tree)
-    result: T = spec.unflatten([fn(leaf) for leaf in leaves])
+    result: T = _mapped(fn, tree)
     return result
+
+
+def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
+    kind = type(tree)
+    if kind in (list, tuple):  # most batches; they need no names of children
+        return kind([_mapped(fn, item) for item in tree])
+    if tree is None:
+        return None
+    split = _split(tree)
+    if split is None:
+        return fn(tree)
+    _, children, rebuild = split
+    return rebuild([_mapped(fn, child.value) for child in children])
 
 
 def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[str, _Build]:

@@ -18,6 +18,7 @@ __all__ = ["Precision"]
 T = TypeVar("T")
 _DTYPES = {"64": torch.float64, "32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
 _SHORT = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
+_NOTHING: AbstractContextManager[None] = nullcontext()
 _KNOWN = ("64-true", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true")
 
 
@@ -31,6 +32,10 @@ class Precision:
     Args:
         name: one of those.
 
+    Attributes:
+        true: whether module and batches are converted.
+        scales: whether the loss is scaled.
+
     >>> Precision.of(64).name, Precision.of("bf16").name
     ('64-true', 'bf16-mixed')
     """
@@ -42,6 +47,8 @@ class Precision:
         self.name = name
         self.dtype = _DTYPES[name.partition("-")[0]]
         self.mixed = name.endswith("mixed")
+        self.true = not self.mixed and self.dtype != torch.float32
+        self.scales = name == "16-mixed"
         self._scaler: Any = None
         self._unscaled: set[int] = set()  # optimizers whose gradients have their own size until the next step
 
@@ -59,11 +66,6 @@ class Precision:
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_scaler": None, "_unscaled": set()}
-
-    @property
-    def true(self) -> bool:
-        """Whether module and batches are converted."""
-        return not self.mixed and self.dtype != torch.float32
 
     def place(self, module: nn.Module) -> None:
         """Convert the module, in place."""
@@ -83,12 +85,7 @@ class Precision:
         """Return what a step runs in."""
         if self.mixed:
             return torch.autocast(device_type, dtype=self.dtype)
-        return _default_dtype(self.dtype) if self.true else nullcontext()
-
-    @property
-    def scales(self) -> bool:
-        """Whether the loss is scaled."""
-        return self.name == "16-mixed"
+        return _default_dtype(self.dtype) if self.true else _NOTHING
 
     def scaled(self, loss: Tensor, device_type: str) -> Tensor:
         """Return what to call ``backward`` of."""

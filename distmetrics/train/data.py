@@ -172,6 +172,7 @@ def agreed_batches(
 
 
 def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int, start: int) -> Iterator[tuple[Any, int]]:
+    fewest = min(counts)
     for step in range(start, max(counts)):
         batch = None
         if step < counts[rank]:
@@ -181,7 +182,7 @@ def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int, start: i
                 raise ConfigurationError(
                     f"the training loader of rank {rank} has {step} batches, and its length says {counts[rank]}"
                 ) from None
-        yield batch, sum(count > step for count in counts)
+        yield batch, len(counts) if step < fewest else sum(count > step for count in counts)
 
 
 def _there(batch: T, rank: int) -> T:

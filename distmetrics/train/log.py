@@ -22,10 +22,11 @@ from distmetrics.errors import ConfigurationError, MismatchError, compose, who
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.train.values import as_number, metric_at
 
-__all__ = ["EpochLog", "Key", "Kind", "Logged", "ReduceFx"]
+__all__ = ["EpochLog", "Key", "Kind", "Logged", "ReduceFx", "Sum"]
 
 ReduceFx = Literal["mean", "sum", "max", "min"]
 REDUCE_FX: tuple[str, ...] = get_args(ReduceFx)
+_SUMS = ("mean", "sum")
 Scope = Literal["all ranks", "this rank", "rank 0"]
 
 
@@ -91,40 +92,60 @@ class Logged(NamedTuple):
     batches: _Batches
 
 
-class _Sum:
-    """A running Σ weight·value, Σ weight, or an extreme; on the value's device, so that no step waits for a copy."""
+class Sum:
+    """A running Σ weight·value, Σ weight, or an extreme.
+
+    Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU as numbers of
+    Python, which are of float64 too and cost a tenth of an operation on a tensor.
+    """
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.total: Tensor | None = None
+        self.total: Tensor | float | None = None
         self.weight = 0.0
         self.steps = 0  # that it was logged in
 
-    def add(self, value: Tensor, weight: float) -> None:
-        """Count a 0-dim value of any real dtype; nothing of it is kept."""
+    def add(self, value: Tensor | float, weight: float) -> None:
+        """Count a number, or a 0-dim value of any real dtype; nothing of it is kept."""
         if weight == 0:  # a batch without samples has no mean, and its NaN must not count
             return
         self.weight += weight
         scale = weight if self.kind.reduce_fx == "mean" else 1.0
-        if self.total is None:
-            self.total = value.to(torch.float64, copy=True).mul_(scale)
-        elif self.kind.reduce_fx in ("mean", "sum") and self.total.device == value.device:
+        if isinstance(value, float):
+            self._combine(value * scale)
+        elif isinstance(self.total, Tensor) and self.kind.reduce_fx in _SUMS and self.total.device == value.device:
             self.total.add_(value, alpha=scale)  # one operation: a step may log hundreds of values
         else:
-            self.total = _combine(self.kind.reduce_fx, self.total.to(value.device), value.double() * scale)
+            self._combine(value.to(torch.float64, copy=True).mul_(scale))
 
     def merge(self, total: Tensor | None, weight: float) -> None:
         """Count another part, weighted already."""
         self.weight += weight
         if total is not None:
-            self.total = total.clone() if self.total is None else _combine(self.kind.reduce_fx, self.total, total)
+            self._combine(total.item() if total.is_cpu else total.clone())
 
     def record(self) -> _Record:
+        """Return this rank's part, as it travels."""
         return _Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight, self.steps)
+
+    def saved(self) -> Tensor | None:
+        """Return the total on the CPU, a copy."""
+        return None if self.total is None else torch.as_tensor(self.total, dtype=torch.float64).to("cpu", copy=True)
+
+    def _combine(self, part: Tensor | float) -> None:
+        if self.total is None:
+            self.total = part
+        elif isinstance(part, float) and isinstance(self.total, float) and self.kind.reduce_fx in _SUMS:
+            self.total += part
+        else:
+            device = part.device if isinstance(part, Tensor) else "cpu"
+            both = [torch.as_tensor(each, dtype=torch.float64, device=device) for each in (self.total, part)]
+            total = _combine(self.kind.reduce_fx, *both)
+            self.total = total.item() if total.is_cpu else total
 
 
 def _combine(reduce_fx: str, a: Tensor, b: Tensor) -> Tensor:
-    if reduce_fx in ("mean", "sum"):
+    if reduce_fx in _SUMS:
         return a + b
     return torch.maximum(a, b) if reduce_fx == "max" else torch.minimum(a, b)  # both let NaN through
 
@@ -137,36 +158,44 @@ class EpochLog:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[Key, _Sum] = {}
+        self._sums: dict[Key, Sum] = {}
         self.batches: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
     def add(
-        self, key: Key, kind: Kind, value: Tensor | None = None, weight: float = 1.0, *, in_step: bool = False
+        self, key: Key, kind: Kind, value: Tensor | float | None = None, weight: float = 1.0, *, in_step: bool = False
     ) -> None:
         """Count ``value`` under ``key``; a metric object's value comes at the end of the epoch.
 
         Raises:
             ConfigurationError: the name was logged in another way before.
         """
-        entry = self._sums.setdefault(key, _Sum(kind))
+        entry = self.sum_of(key, kind)
+        entry.steps += in_step
+        if value is not None:
+            entry.add(value, weight)
+
+    def sum_of(self, key: Key, kind: Kind) -> Sum:
+        """Return what adds up the values under ``key``.
+
+        Raises:
+            ConfigurationError: the name was logged in another way before.
+        """
+        entry = self._sums.get(key)
+        if entry is None:
+            entry = self._sums[key] = Sum(kind)
         if entry.kind != kind:
             raise ConfigurationError(
                 f"{key.label!r} is logged in two ways: as {entry.kind}, and as {kind}\n"
                 "Do:     log it in one way, or under two names."
             )
-        entry.steps += in_step
-        if value is not None:
-            entry.add(value, weight)
+        return entry
 
     def state(self) -> list[list[Any]]:
         """Return what was logged so far, of plain types."""
-        return [
-            [*key, list(entry.kind), None if entry.total is None else entry.total.to("cpu", copy=True), entry.weight]
-            for key, entry in self._sums.items()
-        ]
+        return [[*key, list(entry.kind), entry.saved(), entry.weight] for key, entry in self._sums.items()]
 
     def load(self, state: Iterable[Sequence[Any]]) -> None:
         """Count what :meth:`state` returned, here or on another rank."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import any_true
-from distmetrics.comm.guard.places import inside
+from distmetrics.comm.guard.places import Inside
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.sampling import set_epoch
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
 __all__ = ["Position", "Run", "run_epoch"]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass
@@ -59,6 +61,9 @@ class Run:
         resumed: what to take up when the loader is open; from a checkpoint.
         backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an optimizer last stepped.
         is_idle: whether an epoch of a module that does its own optimization has stepped nothing.
+        step_end: the module's ``training_step_end``, if it has one.
+        keeps_outputs: whether it has a ``training_epoch_end``.
+        averaging: what a backward pass runs in that averages gradients, for ranks that wait elsewhere.
     """
 
     module: Module
@@ -74,6 +79,17 @@ class Run:
     backwards: int = 0
     stepped_at: dict[int, int] = field(default_factory=dict)
     is_idle: bool = False
+    step_end: Callable[[Any], Any] | None = field(init=False)
+    keeps_outputs: bool = field(init=False)
+    averaging: AbstractContextManager[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.step_end = getattr(self.module, "training_step_end", None)
+        self.keeps_outputs = hasattr(self.module, "training_epoch_end")
+        self.averaging = _NOTHING
+        if is_wrapped(self.step):
+            group = self.step.process_group.group_name
+            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
 
 
 class Turn(NamedTuple):
@@ -108,7 +124,7 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
         _train(trainer, run, log, limit, due=due)
         if begun_at is not None and position.batches:
             warn_unstepped(trainer, run, begun_at)
-        if hasattr(module, "training_epoch_end"):
+        if run.keeps_outputs:
             end: Any = module.training_epoch_end
             end(run.outputs)
             run.outputs = []
@@ -174,6 +190,11 @@ def _in_turns(
         for index, (item, last) in enumerate(with_last(agreed), start=start):
             yield item, Turn(steps, last or (index + 1) % steps == 0)
         return
+    if steps == 1:
+        turn = Turn(1, True)
+        for item in agreed:
+            yield item, turn
+        return
     for index, item in enumerate(agreed, start=start):
         size = steps if total is None else min(steps, total - index // steps * steps)
         yield item, Turn(size, (index + 1) % steps == 0 or index + 1 == total)
@@ -225,7 +246,7 @@ def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: in
     outputs = detached(outputs)
     if batch is not None:
         trainer.call("on_train_batch_end", outputs, batch, index, callbacks=False)
-        if hasattr(module, "training_epoch_end"):
+        if run.keeps_outputs:
             run.outputs.append(outputs)
     log.end_step()
     log.sync_step(everyone=trainer.absent == 0)
@@ -241,11 +262,11 @@ def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: in
 
 def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -> Any:
     strategy, position = trainer.strategy, trainer.position
-    with nullcontext() if turn.ends else strategy.accumulate(run.step):
+    with _NOTHING if turn.ends else strategy.accumulate(run.step):
         with strategy.forward():
             outputs = run.step(batch, index)
-            if batch is not None:
-                outputs = ended(run.module, "training_step_end", outputs)
+            if batch is not None and run.step_end is not None:
+                outputs = run.step_end(outputs)
             loss = loss_of(outputs)
         if trainer.terminate_on_nan:
             check_finite(trainer, loss, index)
@@ -254,7 +275,7 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
             # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
             weight = (trainer.world_size / ranks if trainer.absent else 1.0) / turn.steps
             trainer.call("on_before_backward", loss)
-            with _averaging(run.step, everyone=turn.ends):
+            with run.averaging if turn.ends else _NOTHING:
                 strategy.backward(loss if weight == 1.0 else loss * weight)
             trainer.call("on_after_backward")
             position.pending += 1
@@ -262,13 +283,6 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
         trainer.update(run.optimizers[0], clip=trainer.gradient_clip_val)
         position.pending = 0
     return outputs
-
-
-def _averaging(step: TrainingStep, *, everyone: bool) -> AbstractContextManager[None]:
-    """Let ranks that wait elsewhere know that this one is in a backward pass, which torch's wrapper ends for all."""
-    if not everyone or not is_wrapped(step):
-        return nullcontext()
-    return inside("the backward pass of a step, which averages gradients", step.process_group.group_name)
 
 
 def _manual(trainer: Trainer, run: Run, batch: Any, index: int) -> Any:
@@ -281,10 +295,4 @@ def _manual(trainer: Trainer, run: Run, batch: Any, index: int) -> Any:
         )
     with trainer.strategy.forward():
         outputs = manual_step(run.step, run.module)(batch, index)
-        return ended(run.module, "training_step_end", outputs)
-
-
-def ended(module: Module, name: str, outputs: Any) -> Any:
-    """Return what the module's ``*_step_end`` makes of a step's outputs, or those."""
-    method = getattr(module, name, None)
-    return outputs if method is None else method(outputs)
+        return outputs if run.step_end is None else run.step_end(outputs)

@@ -25,7 +25,7 @@ def loss_of(output: Any) -> Tensor | None:
     """
     if output is None:
         return None
-    loss = output.get("loss") if isinstance(output, Mapping) else output
+    loss = output.get("loss") if not isinstance(output, Tensor) and isinstance(output, Mapping) else output
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise InputError(

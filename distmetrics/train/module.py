@@ -207,7 +207,10 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
             ConfigurationError: options that contradict each other, or no epoch is under way.
             MismatchError: ranks log the name in different ways (on every rank, at the end of the epoch).
         """
-        options = Options(on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger)
+        # as Options(...) makes it, at a third of the time: this is called for each value of each step
+        options = tuple.__new__(
+            Options, (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger)
+        )
         self.trainer.logger_in_force(name).log(name, value, options)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator, Site, call_site
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.train.log import EpochLog, Key, Kind, Logged
+from distmetrics.train.log import EpochLog, Key, Kind, Logged, Sum
 from distmetrics.train.log_options import Options, as_size, check, check_metric
 from distmetrics.train.metric_state import metrics_in, updated
 from distmetrics.train.values import as_number, is_metric, metric_at
@@ -24,7 +24,11 @@ _STAGES = {"train": "epoch", "validate": "validation", "test": "test"}
 
 
 class _Way(NamedTuple):
-    """How a name is logged: settled at its first call, and again where anything of the first line has changed."""
+    """How a name is logged: settled at its first call, and again where anything of the first line has changed.
+
+    Attributes:
+        total: what adds up the epoch's values of this rank, if there is to be one.
+    """
 
     options: Options
     loader: int
@@ -33,8 +37,8 @@ class _Way(NamedTuple):
     step_key: Key
     kind: Kind
     on_step: bool
-    on_epoch: bool
     sync_now: bool
+    total: Sum | None
 
 
 class StageLog:
@@ -88,26 +92,31 @@ class StageLog:
         if options.batch_size is not None and type(options.batch_size) is not int:  # an array can't be compared below
             options = options._replace(batch_size=as_size(name, options.batch_size))
         if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
-            number = value.detach()
+            number: Tensor | float = value.item() if value.is_cpu else value.detach()
+        elif type(value) is float:
+            number = value
         elif is_metric(value):
             self._log_metric(name, value, options)
             return
         else:
-            number = as_number(f"the value of {name!r}", value)
+            exact = as_number(f"the value of {name!r}", value)
+            number = exact.item() if exact.is_cpu else exact
         way = self._ways.get(name) if isinstance(name, str) else None  # what else it may be is refused below
         in_step = self._batch is not _NO_BATCH
         if way is None or way[:3] != (options, self._loader, in_step):
             way = self._ways[name] = self._settle(name, options)
         if options.rank_zero_only and self._comm.rank != 0:
             return
-        weight = self._weight(name, options) if way.on_epoch or way.sync_now else 1.0
-        if way.on_epoch:
-            self._epoch.add(way.key, way.kind, number, weight, in_step=in_step)
+        weighted = way.kind.reduce_fx == "mean" and (way.total is not None or way.sync_now)
+        weight = self._weight(name, options) if weighted else 1.0
+        if way.total is not None:
+            way.total.steps += in_step
+            way.total.add(number, weight)
         if way.sync_now:
             self._synced.setdefault(name, call_site())
             self._step.add(way.step_key, Kind(way.kind.reduce_fx), number, weight)
         elif way.on_step:
-            self._keep(way.step_key, number.to(torch.float64, copy=True), local=True)
+            self._keep(way.step_key, number, local=True)
 
     def _log_metric(self, name: str, metric: Any, options: Options) -> None:
         check(name, options)
@@ -129,7 +138,9 @@ class StageLog:
         kind = Kind(options.reduction, options.scope, forked=on_step)
         sync_now = on_step and self.stage == "train" and bool(options.sync_dist)
         in_step = self._batch is not _NO_BATCH
-        return _Way(options, self._loader, in_step, key, step_key, kind, on_step, on_epoch, sync_now)
+        counts = on_epoch and not (options.rank_zero_only and self._comm.rank != 0)
+        total = self._epoch.sum_of(key, kind) if counts else None
+        return _Way(options, self._loader, in_step, key, step_key, kind, on_step, sync_now, total)
 
     def _show(self, key: Key, options: Options) -> None:
         if options.prog_bar:
@@ -212,15 +223,17 @@ class StageLog:
         for path in self._epoch.metrics():
             metric_at(self._module, path).reset()
 
-    def _keep(self, key: Key, value: Tensor, *, local: bool) -> None:
-        self.step_values[key.label] = value
+    def _keep(self, key: Key, value: Tensor | float, *, local: bool) -> None:
+        if isinstance(value, Tensor):
+            kept = value.to(torch.float64, copy=True)
+        else:
+            kept = torch.tensor(value, dtype=torch.float64)
+        self.step_values[key.label] = kept
         if local and self._comm.world_size > 1:
             self.step_local.add(key.label)
 
     def _weight(self, name: str, options: Options) -> float:
         """Return the number of samples behind a value; outside a step each rank counts once."""
-        if options.reduction != "mean":
-            return 1.0
         if options.batch_size is not None:
             return float(options.batch_size)
         batch = self._left if self._batch is _NO_BATCH else self._batch
@@ -267,6 +280,11 @@ def batch_size_of(batch: Any, name: str) -> int:
     >>> batch_size_of({"image": torch.zeros(8, 3, 32, 32), "label": torch.zeros(8)}, "loss")
     8
     """
+    parts = batch if type(batch) in (list, tuple) else (batch,)
+    if all(type(part) is Tensor for part in parts):  # most batches: nobody needs to know what is where
+        found = {part.shape[0] for part in parts if part.ndim}
+        if len(found) == 1:
+            return int(found.pop())
     leaves, spec = flatten(batch)
     sizes = {
         path: leaf.shape[0]

@@ -160,7 +160,7 @@ class TrainerState(KeptFlags):
         assert self._module is not None
         if module:
             getattr(self._module, hook)(*args)
-        if not callbacks:
+        if not (callbacks and self.callbacks):
             return
         outer, self._saves = self._saves, []
         try:
@@ -255,7 +255,8 @@ class TrainerState(KeptFlags):
 
     def note_step(self, log: StageLog, *, updated: bool = True) -> None:
         """Make a training step's values known; loggers hear of each ``log_every_n_steps``-th step."""
-        self._note(log.step_values, log.step_local)
+        if log.step_values:
+            self._note(log.step_values, log.step_local)
         if updated and self.loggers and self.global_step % self.log_every_n_steps == 0:
             self._publish(log.step_values, log.unlogged)
 

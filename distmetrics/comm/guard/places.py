@@ -6,8 +6,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from distmetrics.comm.base import is_library, is_of_python, is_user_code, short_path
 from distmetrics.errors import Site
 
-__all__ = ["Place", "inside", "machine", "place_of", "process_state", "this_process"]
+__all__ = ["Inside", "Place", "machine", "place_of", "process_state", "this_process"]
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
@@ -32,7 +31,7 @@ class Place:
         stack: the user's lines, and those of libraries between them, innermost first.
         at: the innermost of them that is no library's, if there is one.
         doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce";
-            or what :func:`inside` says of a backward pass.
+            or what :class:`Inside` says of a backward pass.
         group: name of the group, where that is a collective of torch's; empty elsewhere.
     """
 
@@ -84,20 +83,24 @@ def place_of(thread: int) -> Place:
     return Place(sys._current_frames().get(thread), _inside.get(thread))
 
 
-@contextmanager
-def inside(doing: str, group: str) -> Iterator[None]:
-    """Say that this thread's backward pass is a collective, which no frame of Python tells: it ends when all have come.
+class Inside(AbstractContextManager[None]):
+    """Says that a thread's backward pass is a collective, which no frame of Python tells: it ends when all have come.
+
+    Made once, and entered in each step.
 
     Args:
         doing: what it is.
         group: name of the process group.
     """
-    thread = threading.get_ident()
-    _inside[thread] = doing, group
-    try:
-        yield
-    finally:
-        _inside.pop(thread, None)
+
+    def __init__(self, doing: str, group: str) -> None:
+        self._told = doing, group
+
+    def __enter__(self) -> None:
+        _inside[threading.get_ident()] = self._told
+
+    def __exit__(self, *_: object) -> None:
+        _inside.pop(threading.get_ident(), None)
 
 
 @functools.cache
