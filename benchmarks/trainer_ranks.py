@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,14 @@ class Clock:
     are held against, is run by turns with them.
     """
 
-    def __init__(self, names: int) -> None:
-        self.names = names
+    def __init__(self, names: int, steps: int) -> None:
+        self.names, self.steps = names, steps
         self.first: float | None = None  # when the first step was over
         self.last = 0.0  # when the last step was over, or the raw ones after it
         self.block: list[float] = []  # seconds of the steps of this block
         self.blocks: list[list[float]] = []
         self.raw: list[list[float]] = []
-        self.raw_step: Callable[[], object] | None = None
+        self.raw_loop: Generator[Tensor, None, None] | None = None
         self.count = 0
 
     def tick(self) -> None:
@@ -61,16 +61,17 @@ class Clock:
             self.raw.append(self._take_raw())
             self.block, now = [], time.perf_counter()
         self.last = now
+        if self.count == self.steps and self.raw_loop is not None:
+            self.raw_loop.close()  # before the group ends: what is left of DDP would abort the process
 
     def _take_raw(self) -> list[float]:
-        if self.raw_step is None:
-            loader = data(BLOCK, 1)
-            batches = itertools.chain.from_iterable(itertools.repeat(loader))
-            self.raw_step = raw_loop(self.names, batches.__next__).__next__
+        if self.raw_loop is None:
+            batches = itertools.chain.from_iterable(itertools.repeat(data(BLOCK, 1)))
+            self.raw_loop = raw_loop(self.names, batches.__next__)
         seconds = []
         for _ in range(BLOCK):
             began = time.perf_counter()
-            self.raw_step()
+            next(self.raw_loop)
             seconds.append(time.perf_counter() - began)
         return seconds
 
@@ -116,7 +117,7 @@ def data(steps: int, world_size: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), batch_size=BATCH)
 
 
-def raw_loop(names: int, batch: Callable[[], Any]) -> Iterator[Tensor]:
+def raw_loop(names: int, batch: Callable[[], Any]) -> Generator[Tensor, None, None]:
     """Take a step of the plain loop with each ``next``; yields the sums of the values, by name."""
     net = nn.parallel.DistributedDataParallel(model())
     step = optimizer(net.parameters())
@@ -146,6 +147,7 @@ def raw(clock: Clock, steps: int) -> float:
     if clock.names:
         dist.all_reduce(sums)
     end = time.perf_counter()
+    loop.close()
     dist.destroy_process_group()
     return end
 
@@ -251,7 +253,7 @@ def quiet() -> Iterator[None]:
 def main() -> None:
     """Train, and write rank 0's times."""
     way, names, steps, began, out = sys.argv[1:]
-    clock = Clock(int(names))
+    clock = Clock(int(names), int(steps))
     with quiet():
         end = WAYS[way](clock, int(steps))
     assert clock.count == int(steps), f"{way} took {clock.count} steps, not {steps}"
