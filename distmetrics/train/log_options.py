@@ -12,7 +12,7 @@ from torch import Tensor
 from distmetrics.arguments import FLAG
 from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train.log import REDUCE_FX, Scope
+from distmetrics.train.sums import REDUCE_FX, Scope
 
 __all__ = ["Options", "as_size", "check", "check_metric", "check_name"]
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from distmetrics.comm.base import Communicator, Site, call_site
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.train.log import EpochLog, Key, Kind, Logged, Sum
+from distmetrics.train.log import EpochLog, Logged
 from distmetrics.train.log_options import Options, as_size, check, check_metric
 from distmetrics.train.metric_state import metrics_in, updated
+from distmetrics.train.sums import Key, Kind, Sum
 from distmetrics.train.values import as_number, is_metric, metric_at
 from distmetrics.tree import flatten
 

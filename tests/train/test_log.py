@@ -17,9 +17,9 @@ from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.log import Key
 from distmetrics.train.log_options import Options
 from distmetrics.train.stage_log import StageLog, batch_size_of
+from distmetrics.train.sums import Key
 
 
 def logged(logger, name, value, batch=None, loader=0, **options):
