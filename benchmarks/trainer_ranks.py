@@ -8,6 +8,7 @@ one epoch; BEGAN is when torchrun was started, by the monotonic clock. OUT gets 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import logging
@@ -62,7 +63,7 @@ class Clock:
             self.block, now = [], time.perf_counter()
         self.last = now
         if self.count == self.steps and self.raw_loop is not None:
-            self.raw_loop.close()  # before the group ends: what is left of DDP would abort the process
+            free(self.raw_loop)
 
     def _take_raw(self) -> list[float]:
         if self.raw_loop is None:
@@ -133,6 +134,12 @@ def raw_loop(names: int, batch: Callable[[], Any]) -> Generator[Tensor, None, No
         yield sums
 
 
+def free(loop: Generator[Tensor, None, None]) -> None:
+    """End a raw loop before the group ends: its wrapper, a cycle, keeps gloo's threads, and they abort an exit."""
+    loop.close()
+    gc.collect()
+
+
 def raw(clock: Clock, steps: int) -> float:
     """Plain torch; values are summed on the rank, and reduced by one collective at the end."""
     dist.init_process_group("gloo")
@@ -147,7 +154,7 @@ def raw(clock: Clock, steps: int) -> float:
     if clock.names:
         dist.all_reduce(sums)
     end = time.perf_counter()
-    loop.close()
+    free(loop)
     dist.destroy_process_group()
     return end
 
