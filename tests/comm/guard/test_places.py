@@ -10,7 +10,7 @@ import pytest
 import torch.nn.parallel.distributed as wrapper
 from torch.autograd import graph
 
-from distmetrics.comm.guard.places import Place, inside, place_of
+from distmetrics.comm.guard.places import Inside, Place, place_of
 
 
 def _frame(file: str, **local: object) -> Any:
@@ -23,18 +23,18 @@ def test_a_backward_pass_that_no_frame_tells(monkeypatch: pytest.MonkeyPatch) ->
     me = threading.get_ident()
     frames = dict.fromkeys((me, me + 1), _frame(graph.__file__))
     monkeypatch.setattr("sys._current_frames", lambda: frames)
-    with inside("the backward pass", "world"):
+    with Inside("the backward pass", "world"):
         assert (place_of(me).doing, place_of(me).group) == ("the backward pass", "world")
         assert place_of(me + 1).group == ""
     assert place_of(me).doing == place_of(me).group == ""
-    with pytest.raises(KeyError), inside("the backward pass", "world"):
+    with pytest.raises(KeyError), Inside("the backward pass", "world"):
         raise KeyError
     assert place_of(me).doing == ""
 
 
 def test_a_hook_of_a_backward_pass_is_code_of_the_users() -> None:
     """It may take as long as it likes: the pass waits for nobody meanwhile."""
-    with inside("the backward pass", "world"):
+    with Inside("the backward pass", "world"):
         place = place_of(threading.get_ident())
     assert place.doing == place.group == ""
     assert str(place).startswith("is at tests/comm/guard/test_places.py:")
