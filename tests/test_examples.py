@@ -28,9 +28,19 @@ RUNS = [
 ]
 
 
+LONG = [("manual_all_gather", TWO), ("five_steps", TWO)]
+
+
 @pytest.mark.gloo
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("name", "options", "said"), RUNS, ids=[" ".join((run[0], *run[1])) for run in RUNS])
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        # one run by start-up of other ranks is enough for each commit
+        pytest.param(*run, id=" ".join((run[0], *run[1])), marks=[pytest.mark.long] if run[:2] in LONG else [])
+        for run in RUNS
+    ],
+)
 def test_runs(name, options, said, tmp_path):
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::UserWarning:distmetrics"}
     done = subprocess.run(

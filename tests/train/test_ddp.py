@@ -86,9 +86,9 @@ def test_a_rank_that_fails_under_torchrun(tmp_path):
     [
         ("step", 1, "raise", ["ValueError: bad pixel", "rank 1  raised ValueError: bad pixel", "in training_step"]),
         ("step", 1, "kill", ["PeerLostError: rank 1", "rank 1  was killed by SIGKILL"]),
-        ("step", 0, "kill", []),
+        pytest.param("step", 0, "kill", [], marks=pytest.mark.long),
         ("start", 1, "raise", ["rank 1 failed before the world was complete: ended with exit code 1"]),
-        ("between", 0, "raise", ["ValueError: bad pixel"]),
+        pytest.param("between", 0, "raise", ["ValueError: bad pixel"], marks=pytest.mark.long),
         ("end", 1, "raise", ["distmetrics: the job failed\nrank 1 ended with exit code 1"]),
     ],
 )

@@ -55,7 +55,7 @@ def fit(strategy, devices, tmp_path, *, module=None, global_batch=12, val=5):
     return module, trainer
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_everything_is_as_in_one_process(tmp_path, world_size):
     val = 5 if world_size == 2 else 2  # rank 0 of three has nothing to validate
     expected_module, expected = fit("single", 1, tmp_path, val=val)

@@ -14,7 +14,9 @@ from tests.train.models import Logistic, loader
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("ddp2", 1), ("hsdp", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [pytest.param("ddp", 2, marks=pytest.mark.long), ("ddp2", 1), ("hsdp", 2)]
+)
 def test_the_numbers_are_those_of_one_process(strategy, ranks, tmp_path):
     with two_machines() as names:
         torchrun(names, "tests.train.on_machines", str(tmp_path), strategy, ranks=ranks)
