@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.parallel import Averaged
 from distmetrics.tree import map_leaves
 
 __all__ = ["RunnerModule"]
@@ -205,10 +206,14 @@ class _Inside:
         """Check that the gradients which an optimizer is about to step with are those of all ranks.
 
         Raises:
-            ConfigurationError: some have stayed on their rank.
+            ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
         comm = self.strategy.comm()
-        if not self.unshared or comm.world_size == 1:
+        if not self.unshared:
+            if isinstance(self.outer, Averaged):
+                self.outer.check_averaged()
+            return
+        if comm.world_size == 1:
             return
         if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
             raise ConfigurationError(

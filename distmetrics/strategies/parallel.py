@@ -95,15 +95,37 @@ class Averaged(DistributedDataParallel):
         try:
             return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            if _UNFINISHED not in str(error) or self.find_unused_parameters:
+            if not self._knows(error):
                 raise
-            raise ConfigurationError(
-                f"some parameters got no gradient in the step before, so that ranks could not average: "
-                f"{', '.join(_without_gradient(self.module, str(error))) or 'torch does not say which'}\n"
-                "Likely: a part of the model that the loss does not depend on, in every step or in some.\n"
-                f"Do:     {self._advice}",
-                rank=dist.get_rank(),
-            ) from error
+            raise self._told(error, "the step before") from error
+
+    def check_averaged(self) -> None:
+        """Check, before an update, that the last backward pass has averaged all that it had to.
+
+        Torch does so in its next forward alone, and first of all: after the update, and never where no step follows.
+        This is the same call, of a microsecond where all is well.
+
+        Raises:
+            ConfigurationError: parameters had no gradient, and options don't allow for that.
+        """
+        try:
+            self.reducer._rebuild_buckets()
+        except RuntimeError as error:
+            if not self._knows(error):
+                raise
+            raise self._told(error, "this step") from error
+
+    def _knows(self, error: RuntimeError) -> bool:
+        return _UNFINISHED in str(error) and not self.find_unused_parameters
+
+    def _told(self, error: RuntimeError, when: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"some parameters got no gradient in {when}, so that ranks could not average: "
+            f"{', '.join(_without_gradient(self.module, str(error))) or 'torch does not say which'}\n"
+            "Likely: a part of the model that the loss does not depend on, in every step or in some.\n"
+            f"Do:     {self._advice}",
+            rank=dist.get_rank(),
+        )
 
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"

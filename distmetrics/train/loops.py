@@ -15,6 +15,7 @@ from distmetrics.collectives.ops import any_true
 from distmetrics.comm.guard.places import Inside
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
 from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
@@ -64,6 +65,7 @@ class Run:
         step_end: the module's ``training_step_end``, if it has one.
         keeps_outputs: whether it has a ``training_epoch_end``.
         averaging: what a backward pass runs in that averages gradients, for ranks that wait elsewhere.
+        averaged: the wrapper that averages them, where it is this project's.
     """
 
     module: Module
@@ -82,11 +84,13 @@ class Run:
     step_end: Callable[[Any], Any] | None = field(init=False)
     keeps_outputs: bool = field(init=False)
     averaging: AbstractContextManager[None] = field(init=False)
+    averaged: Averaged | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.step_end = getattr(self.module, "training_step_end", None)
         self.keeps_outputs = hasattr(self.module, "training_epoch_end")
         self.averaging = _NOTHING
+        self.averaged = self.step if isinstance(self.step, Averaged) else None
         if is_wrapped(self.step):
             group = self.step.process_group.group_name
             self.averaging = Inside("the backward pass of a step, which averages gradients", group)
@@ -280,6 +284,8 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
             trainer.call("on_after_backward")
             position.pending += 1
     if turn.ends and position.pending:
+        if run.averaged is not None:
+            run.averaged.check_averaged()
         trainer.update(run.optimizers[0], clip=trainer.gradient_clip_val)
         position.pending = 0
     return outputs

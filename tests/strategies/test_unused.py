@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +13,7 @@ from distmetrics import Runner
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp2 import DDP2
+from distmetrics.strategies.ddp_fork import DDPFork
 from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.parallel import StepModule
 from distmetrics.train import Trainer
@@ -59,10 +62,10 @@ def test_other_errors_are_the_users(group):
         steps(DDP(), Odd())
 
 
-def train(runner):
+def train(runner, steps=None):
     net = Spare()
     model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    for x, _ in runner.setup_dataloaders(loader(16), train=True):
+    for x, _ in itertools.islice(runner.setup_dataloaders(loader(16), train=True), steps):
         runner.backward(model(x).sum())
         optimizer.step()
 
@@ -76,6 +79,21 @@ def test_on_two_ranks():
         Trainer(max_epochs=1, **flags).fit(Spare(), loader(16))
     with pytest.raises(ConfigurationError, match=message):
         Runner(**flags).launch(train)
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(100)
+def test_one_step_is_enough():
+    """Torch tells in the next forward: a fit of one step would end with other weights on every rank."""
+    message = r"got no gradient in this step.*: spare.module.weight, spare.module.bias\n"
+    flags = {"strategy": "ddp_fork", "devices": 2, "accelerator": "cpu"}
+    with pytest.raises(ConfigurationError, match=message):
+        Trainer(max_steps=1, **flags).fit(Spare(), loader(16))
+    with pytest.raises(ConfigurationError, match=message):
+        Runner(**flags).launch(train, 1)
+    Trainer(max_steps=1, strategy=DDPFork(find_unused_parameters=True), devices=2, accelerator="cpu").fit(
+        Spare(), loader(16)
+    )
 
 
 def test_forks_of_a_process_whose_group_is_open(group):
