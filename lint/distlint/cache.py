@@ -121,6 +121,7 @@ class Cache:
         return digest(
             b"wanted" if is_wanted else b"",
             b"saves alone" if project.saves_alone else b"",
+            b"is alone" if project.is_alone else b"",
             project.evidence,
             tuple(sorted(project.opt_outs)),
             tuple(sorted(project.devices)),

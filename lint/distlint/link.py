@@ -12,7 +12,8 @@ from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
 from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
-from distlint.facts.trainers import BY_SETTINGS, ONE, OTHER
+from distlint.facts.settings import SEVERAL
+from distlint.facts.trainers import BY_SETTINGS, ONE, OTHER, UNSAID
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
@@ -39,7 +40,7 @@ class Linker:
     ) -> None:
         self._outlines = outlines
         self._settings = settings
-        self._opt_outs = frozenset(opt_outs)
+        self._opt_outs = frozenset(opt_outs) - {SEVERAL}
         self._raw: dict[str, tuple[str, ClassSummary]] = {}
         self._names: dict[tuple[str, str], str | None] = {}
         self._linked: dict[str, ClassSummary] = {}
@@ -59,6 +60,7 @@ class Linker:
         self._by_settings = ONE if ONE in self._opt_outs and OTHER not in self._opt_outs else OTHER
         by_settings = frozenset({self._by_settings} if "Trainer" in self._opt_outs else ())
         self._devices = by_settings.union(*(self._told(key) for key in outlines))
+        self._is_alone = self._says_one_process(SEVERAL in opt_outs)
         self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
@@ -197,7 +199,17 @@ class Linker:
             devices,
             self._joining_for(key),
             self._saves_alone,
+            self._is_alone,
         )
+
+    def _says_one_process(self, has_words: bool) -> bool:
+        """Whether there are trainers, and neither they, nor settings, nor any word name several devices.
+
+        A word counts where a trainer leaves the number open.
+        """
+        if not self._devices or not self._devices <= {ONE, UNSAID} or OTHER in self._opt_outs:
+            return False
+        return self._devices == {ONE} or not has_words
 
     def _is_old(self) -> bool:
         """Whether what Lightning 2.0 took away is used, nothing that it brought, and nothing that shards states."""
@@ -253,7 +265,7 @@ class Linker:
         """What a file tells others of its trainers; that a test is content with one device says nothing."""
         outline = self._outlines[key]
         devices = self._settled(outline.devices)
-        return devices - {ONE} if _is_test(key, outline) else devices
+        return devices - {ONE, UNSAID} if _is_test(key, outline) else devices
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""

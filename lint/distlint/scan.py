@@ -12,7 +12,7 @@ from pathlib import Path
 from distlint.document import python_of
 from distlint.facts.outline import Outline, read_outline
 from distlint.facts.releases import SHARDED
-from distlint.facts.settings import read_set_devices
+from distlint.facts.settings import SEVERAL, read_set_devices
 from distlint.modules import find_module, module_key
 from distlint.text import Text
 
@@ -24,6 +24,12 @@ _EVALUATES = re.compile(
     rb"gather|DistributedSampler|(?:def|class) \w*(?:eval|valid|test|infer|predict|collect|merge)", re.I
 )
 _SHARDED = re.compile(rb"deepspeed|fsdp|ddp_sharded|zero_?stage", re.I)
+_SEVERAL = re.compile(
+    rb"sync_dist|DistributedSampler|DataParallel|init_process_group|all_gather|all_reduce|world_?size|num_nodes"
+    rb"|is_global_zero|rank_zero|local_rank|torchrun|torch\.distributed|accelerate launch|horovod"
+    rb"|\bddp|(?<![A-Za-z])DDP|fsdp|deepspeed",
+    re.I,
+)
 _MADE = re.compile(rb"_target_[\"']?\s*:\s*[\"']?[\w.]*\b(Trainer)\b")
 
 
@@ -66,8 +72,12 @@ def scan_source(source: bytes, path: str) -> Scanned:
 
 
 def read_opt_outs(source: bytes) -> frozenset[str]:
-    """What a Python, YAML or JSON file switches off, in whatever way; ``Trainer`` where it describes a trainer."""
-    return frozenset(match[1].decode() for match in (*_OPT_OUT.finditer(source), *_MADE.finditer(source)))
+    """What a Python, YAML or JSON file switches off, in whatever way; ``Trainer`` where it describes a trainer.
+
+    And whether it has a word of several processes, be it in a comment.
+    """
+    found = frozenset(match[1].decode() for match in (*_OPT_OUT.finditer(source), *_MADE.finditer(source)))
+    return found | {SEVERAL} if _SEVERAL.search(source) else found
 
 
 def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:

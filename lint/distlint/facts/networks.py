@@ -11,7 +11,7 @@ from distlint.facts import tensor_names as names
 from distlint.facts.classes import ClassFacts
 from distlint.facts.project import MOVING
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import is_name, tail, walk
+from distlint.facts.tree import argument, is_name, tail, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -65,7 +65,16 @@ def takes_from_host(facts: ModuleFacts, node: cst.BaseExpression, call: cst.Call
             continue
         if param is None or _is_index(facts, forward, param) or _may_move(facts, made, forward, param):
             return True
+        if _are_lengths(forward, param):
+            return True
     return False
+
+
+def _are_lengths(forward: cst.FunctionDef, param: str) -> bool:
+    """Whether a parameter is handed to ``pack_padded_sequence`` as lengths, which have to be on the CPU."""
+    packs = (node for node in walk(forward.body) if isinstance(node, cst.Call))
+    given = (argument(call, 1, "lengths") for call in packs if tail(call.func) == "pack_padded_sequence")
+    return any(value is not None and is_name(value, param) for value in given)
 
 
 def _is_network(facts: ModuleFacts, value: cst.BaseExpression, name: str) -> bool:

@@ -61,8 +61,9 @@ class Programs:
 
     @cached_property
     def is_for_one_device(self) -> bool:
-        """Whether every trainer that may drive the file's modules is made for one device."""
-        return (self._facts.project.devices or read_devices(ast.parse(self._facts.module.code))) == {ONE}
+        """Whether every trainer that may drive the file's modules is made for one device, or nothing tells of more."""
+        project = self._facts.project
+        return project.is_alone or (project.devices or read_devices(ast.parse(self._facts.module.code))) == {ONE}
 
     @cached_property
     def evaluates_everything(self) -> bool:

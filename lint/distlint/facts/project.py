@@ -118,6 +118,7 @@ class Project:
         settings: what the user has declared.
         saves_alone: whether the project is written for a Lightning whose ``save_checkpoint`` waits for nobody, see
             ``facts.versions``.
+        is_alone: whether the project makes trainers, and nothing in it says or offers several devices.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 
@@ -130,6 +131,7 @@ class Project:
     devices: frozenset[str] = frozenset()
     joining: frozenset[str] = frozenset()
     saves_alone: bool = False
+    is_alone: bool = False
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""

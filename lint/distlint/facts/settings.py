@@ -6,6 +6,7 @@ import re
 
 from distlint.facts.trainers import ONE, OTHER
 
+SEVERAL = "several processes"
 _COUNT = re.compile(
     rb"""(?:^|[\s"'{,.+-])(?:devices|gpus|tpu_cores|num_nodes|num_processes|nproc[-_]per[-_]node)"""
     rb"""["']?[ \t]*[:= \t][ \t]*(["']?\\?\[[^\]\n]*\]|[^\s,\#}]*)""",

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 
 ONE, OTHER, BY_SETTINGS = "one device", "other devices", "devices that settings give"
+UNSAID = "devices that nothing says"  # one process, but where Lightning 2 takes all devices that it sees
 _MAKERS = frozenset({"LightningCLI", "Trainer"})
 _OTHER_MAKERS = frozenset({"from_argparse_args", "instantiate"})
+_MADE_HERE = frozenset({"Trainer", "from_argparse_args"})  # whose keywords are the trainer's, and win
 _OTHER_TRAINERS = frozenset({"composer", "fastai", "sentence_transformers", "setfit", "transformers", "trl"})
 _COUNTS = frozenset({"devices", "gpus", "tpu_cores", "ipus", "num_processes"})
 _HOW = frozenset({"accelerator", "distributed_backend", "num_nodes", "strategy"})
 _ONE_DEVICE = frozenset({"auto", "single_device"})
+_TAKES_ALL = "lightning"  # the package of that name, 2.0 and later in all but name
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SETTINGS = re.compile(r"^_?(cfg|conf|config|settings)s?$")  # not a command line, which offers other numbers
 _DEEPEST = 3
 
 
 def read_devices(tree: ast.Module) -> frozenset[str]:
-    """What the trainers of a module are made for: one device, what settings give, others; empty without any."""
+    """What a module's trainers are made for: one device, what settings give, nothing said, others; empty without."""
     reader = _Reader(tree)
     return frozenset(reader.devices(call) for call in reader.makers())
 
@@ -29,6 +34,8 @@ class _Reader:
         self._calls = [call for call in calls if _tail(call.func) in _MAKERS | _OTHER_MAKERS]
         self._foreign = frozenset(_foreign(nodes)) if self._calls else frozenset()
         self._values = _values(nodes) if self._calls else {}
+        self._defaults = _defaults(nodes) if self._calls else {}
+        self._takes_all = bool(self._calls) and any(map(_imports_new, nodes))
         self._sees_one = bool(self._calls) and _sees_one_device(tree, nodes)
 
     def makers(self) -> Iterator[ast.Call]:
@@ -42,22 +49,61 @@ class _Reader:
         given = {each.arg for each in call.keywords}
         if _tail(call.func) == "Trainer" and None in given and not given & (_COUNTS | _HOW):
             return BY_SETTINGS
-        return ONE if self.is_for_one(call) else OTHER
+        if self.is_for_one(call):
+            return ONE
+        if self.is_by_settings(call):
+            return BY_SETTINGS
+        return UNSAID if self.says_nothing(call) else OTHER
+
+    def is_by_settings(self, call: ast.Call) -> bool:
+        """Whether all that is said of devices is read from settings: ``devices=config.trainer.devices``."""
+        if _tail(call.func) != "Trainer" or any(each.arg is None for each in call.keywords):
+            return False
+        said = [each.value for each in call.keywords if each.arg in _COUNTS | {"num_nodes", "strategy"}]
+        read = [value for value in said if _SETTINGS.search(_head(value).lower())]
+        return bool(read) and all(value in read or _is_none(value) or self._is_one(value) for value in said)
+
+    def says_nothing(self, call: ast.Call) -> bool:
+        """Whether nothing about devices is said but that there is one at most where nobody says otherwise."""
+        given = {each.arg: each.value for each in call.keywords}
+        if _tail(call.func) != "Trainer" or None in given or any(isinstance(arg, ast.Starred) for arg in call.args):
+            return False
+        counts = [value for name, value in given.items() if name in _COUNTS | {"num_nodes"}]
+        if not all(map(self._is_one_by_default, counts)) or "strategy" in given:
+            return False
+        if counts:
+            return True
+        return not self._takes_all and given.keys().isdisjoint(_HOW)
+
+    def _is_one_by_default(self, node: ast.expr) -> bool:
+        """A number of devices that is one at most, or not given; a parameter counts as its default."""
+        if _is_none(node) or self._is_one(node):
+            return True
+        if not isinstance(node, ast.Name):
+            return False
+        found = [value for value in self._values.get(node.id, []) if value is not None]
+        defaults = self._defaults.get(node.id, [])
+        if len(found) + len(defaults) != len(self._values.get(node.id, [])):
+            return False  # a loop variable, say
+        values = [*found, *defaults]
+        return bool(values) and all(value is not None and (_is_none(value) or self._is_one(value)) for value in values)
 
     def is_for_one(self, call: ast.Call) -> bool:
         """Whether the arguments of a trainer say one device, and nothing against it."""
         given = {each.arg: each.value for each in call.keywords}
-        if _tail(call.func) != "Trainer" or None in given or any(isinstance(arg, ast.Starred) for arg in call.args):
+        if _tail(call.func) not in _MADE_HERE or None in given or any(isinstance(a, ast.Starred) for a in call.args):
             return False
         nodes, strategy, kind = given.get("num_nodes"), given.get("strategy"), given.get("accelerator")
+        counts = [value for name, value in given.items() if name in _COUNTS]
         if nodes is not None and not self._is_one(nodes):
             return False
         if strategy is not None and not (isinstance(strategy, ast.Constant) and strategy.value in _ONE_DEVICE):
             return False
         if isinstance(kind, ast.Constant) and str(kind.value).startswith(("ddp", "dp", "horovod")):
             return False
-        counts = [value for name, value in given.items() if name in _COUNTS]
-        return (bool(counts) or self._sees_one) and all(self._is_one(value) for value in counts)
+        is_cpu = isinstance(kind, ast.Constant) and kind.value == "cpu"  # a process, where nothing says more
+        may_be_one = self._sees_one or is_cpu
+        return bool(counts or (may_be_one and _tail(call.func) == "Trainer")) and all(map(self._is_one, counts))
 
     def _is_one(self, node: ast.expr, depth: int = 0) -> bool:
         """A number of devices that is one at most: written out, limited to one, or a name for such."""
@@ -115,6 +161,28 @@ def _values(nodes: list[ast.AST]) -> Mapping[str, list[ast.expr | None]]:
     return found
 
 
+def _defaults(nodes: list[ast.AST]) -> Mapping[str, list[ast.expr | None]]:
+    """The defaults of all parameters of a name; None for one without."""
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in nodes:
+        if isinstance(node, ast.arguments):
+            plain = [*node.posonlyargs, *node.args]
+            given: list[ast.expr | None] = [None] * (len(plain) - len(node.defaults)) + list(node.defaults)
+            for arg, default in zip([*plain, *node.kwonlyargs], [*given, *node.kw_defaults], strict=True):
+                found.setdefault(arg.arg, []).append(default)
+            for rest in (node.vararg, node.kwarg):
+                if rest is not None:
+                    found.setdefault(rest.arg, []).append(None)
+    return found
+
+
+def _imports_new(node: ast.AST) -> bool:
+    """Whether a node imports the package ``lightning``."""
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and (node.module or "").partition(".")[0] == _TAKES_ALL
+    return isinstance(node, ast.Import) and any(each.name.partition(".")[0] == _TAKES_ALL for each in node.names)
+
+
 def _foreign(nodes: list[ast.AST]) -> Iterator[str]:
     """Names by which a module reaches trainers of other kinds."""
     for node in nodes:
@@ -144,7 +212,9 @@ def _tail(node: ast.expr) -> str:
 
 
 def _head(node: ast.expr) -> str:
-    """The first identifier of a chain of attributes."""
-    while isinstance(node, ast.Attribute):
+    """The first identifier of a chain of attributes and keys, after ``self``."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            return node.attr
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

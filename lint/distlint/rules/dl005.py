@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import ClassFacts
+from distlint.facts.classes import ClassFacts, reached
 from distlint.facts.flow import reaching
 from distlint.facts.tree import argument, children, is_name, keyword, number, tail, walk
 from distlint.model import Example, Hit, Rule, Severity
@@ -47,7 +47,7 @@ class Unpicklable(Rule):
     ``operator.itemgetter``.
 
     Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
-    plain objects, a loader without workers, ``forward`` replaced after ``__init__``.
+    plain objects, a loader without workers, what a module sets on itself later than in ``__init__``.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
@@ -188,15 +188,18 @@ def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
             continue
         for name, values in info.attributes.items():
             for value in values:
-                if name == "forward" and not _is_in_init(facts, value):
-                    continue  # a module that is wrapped in the process that runs it
+                if "module" in info.kinds and not _is_of_init(facts, info, value):
+                    continue  # in the process that runs the module, after it was started
                 for node, what in _unpicklable(facts, value):
                     yield Hit(node, f"{what} kept on a {where} as self.{name} cannot be pickled")
 
 
-def _is_in_init(facts: ModuleFacts, node: cst.CSTNode) -> bool:
-    method = facts.method_of(node)
-    return method is not None and method.name.value == "__init__"
+def _is_of_init(facts: ModuleFacts, info: ClassFacts, node: cst.CSTNode) -> bool:
+    """Whether an attribute is set in ``__init__``, in what that calls, or in the body of the class."""
+    method, init = facts.method_of(node), info.method("__init__")
+    if method is None or init is None:
+        return method is None
+    return any(below is method for below, _ in reached(facts, info, [init]))
 
 
 def _pickled_as(info: ClassFacts) -> str | None:

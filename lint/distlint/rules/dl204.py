@@ -48,8 +48,9 @@ class MetricForwardLogged(Rule):
 
     Silent: metric objects that are logged, ``compute()``, losses and other callables, the training step (where
     the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); where every
-    trainer is for one device (``devices=1``), metrics for which the mean over batches is right (accuracy). Where the
-    class of the metric cannot be seen, DL202 reports the value.
+    trainer is for one device (``devices=1``, see DL202), metrics for which the mean over batches is right (accuracy);
+    a log that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202
+    reports the value.
 
     When to ignore: one device that only the command line tells of, and such a metric.
     """
@@ -149,6 +150,8 @@ class Model(LightningModule):
         for log in facts.evaluation_logs:
             if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
                 continue
+            if all(is_name(keyword(log.call, name), "False") for name in ("on_step", "on_epoch")):
+                continue  # nothing is kept of it
             for value in log.values(facts):
                 call = forwarded(facts, value)
                 if call is not None and facts.shares.source(value) is not None:
