@@ -188,7 +188,7 @@ def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
             continue
         for name, values in info.attributes.items():
             for value in values:
-                if "module" in info.kinds and not _is_of_init(facts, info, value):
+                if "module" in info.kinds and "metric" not in info.kinds and not _is_of_init(facts, info, value):
                     continue  # in the process that runs the module, after it was started
                 for node, what in _unpicklable(facts, value):
                     yield Hit(node, f"{what} kept on a {where} as self.{name} cannot be pickled")
