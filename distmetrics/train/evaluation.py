@@ -112,7 +112,8 @@ def evaluate(
         record: False forgets what is logged, and calls no callback.
     """
     name = "validation" if stage == "validate" else "test"
-    log = StageLog(stage, trainer.strategy.comm(), module, loaders=len(loaders))
+    strict = trainer.require_same_names
+    log = StageLog(stage, trainer.strategy.comm(), module, loaders=len(loaders), strict=strict)
     keep = hasattr(module, f"{name}_epoch_end")
     trainer.strategy.align(module)
     way = _Pass(trainer, module, name, loaders, limit, log, record, keep)

@@ -67,6 +67,7 @@ _VALUES = {
     ),
     "detect_anomaly": FLAG,
     "terminate_on_nan": FLAG,
+    "require_same_names": FLAG,
     "use_distributed_sampler": FLAG,
 }
 

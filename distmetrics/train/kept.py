@@ -31,6 +31,7 @@ class KeptFlags:
     deterministic: bool | str
     detect_anomaly: bool
     terminate_on_nan: bool
+    require_same_names: bool
     use_distributed_sampler: bool
 
     def keep(self, given: Mapping[str, Any]) -> None:

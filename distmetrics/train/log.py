@@ -9,7 +9,6 @@ table.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,15 +17,13 @@ from torch import Tensor, nn
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, Site, call_site
-from distmetrics.errors import ConfigurationError, MismatchError, compose, who
+from distmetrics.errors import ConfigurationError, MismatchError, compose
 from distmetrics.state.sync import sync_and_compute
+from distmetrics.train.names import Batches, Table, check_names
 from distmetrics.train.sums import Key, Kind, Record, Sum, combine
 from distmetrics.train.values import as_number, metric_at
 
 __all__ = ["EpochLog", "Logged"]
-
-_Table = dict[Key, Record]
-_Batches = Mapping[int, int]  # how many there were of each loader
 
 
 class Logged(NamedTuple):
@@ -42,17 +39,21 @@ class Logged(NamedTuple):
     values: dict[Key, Tensor]
     local: set[Key]
     forked: set[Key]
-    batches: _Batches
+    batches: Batches
 
 
 class EpochLog:
     """What one rank has logged in an epoch, or in one step.
 
+    Args:
+        strict: refuse names that only some ranks log, see :func:`~distmetrics.train.names.check_names`.
+
     Attributes:
         batches: how many there were of each loader so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool = True) -> None:
+        self._strict = strict
         self._sums: dict[Key, Sum] = {}
         self.batches: dict[int, int] = {}
 
@@ -80,7 +81,7 @@ class EpochLog:
         """
         entry = self._sums.get(key)
         if entry is None:
-            entry = self._sums[key] = Sum(kind)
+            entry = self._sums[key] = Sum(kind, call_site())
         if entry.kind != kind:
             raise ConfigurationError(
                 f"{key.label!r} is logged in two ways: as {entry.kind}, and as {kind}\n"
@@ -112,16 +113,16 @@ class EpochLog:
             told: the line that it is made for, where that is no line of ours.
 
         Raises:
-            MismatchError: ranks log a name in different ways (on every rank).
+            MismatchError: ranks log a name in different ways, or only some of them do (on every rank).
             ConfigurationError: a metric object has been logged for two loaders (on every rank).
         """
-        mine: _Table = {key: entry.record() for key, entry in self._sums.items()}
+        mine: Table = {key: entry.record() for key, entry in self._sums.items()}
         gathered = gather_objects((mine, self.batches), comm, name, call_site(), told=told)
-        tables: list[_Table] = [table for table, _ in gathered]
-        batches: list[_Batches] = [counts for _, counts in gathered]
+        tables: list[Table] = [table for table, _ in gathered]
+        batches: list[Batches] = [counts for _, counts in gathered]
         kinds = agree(tables, comm.rank)
-        if comm.rank == 0:
-            _warn_of_some_ranks(tables, batches)
+        lines = {key: entry.site for key, entry in self._sums.items()}
+        check_names(tables, batches, lines, comm, name, strict=self._strict)
         values: dict[Key, Tensor] = {}
         for key, kind in kinds.items():
             ranks = {"all ranks": range(comm.world_size), "this rank": [comm.rank], "rank 0": [0]}[kind.scope]
@@ -134,7 +135,7 @@ class EpochLog:
         return Logged(values, local, {key for key, kind in kinds.items() if kind.forked}, total)
 
 
-def agree(tables: Sequence[_Table], rank: int) -> dict[Key, Kind]:
+def agree(tables: Sequence[Table], rank: int) -> dict[Key, Kind]:
     """Return how each name was logged, the same on all ranks that log it.
 
     Raises:
@@ -153,23 +154,6 @@ def agree(tables: Sequence[_Table], rank: int) -> dict[Key, Kind]:
                 )
                 raise MismatchError(text, rank=rank, peers=range(len(tables)))
     return kinds
-
-
-def _warn_of_some_ranks(tables: Sequence[_Table], batches: Sequence[_Batches]) -> None:
-    """Warn of a name that some rank logs in each batch and another in none: that looks like a condition on the rank."""
-    if len(tables) == 1:
-        return
-    for key in {key: None for table in tables for key, record in table.items() if record.kind.scope == "all ranks"}:
-        there = {rank: counts[key.loader] for rank, counts in enumerate(batches) if counts.get(key.loader)}
-        never = [rank for rank in there if key not in tables[rank]]
-        always = [rank for rank in there if key in tables[rank] and tables[rank][key].steps >= there[rank]]
-        if never and always and not tables[always[0]][key].kind.metric:
-            warnings.warn(
-                f"{key.label!r} was logged in every batch of {who(always)} and in no batch of {who(never)}: samples of "
-                "the latter are not in its value. If self.log is under a condition on the rank, log on every rank, or "
-                "with rank_zero_only=True what is rank 0's alone.",
-                stacklevel=2,
-            )
 
 
 def _value(kind: Kind, records: Iterable[Record]) -> Tensor:

@@ -115,7 +115,7 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
     trainer.validated = due or not run.val_loaders
     limit = limited(run.train_loader, trainer.limit_train_batches, "limit_train_batches")
     trainer.num_batches = length(run.train_loader, limit)
-    run.log = log = StageLog("train", trainer.strategy.comm(), module)
+    run.log = log = StageLog("train", trainer.strategy.comm(), module, strict=trainer.require_same_names)
     if run.resumed is not None:
         log.load(run.resumed["logs"])
     with trainer.logging(log):

@@ -43,7 +43,7 @@ class _Way(NamedTuple):
 
 
 class StageLog:
-    """The log of one epoch of one stage on one rank.
+    """The log of one epoch of one stage on one rank; ``strict`` refuses names that only some ranks log.
 
     Attributes:
         stage: "train", "validate" or "test".
@@ -53,7 +53,9 @@ class StageLog:
         unlogged: the labels that loggers do not get.
     """
 
-    def __init__(self, stage: Stage, comm: Communicator, module: nn.Module, *, loaders: int = 1) -> None:
+    def __init__(
+        self, stage: Stage, comm: Communicator, module: nn.Module, *, loaders: int = 1, strict: bool = True
+    ) -> None:
         self.stage = stage
         self.step_values: dict[str, Tensor] = {}
         self.step_local: set[str] = set()
@@ -62,7 +64,7 @@ class StageLog:
         self._comm = comm
         self._module = module
         self._several = loaders > 1
-        self._epoch = EpochLog()
+        self._epoch = EpochLog(strict=strict)
         self._step = EpochLog()
         self._synced: dict[str, Site | None] = {}  # the step's names with ``sync_dist=True``, and whose lines they are
         self._batch: Any = _NO_BATCH

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from distmetrics.comm.base import Site
+
 __all__ = ["REDUCE_FX", "Key", "Kind", "Record", "ReduceFx", "Scope", "Sum", "combine"]
 
 ReduceFx = Literal["mean", "sum", "max", "min"]
@@ -67,8 +69,9 @@ class Sum:
     Python, which are of float64 too and cost a tenth of an operation on a tensor.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, site: Site | None = None) -> None:
         self.kind = kind
+        self.site = site  # where it was logged first
         self.total: Tensor | float | None = None
         self.weight = 0.0
         self.steps = 0  # that it was logged in

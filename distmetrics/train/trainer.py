@@ -73,6 +73,8 @@ class Trainer(Session):
         deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
         detect_anomaly: let autograd name the operation that made a NaN; slow.
         terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
+        require_same_names: a name that some ranks log in every batch and others in none is an error on every
+            rank, where each had two batches or more; False only warns.
         use_distributed_sampler: deal out the samples of every loader to the ranks; False uses loaders as
             they are.
 
@@ -123,6 +125,7 @@ class Trainer(Session):
         deterministic: bool | str = False,
         detect_anomaly: bool = False,
         terminate_on_nan: bool = False,
+        require_same_names: bool = True,
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -12,7 +13,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy
 
 from distmetrics import Runner
-from distmetrics.errors import ConfigurationError, InputError, InputTypeError
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.train import Callback, DataModule, EarlyStopping, ModelCheckpoint, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
@@ -245,9 +246,45 @@ class Some(Logistic):
             self.log("some", float(self.global_rank), **self.options)
 
 
-def test_a_condition_on_the_rank_is_warned_of():
-    with pytest.warns(UserWarning, match="'some' was logged in every batch of rank 1 and in no batch of rank 0"):
-        world().validate(Some(lambda rank, index: rank == 1), loader(16))
+WARNED = "'some' was logged in every batch of rank 1 and in no batch of rank 0"
+
+
+def test_a_condition_on_the_rank_is_refused():
+    with pytest.raises(MismatchError, match="only some ranks log 'some'") as caught:
+        world(3).validate(Some(lambda rank, index: rank == 1), loader(24))
+    told = str(caught.value)
+    assert "ranks 0, 2  in none of its 2 batches" in told
+    assert re.search(r"rank 1 +in each of its 2 batches, first at .*test_wrong_use\.py:\d+ in validation_step", told)
+    assert "Trainer(require_same_names=False) only warns" in told
+
+
+def test_a_condition_on_the_rank_is_warned_of_if_wanted():
+    with pytest.warns(UserWarning, match=WARNED):
+        trainer(strategy=Threads(), devices=2, require_same_names=False).validate(
+            Some(lambda rank, index: rank == 1), loader(16)
+        )
+
+
+def test_one_batch_is_too_few_to_be_sure():
+    with pytest.warns(UserWarning, match=WARNED):
+        world().validate(Some(lambda rank, index: rank == 1), loader(8))
+
+
+class Numbered(Logistic):
+    """Has the rank in the names."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log(f"loss_{self.global_rank}", loss, on_epoch=True)
+        self.log(f"other_{self.global_rank}", loss, on_epoch=True)
+        return loss
+
+
+@pytest.mark.parametrize("strategy", [Threads(), pytest.param("ddp_spawn", marks=pytest.mark.gloo)])
+def test_names_with_the_rank_in_them_are_refused(strategy):
+    with pytest.raises(MismatchError, match="only some ranks log 'loss_0'") as caught:
+        trainer(strategy=strategy, devices=2).fit(Numbered(), loader(16))
+    assert "Likewise: 'other_0' by rank 0, 'loss_1' by rank 1, 'other_1' by rank 1." in str(caught.value)
 
 
 @pytest.mark.parametrize(
