@@ -246,3 +246,33 @@ def test_no_notebook_has_a_place() -> None:
 def test_a_pointer_of_git_lfs_is_named() -> None:
     (found,) = check_document(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a.ipynb", ALL)
     assert "git lfs pull" in found.message
+
+
+MODEL = """\
+import lightning.pytorch as pl
+
+class Model(pl.LightningModule):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ("model = Model.load_from_checkpoint(path)\nmodel.eval()", []),
+        ("def main():\n    pass\n\nmain()", []),
+        ("from lib import main\nmain(Model)", ["DL202"]),
+        ("trainer = pl.Trainer(devices=2)", ["DL202"]),
+        ("notebook_launcher(train, (Model,), num_processes=2)", ["DL202"]),
+        ("make_trainer().fit(Model())", ["DL202"]),
+    ],
+)
+def test_a_notebook_in_which_nothing_trains_is_one_process(cell: str, found: list[str]) -> None:
+    assert [each.code for each in check_document(notebook(MODEL, cell), "a.ipynb", ALL)] == found
+
+
+def test_samplers_of_a_notebook_that_starts_nothing() -> None:
+    made = "from torch.utils.data import DistributedSampler\nval_sampler = DistributedSampler(val_set)"
+    assert not check_document(notebook(made), "a.ipynb", ALL)
+    assert [each.code for each in check_document(notebook(made, "run(val_sampler)"), "a.ipynb", ALL)] == ["DL205"]

@@ -21,6 +21,12 @@ _SIGN = re.compile(
     r"devices|strategy|gpus|num_nodes|ddp|fsdp|deepspeed|sync_dist|world_size|rank|distributed|gather|all_?reduce",
     re.IGNORECASE,
 )
+_NOTEBOOK = ".ipynb"
+# What trains, or starts processes, in the cells of a notebook.
+_TRAINS = frozenset({"Accelerator", "Fabric", "LightningLite", "Lite", "Runner", "fit", "train_model", "validate"})
+_STARTS = frozenset(
+    {"init_distributed", "init_process_group", "initialize", "launch", "main", "notebook_launcher", "run", "spawn"}
+)
 # What starts processes in its own way, whatever ``init_process_group`` is told where it did not.
 _LAUNCHERS = ("accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning")
 _LAUNCHED = re.compile(r"environ|getenv|world_?size|(?:^|_)rank|initiali[sz]ed|launch|slurm", re.IGNORECASE)
@@ -63,7 +69,21 @@ class Programs:
     def is_for_one_device(self) -> bool:
         """Whether every trainer that may drive the file's modules is made for one device, or nothing tells of more."""
         project = self._facts.project
-        return project.is_alone or (project.devices or read_devices(ast.parse(self._facts.module.code))) == {ONE}
+        return self.is_lone_notebook or project.is_alone or (project.devices or self._devices) == {ONE}
+
+    @cached_property
+    def is_lone_notebook(self) -> bool:
+        """Whether the file is a notebook, which nobody imports, and nothing in it trains or starts processes."""
+        if not self._facts.path.endswith(_NOTEBOOK) or self._devices:
+            return False
+        own = {function.name.value for function in self._facts.nodes(cst.FunctionDef)}
+        called = {tail(call.func) for call in self._facts.nodes(cst.Call)}
+        return called.isdisjoint((_TRAINS | _STARTS) - own)
+
+    @cached_property
+    def _devices(self) -> frozenset[str]:
+        """For what the file's own trainers are made."""
+        return read_devices(ast.parse(self._facts.module.code))
 
     @cached_property
     def evaluates_everything(self) -> bool:

@@ -89,13 +89,20 @@ class _Reader:
         return bool(values) and all(value is not None and (_is_none(value) or self._is_one(value)) for value in values)
 
     def is_for_one(self, call: ast.Call) -> bool:
-        """Whether the arguments of a trainer say one device, and nothing against it."""
+        """Whether the arguments of a trainer say one device, or one process for all, and nothing against it.
+
+        What is written out can't be said again by ``**settings`` beside it.
+        """
         given = {each.arg: each.value for each in call.keywords}
-        if _tail(call.func) not in _MADE_HERE or None in given or any(isinstance(a, ast.Starred) for a in call.args):
+        if _tail(call.func) not in _MADE_HERE or any(isinstance(a, ast.Starred) for a in call.args):
             return False
         nodes, strategy, kind = given.get("num_nodes"), given.get("strategy"), given.get("accelerator")
         counts = [value for name, value in given.items() if name in _COUNTS]
         if nodes is not None and not self._is_one(nodes):
+            return False
+        if any(map(_is_dp, (kind, strategy, given.get("distributed_backend")))):
+            return True
+        if None in given and not counts:
             return False
         if strategy is not None and not (isinstance(strategy, ast.Constant) and strategy.value in _ONE_DEVICE):
             return False
@@ -122,6 +129,11 @@ class _Reader:
             values = self._values.get(node.id, [])
             return bool(values) and all(value is not None and self._is_one(value, depth + 1) for value in values)
         return False
+
+
+def _is_dp(node: ast.expr | None) -> bool:
+    """``"dp"``: one process that splits each batch."""
+    return isinstance(node, ast.Constant) and node.value == "dp"
 
 
 def _sees_one_device(tree: ast.Module, nodes: list[ast.AST]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.facts.joins import MODULE, evaluations, joining, read_joiners
+from distlint.facts.programs import Programs
 from distlint.facts.samplers import Purposes, feeds_other_loader, samplers, shuffles
 from distlint.facts.tree import argument
 from distlint.model import Example, Hit, Rule
@@ -164,7 +165,7 @@ def sampler(dataset, is_train, test_mode):
     def check(self, facts: ModuleFacts) -> Iterator[Hit]:
         """Judge every sampler that shuffles since nobody said otherwise."""
         found = [call for call in samplers(facts) if shuffles(call) and argument(call, 3, "shuffle") is None]
-        purposes = Purposes(facts) if found else None
+        purposes = Purposes(facts) if found and not Programs(facts).is_lone_notebook else None
         for call in found:
             if purposes is None or not purposes.is_for_evaluation(call):
                 continue
