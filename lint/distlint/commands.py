@@ -14,11 +14,12 @@ from typing import TextIO
 from distlint.baseline import Baseline, BaselineError
 from distlint.cache import FOLDER, VARIABLE, Cache
 from distlint.config import common_folder, load_config, show_config
-from distlint.discover import discover, discover_settings
+from distlint.discover import discover, discover_settings, is_whole
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
 from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
 from distlint.facts.project import NO_PROJECT
+from distlint.facts.settings import WHOLE
 from distlint.fix import write_atomically
 from distlint.model import Finding, Rule
 from distlint.reporters import REPORTERS, report_text
@@ -102,13 +103,14 @@ class Check:
         except FileNotFoundError as error:
             raise UsageError(f"no such file or folder: {error}") from None
         cache = self._cache()
+        told = find_opt_outs(discover_settings(paths, self._config))
         checked = check_files(
             files,
             self._rules,
             jobs=self._args.jobs,
             settings=self._config.settings,
             cache=cache,
-            opt_outs=find_opt_outs(discover_settings(paths, self._config)),
+            opt_outs=told | {WHOLE} if is_whole(paths) else told,
         )
         try:
             if cache is not None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from distlint.drivers import Drivers
 from distlint.facts.classes import kinds_by_methods, kinds_of_base
 from distlint.facts.outline import HERE, Outline
 from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
 from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
-from distlint.facts.settings import SEVERAL
-from distlint.facts.trainers import BY_SETTINGS, ONE, OTHER, UNSAID
+from distlint.facts.settings import MARKS, NAMED
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
-_TEST = re.compile(r"[\\/]tests?[\\/]|[\\/](?:test_[^\\/]*|conftest)$")
 _DEEPEST = 12  # re-exports of re-exports
 
 
@@ -40,7 +38,7 @@ class Linker:
     ) -> None:
         self._outlines = outlines
         self._settings = settings
-        self._opt_outs = frozenset(opt_outs) - {SEVERAL}
+        self._opt_outs = frozenset(each for each in opt_outs if each not in MARKS and not each.startswith(NAMED))
         self._raw: dict[str, tuple[str, ClassSummary]] = {}
         self._names: dict[tuple[str, str], str | None] = {}
         self._linked: dict[str, ClassSummary] = {}
@@ -52,19 +50,17 @@ class Linker:
         self.functions: dict[str, FunctionSummary] = {}
         self._by_module: dict[str, tuple[str, ...]] = {}
         self._changed: set[str] = set()
-        self._users: dict[str, list[str]] = {}
+        users: dict[str, list[str]] = {}
         for key, outline in outlines.items():
             for text in (*outline.targets, *outline.stars):
                 if (found := find_module(key, text)) is not None:
-                    self._users.setdefault(found[0], []).append(key)
-        self._by_settings = ONE if ONE in self._opt_outs and OTHER not in self._opt_outs else OTHER
-        by_settings = frozenset({self._by_settings} if "Trainer" in self._opt_outs else ())
-        self._devices = by_settings.union(*(self._told(key) for key in outlines))
-        self._is_alone = self._says_one_process(SEVERAL in opt_outs)
+                    users.setdefault(found[0], []).append(key)
+        self._drivers = Drivers(outlines, users, opt_outs)
         self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
         self._saves_alone = self._is_old()
+        self._is_alone = self._drivers.are_for_one_process(is_old=self._saves_alone)
 
     def full_name(self, key: str, text: str) -> str | None:
         """The full name of the class, function or module of the project that a dotted text in a module means."""
@@ -162,18 +158,8 @@ class Linker:
     def affected(self) -> list[str]:
         """The modules to which functions may be visible that have changed since the last call."""
         changed, self._changed = self._changed, set()
-        reached = self._reached(changed)
+        reached = self._drivers.reached(changed)
         return [key for key in self._outlines if key in reached]
-
-    def _reached(self, keys: set[str]) -> set[str]:
-        """Modules, and those that import them: a module may hand on what it imports."""
-        reached, left = set(keys), list(keys)
-        while left:
-            for user in self._users.get(left.pop(), ()):
-                if user not in reached:
-                    reached.add(user)
-                    left.append(user)
-        return reached
 
     def view(self, key: str) -> Project:
         """What one file can know: the classes and functions it imports, its own classes, and all their bases."""
@@ -188,7 +174,7 @@ class Linker:
         methods = (f"{found.name}.{method}" for found in classes.values() for method in found.methods)
         foreign = (full for full in (*names.values(), *methods) if not full.startswith(f"{key}."))
         functions = {full: self.functions[full] for full in foreign if full in self.functions}
-        evidence, devices = self._evidence(key, own), self._devices_for(key)
+        evidence, devices = self._evidence(key, own), self._drivers.devices(key)
         return Project(
             classes,
             functions,
@@ -199,17 +185,8 @@ class Linker:
             devices,
             self._joining_for(key),
             self._saves_alone,
-            self._is_alone,
+            self._is_alone or self._drivers.is_unused(key),
         )
-
-    def _says_one_process(self, has_words: bool) -> bool:
-        """Whether there are trainers, and neither they, nor settings, nor any word name several devices.
-
-        A word counts where a trainer leaves the number open.
-        """
-        if not self._devices or not self._devices <= {ONE, UNSAID} or OTHER in self._opt_outs:
-            return False
-        return self._devices == {ONE} or not has_words
 
     def _is_old(self) -> bool:
         """Whether what Lightning 2.0 took away is used, nothing that it brought, and nothing that shards states."""
@@ -245,28 +222,6 @@ class Linker:
             left += more
         return frozenset(found)
 
-    def _devices_for(self, key: str) -> frozenset[str]:
-        """Of the file and those that import it; where it makes no trainer itself, of all others in the project, too.
-
-        Where none of these is known to drive it, settings may name its classes: then nothing is known, unless settings
-        and all trainers of the project are for one device.
-        """
-        own = self._settled(self._outlines[key].devices)
-        found = own.union(*(self._told(user) for user in self._reached({key}) - {key}))
-        if not found and self._by_settings == ONE and self._devices <= {ONE}:
-            return frozenset({ONE})
-        return found if own or not found else found | self._devices
-
-    def _settled(self, devices: frozenset[str]) -> frozenset[str]:
-        """With what settings say."""
-        return devices - {BY_SETTINGS} | {self._by_settings} if BY_SETTINGS in devices else devices
-
-    def _told(self, key: str) -> frozenset[str]:
-        """What a file tells others of its trainers; that a test is content with one device says nothing."""
-        outline = self._outlines[key]
-        devices = self._settled(outline.devices)
-        return devices - {ONE, UNSAID} if _is_test(key, outline) else devices
-
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""
         full = self.full_name(key, text)
@@ -298,11 +253,3 @@ class Linker:
                 kinds |= self.linked(full).kinds
         found = [KIND_EVIDENCE[kind] for kind in sorted(kinds) if kind in KIND_EVIDENCE]
         return b"".join(found)
-
-
-def _is_test(key: str, outline: Outline) -> bool:
-    """Whether a file is one of tests by its place or name; ``train_test.py`` may train, and test the model."""
-    if _TEST.search(key):
-        return True
-    tests = (*outline.functions, *(summary.name for summary in outline.classes))
-    return key.endswith("_test") and any(name.lower().startswith("test") for name in tests)

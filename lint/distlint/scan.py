@@ -12,7 +12,7 @@ from pathlib import Path
 from distlint.document import python_of
 from distlint.facts.outline import Outline, read_outline
 from distlint.facts.releases import SHARDED
-from distlint.facts.settings import SEVERAL, read_set_devices
+from distlint.facts.settings import DYNAMIC, LOOP, NAMED, SEVERAL, read_set_devices
 from distlint.modules import find_module, module_key
 from distlint.text import Text
 
@@ -30,6 +30,11 @@ _SEVERAL = re.compile(
     rb"|\bddp|(?<![A-Za-z])DDP|fsdp|deepspeed",
     re.I,
 )
+_LOOP = re.compile(rb"\.backward\(")
+_DYNAMIC = re.compile(
+    rb"import_module|__import__|iter_modules|walk_packages|SourceFileLoader|spec_from_file|LightningCLI|get_obj_from_str|\blocate\("
+)
+_TARGET = re.compile(rb"(?:_target_|class_path|\btarget)[\"']?\s*[:=]\s*[\"']?(?:[\w-]+\.)+(\w+)")
 _MADE = re.compile(rb"_target_[\"']?\s*:\s*[\"']?[\w.]*\b(Trainer)\b")
 
 
@@ -74,10 +79,13 @@ def scan_source(source: bytes, path: str) -> Scanned:
 def read_opt_outs(source: bytes) -> frozenset[str]:
     """What a Python, YAML or JSON file switches off, in whatever way; ``Trainer`` where it describes a trainer.
 
-    And whether it has a word of several processes, be it in a comment.
+    And whether it has a word of several processes, be it in a comment, a backward pass, or imports what no import
+    names; and the classes that it has made.
     """
     found = frozenset(match[1].decode() for match in (*_OPT_OUT.finditer(source), *_MADE.finditer(source)))
-    return found | {SEVERAL} if _SEVERAL.search(source) else found
+    found |= {NAMED + name.decode() for name in _TARGET.findall(source)}
+    words = {SEVERAL: _SEVERAL, LOOP: _LOOP, DYNAMIC: _DYNAMIC}
+    return found | {word for word, said in words.items() if said.search(source)}
 
 
 def find_opt_outs(settings: Iterable[Path]) -> frozenset[str]:

@@ -20,6 +20,16 @@ class Model(pl.LightningModule):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self.loss(batch))
 """
+BEFORE_2 = """\
+import pytorch_lightning as pl
+
+class Model(pl.LightningModule):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+
+    def validation_epoch_end(self, outputs):
+        self.epochs += 1
+"""
 
 
 @pytest.mark.parametrize(
@@ -104,6 +114,46 @@ def test_trainers_of_another_kind_say_nothing() -> None:
             },
             False,
         ),
+        ({}, False),
+        ({"loop.py": "from net import Net\nloss(Net()).backward()\n"}, True),  # nothing uses the module
+        ({"loop.py": "from model import Model\nloss(Model()).backward()\n"}, False),
+        ({"loop.py": "loss(Net()).backward()\n", "train.py": "import pl\npl.Trainer(devices=n)\n"}, False),
+        (
+            {"train.py": "import pl\npl.Trainer(devices=4).fit(make(name))\n", "a.yaml": "class_path: a.model.Model\n"},
+            False,
+        ),
+        ({"train.py": "import pl\npl.Trainer(devices=4).fit(import_module(name).Model())\n"}, False),
+        (
+            {
+                "train.py": "import pl\nfrom run import run\nrun(devices=4)\npl.Trainer(devices=4)\n",
+                "model.py": MODULE + "\ndef make():\n    return Model()\n",
+            },
+            False,
+        ),
+        (
+            {
+                "train.py": "import pl\npl.Trainer(max_epochs=3)\n",
+                "a.py": "import torch.distributed\n",
+                "b.py": BEFORE_2,
+            },
+            False,
+        ),
+        ({"train.py": "import pl\npl.Trainer(max_epochs=3)\n", "model.py": BEFORE_2 + "# ddp\n"}, True),
+        (
+            {
+                "train.py": "import pl\ndef made(n=1):\n    return pl.Trainer(devices=n)\n",
+                "model.py": BEFORE_2 + "# ddp\n",
+            },
+            False,
+        ),
+        (
+            {
+                "train.py": "import other\nimport pl\npl.Trainer(devices=4).fit(other.Model())\n",
+                "other.py": MODULE.replace("log", "note"),
+            },
+            True,
+        ),
+        ({"loop.py": "loss(Net()).backward()\n", "a.yaml": "_target_: lightning.Trainer\n"}, False),
     ],
 )
 def test_trainers_of_the_project(

@@ -31,6 +31,7 @@ class Outline:
         devices: what its trainers are made for, see ``facts.trainers``.
         joiners: its functions and classes as far as they call what may be the project's, see ``facts.joins``.
         releases: what it says of Lightning's release, see ``facts.releases``.
+        uses_classes: whether it does more than define, or one of its functions names one of its classes.
     """
 
     imports: dict[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Outline:
     devices: frozenset[str] = frozenset()
     joiners: Mapping[str, Joiner] = field(default_factory=dict)
     releases: frozenset[str] = frozenset()
+    uses_classes: bool = True
 
     def full(self, text: str) -> str:
         """A dotted text with what its first name is imported as."""
@@ -72,6 +74,7 @@ def read_outline(tree: ast.Module, *, may_train: bool = True, may_evaluate: bool
         read_devices(tree) if may_train else frozenset(),
         dict(reader.joiners(tree)) if may_evaluate else {},
         read_releases(tree) if has_lightning else frozenset(),
+        not has_lightning or _uses_classes(tree),
     )
 
 
@@ -150,6 +153,27 @@ class _Reader:
         )
         self.classes.append(summary)
         self.read(node.body, f"{inside}{node.name}.")
+
+
+def _uses_classes(tree: ast.Module) -> bool:
+    """Whether a module runs something when it is imported or started, or uses its classes outside of them."""
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.Import | ast.ImportFrom):
+            continue
+        inside = list(ast.walk(node))
+        if any(isinstance(each, ast.Name) and each.id in classes for each in inside):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _runs(node, inside):
+            return True
+    return False
+
+
+def _runs(node: ast.stmt, inside: list[ast.AST]) -> bool:
+    """Whether a statement of a module is more than a constant, or asks how the file was started."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return False
+    return any(isinstance(each, ast.Call) or (isinstance(each, ast.Name) and each.id == "__name__") for each in inside)
 
 
 def dotted(node: ast.expr) -> str | None:

@@ -118,7 +118,8 @@ class Project:
         settings: what the user has declared.
         saves_alone: whether the project is written for a Lightning whose ``save_checkpoint`` waits for nobody, see
             ``facts.versions``.
-        is_alone: whether the project makes trainers, and nothing in it says or offers several devices.
+        is_alone: whether the project makes trainers, and nothing in it says or offers several devices; or uses
+            this file nowhere.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 

@@ -7,6 +7,11 @@ import re
 from distlint.facts.trainers import ONE, OTHER
 
 SEVERAL = "several processes"
+WHOLE = "all files"  # of a project are looked at: what none of them uses is used by nobody
+LOOP = "a loop of its own"  # trains something in the project
+DYNAMIC = "names that are looked up"  # import files that no import names
+NAMED = "class "  # and its name: what settings make
+MARKS = frozenset({SEVERAL, WHOLE, LOOP, DYNAMIC})
 _COUNT = re.compile(
     rb"""(?:^|[\s"'{,.+-])(?:devices|gpus|tpu_cores|num_nodes|num_processes|nproc[-_]per[-_]node)"""
     rb"""["']?[ \t]*[:= \t][ \t]*(["']?\\?\[[^\]\n]*\]|[^\s,\#}]*)""",

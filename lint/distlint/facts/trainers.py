@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 ONE, OTHER, BY_SETTINGS = "one device", "other devices", "devices that settings give"
-UNSAID = "devices that nothing says"  # one process, but where Lightning 2 takes all devices that it sees
+UNSAID = "devices that nothing says"  # one process, where nothing else is said
+DEFAULT = "devices by default"  # likewise: nothing is said to the trainer; Lightning 2 takes all devices that it sees
 _MAKERS = frozenset({"LightningCLI", "Trainer"})
 _OTHER_MAKERS = frozenset({"from_argparse_args", "instantiate"})
 _MADE_HERE = frozenset({"Trainer", "from_argparse_args"})  # whose keywords are the trainer's, and win
@@ -53,7 +54,9 @@ class _Reader:
             return ONE
         if self.is_by_settings(call):
             return BY_SETTINGS
-        return UNSAID if self.says_nothing(call) else OTHER
+        if not self.says_nothing(call):
+            return OTHER
+        return UNSAID if any(each.arg in _COUNTS | {"num_nodes"} for each in call.keywords) else DEFAULT
 
     def is_by_settings(self, call: ast.Call) -> bool:
         """Whether all that is said of devices is read from settings: ``devices=config.trainer.devices``."""

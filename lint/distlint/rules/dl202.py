@@ -45,9 +45,10 @@ class EvalLogNotSynced(Rule):
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not
     written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
     epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
-    (DL203); a project whose trainers are all for one device, in its files and settings, or of which nothing is said
-    where no word of its files or settings is one of several processes (``strategy="ddp"``, ``sync_dist``, ``torchrun``
-    …); a file that makes the ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing of
+    (DL203); a value of each batch alone (``on_step=True, on_epoch=False``); a project whose trainers are all for one
+    device or one process (``"dp"``), in its files and settings, or of which nothing is said where no word of its files
+    or settings is one of several processes (``strategy="ddp"``, ``sync_dist``, ``torchrun`` …), or before Lightning
+    2.0; a file that nothing of a whole project uses, and a notebook in which nothing trains; a file that makes the ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing of
     devices, strategies or ranks; modules whose trainers, in the file and those that import it, are all made for one
     device, or see one (``CUDA_VISIBLE_DEVICES``); a file whose trainers are told ``use_distributed_sampler=False``
     while nothing in it is a sampler, so that every rank evaluates all data.
@@ -271,7 +272,7 @@ class Model(LightningModule):
         """Judge what validation and test log without synchronisation."""
         programs = Programs(facts)
         for log in facts.evaluation_logs:
-            if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
+            if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False or _is_trace(log):
                 continue
             for value in log.values(facts):
                 source = facts.shares.source(value)
@@ -279,6 +280,11 @@ class Model(LightningModule):
                     if not programs.is_introduction(log.call) and not programs.sees_all_data:
                         yield _hit(facts, log, value, source)
                     break
+
+
+def _is_trace(log: Log) -> bool:
+    """A value of each batch and none of the epoch, which no checkpoint is chosen by."""
+    return is_name(keyword(log.call, "on_step"), "True") and is_name(keyword(log.call, "on_epoch"), "False")
 
 
 def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CSTNode) -> Hit:
