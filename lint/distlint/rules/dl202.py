@@ -42,16 +42,17 @@ class EvalLogNotSynced(Rule):
     the logged value.
 
     Silent: metric objects and what their ``compute()`` returns, gathered and reduced values, values that are no
-    data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not
-    written out (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their
-    epoch values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True``
-    (DL203); a value of each batch alone (``on_step=True, on_epoch=False``); a project whose trainers are all for one
-    device or one process (``"dp"``), in its files and settings, or of which nothing is said where no word of its files
-    or settings is one of several processes (``strategy="ddp"``, ``sync_dist``, ``torchrun`` …), or before Lightning
-    2.0; a file that nothing of a whole project uses, and a notebook in which nothing trains; a file that makes the ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing of
-    devices, strategies or ranks; modules whose trainers, in the file and those that import it, are all made for one
-    device, or see one (``CUDA_VISIBLE_DEVICES``); a file whose trainers are told ``use_distributed_sampler=False``
-    while nothing in it is a sampler, so that every rank evaluates all data.
+    data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not written out
+    (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their epoch
+    values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True`` (DL203);
+    a value of each batch alone (``on_step=True, on_epoch=False``); a project whose trainers are all for one device
+    or one process (``"dp"``), in its files and settings, or of which nothing is said where no word of its files or
+    settings is one of several processes (``strategy="ddp"``, ``sync_dist``, ``torchrun`` …), or before Lightning
+    2.0; a file that nothing of a whole project uses, and a notebook in which nothing trains; a file that makes the
+    ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing of devices, strategies or
+    ranks; modules whose trainers, in the file and those that import it, are all made for one device, or see one
+    (``CUDA_VISIBLE_DEVICES``); a file whose trainers are told ``use_distributed_sampler=False`` while nothing in it
+    is a sampler, so that every rank evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
