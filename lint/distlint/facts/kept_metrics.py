@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts
 from distlint.facts.flow import reaching
-from distlint.facts.tree import container, text_of, walk
+from distlint.facts.tree import container, tail, text_of, walk
 
 if TYPE_CHECKING:
     from distlint.facts.module import ModuleFacts
@@ -19,6 +19,7 @@ _DEEPEST, _DEEPEST_WAY = 6, 4
 _HANDS_OUT = frozenset({"get", "items", "pop", "values"})
 _RUNS_OVER = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tqdm", "tuple", "zip"})
 _MOVES = frozenset({"cuda", "to"})
+_REGISTERS = frozenset({"MetricCollection", "ModuleDict", "ModuleList"})
 _FEEDS = frozenset({"forward", "update"})
 _GROWS = frozenset({"append", "extend"})
 _TO_CPU = frozenset({"cpu", "numpy", "tolist"})
@@ -46,6 +47,8 @@ def handling(facts: ModuleFacts, owner: ClassFacts, name: str) -> Handling:
         for node in info.body():
             if not isinstance(node, cst.Call):
                 continue
+            if tail(node.func) in _REGISTERS and any(facts.self_attribute(arg.value) == name for arg in node.args):
+                return Handling(is_reset=True, is_moved=True)  # a template: what it is made into is a submodule
             if name in members(facts, node.func):  # self.metrics["f1"](x, y)
                 done.update(_fed(facts, node))
             elif isinstance(node.func, cst.Attribute) and name in members(facts, node.func.value):

@@ -18,7 +18,9 @@ _HOW = frozenset({"accelerator", "distributed_backend", "num_nodes", "strategy"}
 _ONE_DEVICE = frozenset({"auto", "single_device"})
 _TAKES_ALL = "lightning"  # the package of that name, 2.0 and later in all but name
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SETTINGS = re.compile(r"^_?(cfg|conf|config|settings)s?$")  # not a command line, which offers other numbers
+_SETTINGS = re.compile(
+    r"^_?(?:(?:pl|train|trainer|training)_)?(cfg|conf|config|settings)s?$"
+)  # not a command line, which offers other numbers
 _DEEPEST = 3
 
 

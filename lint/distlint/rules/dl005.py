@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts, reached
 from distlint.facts.flow import reaching
+from distlint.facts.programs import Programs
 from distlint.facts.tree import argument, children, is_name, keyword, number, tail, walk
 from distlint.model import Example, Hit, Rule, Severity
 from distlint.prefilter import has_local_definition
@@ -47,7 +48,8 @@ class Unpicklable(Rule):
     ``operator.itemgetter``.
 
     Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
-    plain objects, a loader without workers, what a module sets on itself later than in ``__init__``.
+    plain objects, a loader without workers, what a module sets on itself later than in ``__init__``, modules whose
+    trainers are all for one device.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
@@ -182,9 +184,10 @@ class Data(LightningDataModule):
 
 
 def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
+    programs = Programs(facts)
     for info in facts.classes.values():
         where = _pickled_as(info)
-        if where is None:
+        if where is None or (where == _PICKLED["module"] and programs.is_for_one_device):
             continue
         for name, values in info.attributes.items():
             for value in values:

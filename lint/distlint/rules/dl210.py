@@ -36,9 +36,10 @@ class MetricInPlainContainer(Rule):
     ``--fix`` puts the constructor around a literal.
 
     Silent: classes that are no modules, metrics that are not of ``torchmetrics`` (or derived from its ``Metric`` in
-    this file), containers on something else than ``self``. Where the class resets them itself, also: metrics that
-    it moves itself (``metric.to(self.device)``) or feeds from the CPU (``metric.update(x.cpu(), y.cpu())``), and
-    those of the project's own classes, whose states may be wherever their inputs are.
+    this file), containers on something else than ``self``, what a ``MetricCollection`` is made of. Where the class
+    resets them itself, also: metrics that it moves itself (``metric.to(self.device)``) or feeds from the CPU
+    (``metric.update(x.cpu(), y.cpu())``), and those of the project's own classes, whose states may be wherever
+    their inputs are.
 
     When to ignore: the metrics are used on the CPU alone and reset by hand.
     """

@@ -12,7 +12,7 @@ from distlint.facts.emptied import ANY, emptied
 from distlint.facts.growth import grown
 from distlint.facts.project import ClassSummary
 from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import statements, walk, walk_scope
+from distlint.facts.tree import statements, tail, walk, walk_scope
 from distlint.model import Change, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
@@ -34,10 +34,11 @@ class StepOutputsNeverCleared(Rule):
     How to fix: ``self.outputs.clear()`` at the end of ``on_validation_epoch_end``; or a metric object, whose
     state the trainer resets.
 
-    Silent: lists that anything in the file empties or assigns anew outside of ``__init__``, or that a base
-    class in another file empties; a class with a base that is not known; lists that no ``*_epoch_end`` hook of
-    the class reads, kept for the caller; numbers (``loss.item()``, ``losses.tolist()``), kept as a history; what
-    predicting keeps, which is done once; lists with a test of their length.
+    Silent: lists that anything in the file empties or assigns anew outside of ``__init__``, or that a base class in
+    another file empties; a class with a base that is not known; lists that no ``*_epoch_end`` hook of the class
+    reads, kept for the caller; numbers (``loss.item()``, ``losses.tolist()``), kept as a history; what predicting
+    keeps, which is done once; lists with a test of their length; those of one epoch (``if self.current_epoch ==
+    n``).
 
     When to ignore: the module runs for one epoch, or the whole history is wanted.
     """
@@ -237,9 +238,17 @@ def _counts(facts: ModuleFacts, owner: ClassFacts, node: cst.CSTNode, attribute:
     for above in facts.ancestors(node):
         if isinstance(above, cst.If) and any(_is_own(facts, part, attribute) for part in walk(above.test)):
             return False
+        if isinstance(above, cst.If) and _is_of_one_epoch(above.test):
+            return False
         if isinstance(above, cst.FunctionDef):
             break
     return any(True for _ in _epoch_ends(facts, owner, attribute))
+
+
+def _is_of_one_epoch(test: cst.BaseExpression) -> bool:
+    """``self.current_epoch == n``: the list is filled once."""
+    compared = isinstance(test, cst.Comparison) and len(test.comparisons) == 1 and test.comparisons[0].operator
+    return isinstance(compared, cst.Equal) and any(tail(part) == "current_epoch" for part in walk(test))
 
 
 def _epoch_ends(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> Iterator[cst.FunctionDef]:

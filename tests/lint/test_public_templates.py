@@ -1,0 +1,96 @@
+"""What findings in public repositories were wrong about, in small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distlint.cli import main
+from tests.lint.helpers import lines
+
+LISTS = """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.features = []
+
+    def training_step(self, batch, batch_idx):
+        if {test}:
+            self.features.append(self(batch))
+
+    def on_train_epoch_end(self):
+        plot(self.features)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "is_bounded"),
+    [
+        ("self.current_epoch == 0", True),
+        ("self.trainer.max_epochs - 1 == self.current_epoch", True),
+        ("self.current_epoch > 0", False),
+        ("self.step == 0", False),
+    ],
+)
+def test_a_list_of_one_epoch(test: str, is_bounded: bool) -> None:
+    assert lines(LISTS.replace("{test}", test), "DL301") == ([] if is_bounded else [10])
+
+
+TEMPLATE = """\
+from pytorch_lightning import LightningModule
+from torchmetrics import Accuracy, MetricCollection
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.plain = {"accuracy": Accuracy(task="binary")}
+        self.train_metrics = {made}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_template"),
+    [
+        ("MetricCollection(self.plain)", True),
+        ("MetricCollection(self.plain).clone(prefix='train/')", True),
+        ("copy(self.plain)", False),
+        ("MetricCollection(self.others)", False),
+    ],
+)
+def test_metrics_that_a_collection_is_made_of(made: str, is_template: bool) -> None:
+    assert lines(TEMPLATE.replace("{made}", made), "DL210") == ([] if is_template else [7])
+
+
+LAMBDA = (
+    "import lightning as L\nclass Model(L.LightningModule):\n    def __init__(self):\n        self.act = lambda x: x\n"
+)
+DATA = LAMBDA.replace("Module", "DataModule")
+
+
+@pytest.mark.parametrize(
+    ("source", "devices", "status"), [(LAMBDA, 1, 0), (LAMBDA, 4, 1), (DATA, 1, 1), (LAMBDA, "cfg", 1)]
+)
+def test_a_lambda_on_a_module_of_one_device(
+    tmp_path: Path, source: str, devices: object, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = f"import lightning as L\nfrom model import Model\nL.Trainer(devices={devices}).fit(Model())\n"
+    for name, text in {"pyproject.toml": "", "model.py": source, "train.py": train}.items():
+        (tmp_path / name).write_text(text)
+    assert main(["check", str(tmp_path), "--select", "DL005", "--no-cache"]) == status
+
+
+@pytest.mark.parametrize(("name", "status"), [("trainer_config", 0), ("cfg", 0), ("arguments", 1)])
+def test_devices_of_settings_by_name(
+    tmp_path: Path, name: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = (
+        "import lightning as L\nclass Model(L.LightningModule):\n    def validation_step(self, batch, batch_idx):\n"
+        "        self.log('loss', self(batch))\n"
+    )
+    train = f"import lightning as L\nfrom model import Model\nL.Trainer(devices={name}['devices']).fit(Model())\n"
+    for file, text in {"pyproject.toml": "", "model.py": model, "train.py": train, "a.yaml": "devices: 1\n"}.items():
+        (tmp_path / file).write_text(text)
+    assert main(["check", str(tmp_path), "--select", "DL202", "--no-cache"]) == status
