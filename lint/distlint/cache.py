@@ -122,6 +122,7 @@ class Cache:
             b"wanted" if is_wanted else b"",
             b"saves alone" if project.saves_alone else b"",
             b"is alone" if project.is_alone else b"",
+            b"is placed" if project.is_placed else b"",
             project.evidence,
             tuple(sorted(project.opt_outs)),
             tuple(sorted(project.devices)),

@@ -87,6 +87,21 @@ class Drivers:
         texts = (text for each in self._outlines.values() for text in (*each.targets, *each.stars))
         return frozenset(part for text in texts for part in text.split("."))
 
+    def is_placed(self, key: str) -> bool:
+        """Whether a file, or one that imports it, names what places modules or imports what does, or that cannot be told.
+
+        It cannot where not all files are known, where none places any, and where names are looked up or in settings.
+        """
+        if WHOLE not in self._told or DYNAMIC in self._told or not self._places:
+            return True
+        named = any(f"{NAMED}{summary.name}" in self._told for summary in self._outlines[key].classes)
+        return named or not self._places.isdisjoint(self.reached({key}))
+
+    @cached_property
+    def _places(self) -> frozenset[str]:
+        """The files that name what places modules, and those that import these."""
+        return frozenset(self.reached({key for key, outline in self._outlines.items() if outline.places}))
+
     def reached(self, keys: set[str]) -> set[str]:
         """Modules, and those that import them: a module may hand on what it imports."""
         reached, left = set(keys), list(keys)

@@ -186,6 +186,7 @@ class Linker:
             self._joining_for(key),
             self._saves_alone,
             self._is_alone or self._drivers.is_unused(key),
+            self._drivers.is_placed(key),
         )
 
     def _is_old(self) -> bool:

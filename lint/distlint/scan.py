@@ -20,6 +20,7 @@ _OPT_OUT = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
 _TRAINER = re.compile(rb"Trainer|LightningCLI")
+_PLACES = re.compile(rb"lightning|DataParallel|accelerat|deepspeed|fabric|fsdp|fully_shard|horovod|Trainer", re.I)
 _EVALUATES = re.compile(
     rb"gather|DistributedSampler|(?:def|class) \w*(?:eval|valid|test|infer|predict|collect|merge)", re.I
 )
@@ -72,7 +73,8 @@ def scan_source(source: bytes, path: str) -> Scanned:
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return Scanned(opt_outs=opt_outs)
     may_train, may_evaluate = (words.search(source) is not None for words in (_TRAINER, _EVALUATES))
-    outline = read_outline(tree, may_train=may_train, may_evaluate=may_evaluate)
+    places = _PLACES.search(source) is not None
+    outline = read_outline(tree, may_train=may_train, may_evaluate=may_evaluate, places=places)
     return Scanned(outline, opt_outs, is_sound=True)
 
 

@@ -32,6 +32,7 @@ class Outline:
         joiners: its functions and classes as far as they call what may be the project's, see ``facts.joins``.
         releases: what it says of Lightning's release, see ``facts.releases``.
         uses_classes: whether it does more than define, or one of its functions names one of its classes.
+        places: whether it names what places modules on devices: a trainer, or a wrapper for several processes.
     """
 
     imports: dict[str, str] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Outline:
     joiners: Mapping[str, Joiner] = field(default_factory=dict)
     releases: frozenset[str] = frozenset()
     uses_classes: bool = True
+    places: bool = False
 
     def full(self, text: str) -> str:
         """A dotted text with what its first name is imported as."""
@@ -51,13 +53,16 @@ class Outline:
         return self.imports.get(head, HERE + head) + dot + rest
 
 
-def read_outline(tree: ast.Module, *, may_train: bool = True, may_evaluate: bool = True) -> Outline:
+def read_outline(
+    tree: ast.Module, *, may_train: bool = True, may_evaluate: bool = True, places: bool = False
+) -> Outline:
     """The outline of a parsed module.
 
     Args:
         tree: the module.
         may_train: whether a trainer may be made in it.
         may_evaluate: whether results may be gathered or evaluated in it.
+        places: whether it names what places modules.
     """
     reader = _Reader()
     reader.read(tree.body, "")
@@ -75,6 +80,7 @@ def read_outline(tree: ast.Module, *, may_train: bool = True, may_evaluate: bool
         dict(reader.joiners(tree)) if may_evaluate else {},
         read_releases(tree) if has_lightning else frozenset(),
         not has_lightning or _uses_classes(tree),
+        places,
     )
 
 

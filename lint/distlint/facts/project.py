@@ -120,6 +120,8 @@ class Project:
             ``facts.versions``.
         is_alone: whether the project makes trainers, and nothing in it says or offers several devices; or uses
             this file nowhere.
+        is_placed: whether what places modules on devices, a trainer say, is in the file or one that imports it, or that
+            cannot be told.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 
@@ -133,6 +135,7 @@ class Project:
     joining: frozenset[str] = frozenset()
     saves_alone: bool = False
     is_alone: bool = False
+    is_placed: bool = True
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""

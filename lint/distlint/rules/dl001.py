@@ -40,11 +40,12 @@ class HardCodedDevice(Rule):
     a tensor kept on a module is a buffer (``self.register_buffer("sigma", sigma)``). In ``__init__`` not even
     ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
 
-    Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or
-    ``to``; code that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built
-    on Megatron, Transformer Engine, spconv, pointops, MinkowskiEngine or gsplat), after the way out of machines
-    without it (``if not torch.cuda.is_available(): raise``) and in ``with torch.cuda.device_of(x)``; modules without
-    parameters (``nn.Softmax(1).cuda()``); a plain module that calls ``backward()`` itself, which no trainer places.
+    Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or ``to``; code
+    that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built on Megatron, Transformer
+    Engine, spconv, pointops, MinkowskiEngine or gsplat), after the way out of machines without it (``if not
+    torch.cuda.is_available(): raise``) and in ``with torch.cuda.device_of(x)``; modules without parameters
+    (``nn.Softmax(1).cuda()``); a plain module that calls ``backward()`` itself, which no trainer places, or one of
+    a project with trainers or wrappers, where no file that imports it names any.
 
     When to ignore: code that cannot run anywhere but on one CUDA device.
     """
@@ -195,7 +196,7 @@ def _is_placed(facts: ModuleFacts, call: cst.Call) -> bool:
     owner = facts.class_of(method)
     if owner is None or method.name.value in _DEVICE_METHODS or _trains_itself(owner):
         return False
-    return bool(owner.kinds & _PLACED)
+    return bool(owner.kinds & _PLACED) and (facts.project.is_placed or "lightning" in owner.kinds)
 
 
 def _trains_itself(owner: ClassFacts) -> bool:
