@@ -88,7 +88,7 @@ class Drivers:
         return frozenset(part for text in texts for part in text.split("."))
 
     def is_placed(self, key: str) -> bool:
-        """Whether a file, or one that imports it, names what places modules or imports what does, or that cannot be told.
+        """Whether a file, or one that imports it, names or imports what places modules, or that cannot be told.
 
         It cannot where not all files are known, where none places any, and where names are looked up or in settings.
         """
