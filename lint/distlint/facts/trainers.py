@@ -109,13 +109,15 @@ class _Reader:
             return True
         if None in given and not counts:
             return False
+        if counts:  # a strategy of several processes has one then
+            return all(map(self._is_one, counts))
         if strategy is not None and not (isinstance(strategy, ast.Constant) and strategy.value in _ONE_DEVICE):
             return False
         if isinstance(kind, ast.Constant) and str(kind.value).startswith(("ddp", "dp", "horovod")):
             return False
         is_cpu = isinstance(kind, ast.Constant) and kind.value == "cpu"  # a process, where nothing says more
         may_be_one = self._sees_one or is_cpu
-        return bool(counts or (may_be_one and _tail(call.func) == "Trainer")) and all(map(self._is_one, counts))
+        return may_be_one and _tail(call.func) == "Trainer"
 
     def _is_one(self, node: ast.expr, depth: int = 0) -> bool:
         """A number of devices that is one at most: written out, limited to one, or a name for such."""
