@@ -78,8 +78,11 @@ class Drivers:
 
     def _is_used(self, key: str) -> bool:
         """Whether an import has the name of this file in it, or settings that of a class of it."""
-        named = any(f"{NAMED}{summary.name}" in self._told for summary in self._outlines[key].classes)
-        return named or _stem(key) in self._imported
+        return self._is_named(key) or _stem(key) in self._imported
+
+    def _is_named(self, key: str) -> bool:
+        """Whether settings name a class of a file."""
+        return any(f"{NAMED}{summary.name}" in self._told for summary in self._outlines[key].classes)
 
     @cached_property
     def _imported(self) -> frozenset[str]:
@@ -94,8 +97,7 @@ class Drivers:
         """
         if WHOLE not in self._told or DYNAMIC in self._told or not self._places:
             return True
-        named = any(f"{NAMED}{summary.name}" in self._told for summary in self._outlines[key].classes)
-        return named or not self._places.isdisjoint(self.reached({key}))
+        return self._is_named(key) or not self._places.isdisjoint(self.reached({key}))
 
     @cached_property
     def _places(self) -> frozenset[str]:

@@ -18,9 +18,8 @@ _HOW = frozenset({"accelerator", "distributed_backend", "num_nodes", "strategy"}
 _ONE_DEVICE = frozenset({"auto", "single_device"})
 _TAKES_ALL = "lightning"  # the package of that name, 2.0 and later in all but name
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SETTINGS = re.compile(
-    r"^_?(?:(?:pl|train|trainer|training)_)?(cfg|conf|config|settings)s?$"
-)  # not a command line, which offers other numbers
+# Not a command line, which offers other numbers.
+_SETTINGS = re.compile(r"^_?(?:(?:pl|train|trainer|training)_)?(cfg|conf|config|settings)s?$")
 _DEEPEST = 3
 
 
@@ -107,13 +106,13 @@ class _Reader:
             return False
         if any(map(_is_dp, (kind, strategy, given.get("distributed_backend")))):
             return True
-        if None in given and not counts:
-            return False
         if counts:  # a strategy of several processes has one then
             return all(map(self._is_one, counts))
+        if None in given:
+            return False
         if strategy is not None and not (isinstance(strategy, ast.Constant) and strategy.value in _ONE_DEVICE):
             return False
-        if isinstance(kind, ast.Constant) and str(kind.value).startswith(("ddp", "dp", "horovod")):
+        if isinstance(kind, ast.Constant) and str(kind.value).startswith(("ddp", "horovod")):
             return False
         is_cpu = isinstance(kind, ast.Constant) and kind.value == "cpu"  # a process, where nothing says more
         may_be_one = self._sees_one or is_cpu

@@ -187,13 +187,15 @@ def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
     programs = Programs(facts)
     for info in facts.classes.values():
         where = _pickled_as(info)
-        if where is None or (where == _PICKLED["module"] and programs.is_for_one_device):
+        if where is None:
             continue
         for name, values in info.attributes.items():
             for value in values:
                 if "module" in info.kinds and "metric" not in info.kinds and not _is_of_init(facts, info, value):
                     continue  # in the process that runs the module, after it was started
                 for node, what in _unpicklable(facts, value):
+                    if where == _PICKLED["module"] and programs.is_for_one_device:
+                        continue
                     yield Hit(node, f"{what} kept on a {where} as self.{name} cannot be pickled")
 
 

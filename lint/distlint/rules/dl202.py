@@ -284,7 +284,7 @@ class Model(LightningModule):
 
 
 def _is_trace(log: Log) -> bool:
-    """A value of each batch and none of the epoch, which no checkpoint is chosen by."""
+    """A value of each batch and none of the epoch: no number of all the data, on one device either."""
     return is_name(keyword(log.call, "on_step"), "True") and is_name(keyword(log.call, "on_epoch"), "False")
 
 

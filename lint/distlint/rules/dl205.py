@@ -37,7 +37,7 @@ class EvaluationSamplerRepeats(Rule):
 
     Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
     ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither
-    names nor hooks tell, loaders that are none of torch's (``webdataset.WebLoader``), and
+    names nor hooks tell, loaders that are none of torch's (``webdataset.WebLoader``), notebooks that start nothing, and
     evaluations in the file, or that it calls, in which repeats drop out since gathered results are joined by example:
     ``results.update(part)`` for every rank's dict, ``{each["id"]: each for each in gathered}``,
     ``np.unique(ids, return_index=True)``.

@@ -35,7 +35,7 @@ class SyncDistEveryStep(Rule):
     Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
     ``sync_dist`` does not touch; what runs now and then (``if batch_idx % 100 == 0``); helpers with a condition
     around; flags that are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203); modules
-    whose trainers, in Python or in settings, are all made for one device.
+    whose trainers, in Python or in settings, are all made for one device or are not there at all (DL202).
 
     When to ignore: the step is long compared with a reduction, and the mean over ranks is wanted per step.
     """
