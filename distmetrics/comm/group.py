@@ -19,10 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Meanwhile, Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.base import Meanwhile, Op, check_parts, check_src, current_call, fold, in_call
 from distmetrics.comm.board import Board
 from distmetrics.comm.guard.sentry import Sentry
 from distmetrics.comm.guard.settings import in_force
+from distmetrics.comm.linking import link, links_wanted
+from distmetrics.comm.links import Links
 from distmetrics.comm.waits import Waits
 from distmetrics.errors import ConfigurationError, DistmetricsError, rank_ranges
 
@@ -74,6 +76,9 @@ class GroupCommunicator:
         self.kept: dict[Any, Any] = {}  # by layers above, for as long as the group lasts
         # Gloo passes what it gathers from rank to rank in a ring of world_size - 1 steps, each of which wakes a thread.
         # Its all_to_all sends the same bytes at once: of 4 ranks, small data takes half the time, of 16 a seventh.
+        # Between ranks of one machine sockets of our own take a sixth of that time, see distmetrics.comm.links.
+        self._links: Links | None = None
+        self._unasked = True  # whether there can be any
         self._at_once = self.device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
         members = rank_ranges(dist.get_process_group_ranks(group))
         self._waits = Waits(self.rank, group.group_name, members, self.device, board, _sentry_of(group, board))
@@ -125,26 +130,53 @@ class GroupCommunicator:
         """
         flat = self._bytes(x)
         size, world_size = flat.numel(), self.world_size
-        room = -(-max(size, 1) // _ALIGN) * _ALIGN  # so that each row can be viewed as any dtype
+        room = _room(size)
         rows = [*flat.new_empty(world_size, room)[:, :size].unbind()] if into is None else into
-        # The group's own methods: what torch's functions check before they come to these is so here, and costs as much
-        # as a tenth of the collective.
         if not self._at_once or world_size * room > _AT_ONCE:
             # Of another kind: ranks of which one gathers so, and one as below, never meet, and the guard must see it.
             kind = "all_gather of large data" if self._at_once else "all_gather"
             self._run(kind, x, lambda group: group.allgather([rows], [flat]), meanwhile, (rows, flat))
-        elif world_size == 2:  # nothing goes to this rank itself, so that nothing needs to be laid out
+            return rows if flat is x else [self._back(row, x) for row in rows]
+        links = self._linked(x)
+        if into is None:
+            rows[self.rank].copy_(flat)
+        if links is None:
+            self._gather_at_once(flat, rows, x, meanwhile)
+        else:
+            self._run("all_gather", x, lambda _: links.exchange(flat, rows), meanwhile)
+        return rows if flat is x else [self._back(row, x) for row in rows]
+
+    def _linked(self, x: Tensor) -> Links | None:
+        """Return the sockets to the other ranks, if all are on this machine: looked for in the first small gather."""
+        if self._unasked:
+            self._unasked = False
+            calls = self._waits.calls
+            with in_call(current_call("all_gather", x)):  # what the user waits in, if a rank does not come
+                self._links = link(self._gather_bytes, self.rank, self.world_size, wanted=links_wanted())
+            self._waits.calls = calls
+        return self._links
+
+    def _gather_bytes(self, mine: bytes) -> list[bytes]:
+        flat = torch.frombuffer(bytearray(mine.ljust(_room(len(mine)), b"\0")), dtype=torch.uint8)
+        rows = [*flat.repeat(self.world_size, 1).unbind()]
+        self._gather_at_once(flat, rows, flat)
+        return [bytes(row.tolist())[: len(mine)] for row in rows]
+
+    def _gather_at_once(self, flat: Tensor, rows: list[Tensor], x: Tensor, meanwhile: Meanwhile | None = None) -> None:
+        """Gather by gloo's all_to_all; ``rows`` are of one contiguous tensor, :func:`_room` apart."""
+        # The group's own methods: what torch's functions check before they come to these is so here, and costs as much
+        # as a tenth of the collective.
+        size = flat.numel()
+        room = _room(size)
+        if self.world_size == 2:  # nothing goes to this rank itself, so that nothing needs to be laid out
             other, parts = rows[1 - self.rank], [size, 0] if self.rank else [0, size]
-            if into is None:
-                rows[self.rank].copy_(flat)
             self._run(
                 "all_gather", x, lambda group: _exchange(group)(other, flat, parts, parts), meanwhile, (other, flat)
             )
-        else:
-            whole = rows[0].as_strided((world_size * room,), (1,))
-            sent = (flat if size == room else torch.nn.functional.pad(flat, (0, room - size))).repeat(world_size)
-            self._run("all_gather", x, lambda group: _exchange(group)(whole, sent, [], []), meanwhile, (whole, sent))
-        return rows if flat is x else [self._back(row, x) for row in rows]
+            return
+        whole = rows[0].as_strided((self.world_size * room,), (1,))
+        sent = (flat if size == room else torch.nn.functional.pad(flat, (0, room - size))).repeat(self.world_size)
+        self._run("all_gather", x, lambda group: _exchange(group)(whole, sent, [], []), meanwhile, (whole, sent))
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Elementwise ``op`` over all ranks."""
@@ -266,6 +298,11 @@ def _sentry_of(group: Any, board: Board | None) -> Sentry | None:
     _sentries[world] = found
     weakref.finalize(world, found.close)
     return found
+
+
+def _room(size: int) -> int:
+    """Return how far apart rows of ``size`` bytes lie, so that each can be viewed as any dtype."""
+    return -(-max(size, 1) // _ALIGN) * _ALIGN
 
 
 def _exchange(group: Any) -> Any:

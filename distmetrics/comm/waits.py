@@ -21,7 +21,8 @@ from distmetrics.comm.board import Board, Departure, reason
 from distmetrics.comm.guard.judge import Verdict, departed
 from distmetrics.comm.guard.sentry import Sentry
 from distmetrics.comm.guard.wait import Wait
-from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, compose, who
+from distmetrics.comm.links import Exchange, UnevenError
+from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
 
 __all__ = ["Waits", "is_connection_error"]
 
@@ -85,6 +86,8 @@ class Waits:
                 meanwhile()
             self._wait(work, wait)
             ended = True
+        except UnevenError as error:
+            raise self._end(self._uneven(wait, error), wait) from error
         except RuntimeError as error:
             if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
                 raise  # of what the backend refuses nothing was sent: the caller's own error, and the group is whole
@@ -145,6 +148,8 @@ class Waits:
 
     def _done(self, work: Any, seconds: float) -> bool:
         """Whether a call has ended within some seconds."""
+        if isinstance(work, Exchange):
+            return work.done(seconds)
         if self._device.type != "cpu":
             return _done_on_device(work, seconds)
         try:
@@ -188,6 +193,17 @@ class Waits:
             do="look for the first error or kill in the other ranks' logs.",
         )
         return Verdict(PeerLostError.code, text, tuple(gone))
+
+    def _uneven(self, wait: Wait, error: UnevenError) -> Verdict:
+        """Tell of two ranks that sent each other another number of bytes than they were to get; both see it."""
+        text = compose(
+            f"{who([error.peer])} sends {error.theirs} bytes where rank {self._rank} sends {error.mine}",
+            {self._rank: f"is in {wait.call}", error.peer: f"sent {error.theirs} bytes"},
+            notes=["No tensor was returned.", _BROKEN],
+            likely="a rank makes another call here, or its tensor has another shape or dtype.",
+            do="let every rank make the same calls; distmetrics.all_gather_cat takes tensors of different lengths.",
+        )
+        return Verdict(MismatchError.code, text, (error.peer,))
 
     def _end(self, verdict: Verdict, wait: Wait) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""
