@@ -68,7 +68,8 @@ class Again:
     Attributes:
         inline: where the data goes that rides along.
         bulk: where the other goes, if that rides along too, else None.
-        runs: every rank's inline data, after an exchange that found all alike.
+        runs: every rank's inline data, after an exchange that found all alike; ``bulks``: what else rode along. The
+            next exchange receives into the same memory: what is to outlive this one must be copied.
         more: what a layer above has made for it.
     """
 
@@ -84,7 +85,7 @@ class Again:
         parts = [parts_of(row, inline_bytes, bulk_bytes, comm.world_size) for row in self._rows]
         self.inline, bulk = parts[me] = mine[0], mine[1]
         self.bulk = bulk if bulk.numel() else None
-        self.runs, self._bulks = zip(*parts, strict=True)
+        self.runs, self.bulks = zip(*parts, strict=True)
         self.more: Any = None
 
     @classmethod
@@ -117,7 +118,10 @@ class Again:
         comm.kept[id(self._manifest)] = _Seen(self._manifest, again=False)
 
     def exchange(self, comm: Any, bulk: Tensor, meanwhile: Meanwhile) -> list[tuple[Tensor, Tensor]] | None:
-        """Make it; return every rank's data, as :func:`exchange`, or None where a rank sent anything but the same."""
+        """Make it; return every rank's data, as :func:`exchange`, or None where a rank sent anything but the same.
+
+        What rode along is in memory that is kept, see :attr:`runs`.
+        """
         head = self._head
         with in_call(self._manifest.call()):
             comm.all_gather(self._frame, meanwhile, into=self._rows)
@@ -126,8 +130,8 @@ class Again:
             at_one_line(comm)
             if not self._bulk_bytes:
                 return [(run, bulk) for run in self.runs]
-            if self.bulk is not None:  # lists that are cut from it outlive this exchange
-                return [(run, data.clone()) for run, data in zip(self.runs, self._bulks, strict=True)]
+            if self.bulk is not None:
+                return [*zip(self.runs, self.bulks, strict=True)]
             rest = gather_padded(comm, bulk, self._bulk_bytes)
         return [(run, row[: self._bulk_bytes]) for run, row in zip(self.runs, rest, strict=True)]
 

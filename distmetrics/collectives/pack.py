@@ -78,7 +78,8 @@ class Bucket:
 
         One operation for all vectors together, which are the most, and one for each other shape.
         """
-        runs = elements.split_with_sizes(self.cuts, dim=-1)
+        # "Unsafe" only where a gradient flows, which it does not here; takes less time than the safe one.
+        runs = torch.unsafe_split_with_sizes(elements, self.cuts, dim=-1)
         parts: list[Tensor] = []
         lead = elements.shape[:-1]
         at = 0

@@ -38,7 +38,8 @@ _ADDED = frozenset({
 class Outgoing(NamedTuple):
     """What this rank sends: the manifest, its layout, reduced and stacked states, lists as one tensor each.
 
-    ``device``: where all states of fixed size are, if they all are tensors on one device.
+    ``device``: where all states of fixed size are, if they all are tensors on one device; ``own``: lists of items, by
+    path, which may be in the result as they are.
     """
 
     manifest: Manifest
@@ -46,6 +47,7 @@ class Outgoing(NamedTuple):
     fixed: list[Tensor]
     lists: list[Tensor]
     device: torch.device | None
+    own: dict[str, list[Tensor]]
 
 
 def describe(
@@ -76,40 +78,41 @@ def describe(
         # By far the most common case: every state of fixed size is a tensor. What is said of them, and of lists as long
         # as the last time, is kept from sync to sync.
         distinct, origins = _distinct([counts, *fixed], shape.inline_kinds)
-        lists, tensors, found = _leaves(shape, shape.rest, values, updates)
+        lists, tensors, own, found = _leaves(shape, shape.rest, values, updates)
         told = _told(shape, [*map(_signature_of, distinct)], (origins, lists, name, site, problem or found))
         if told is not None:
             manifest, sent, device = told
-            return Outgoing(manifest, sent, distinct, [tensors[path] for path in sent.bulk_paths], device)
-    leaves, tensors, found = _leaves(shape, range(len(shape.specs)), values, updates)
+            return Outgoing(manifest, sent, distinct, [tensors[path] for path in sent.bulk_paths], device, own)
+    leaves, tensors, own, found = _leaves(shape, range(len(shape.specs)), values, updates)
     leaves.insert(0, (UPDATES, counts.dtype, counts.shape, "sum"))
     tensors[UPDATES] = counts
     manifest, sent = _encode(shape, tuple(leaves), name, site, problem or found)
     inline, bulk = ([tensors[path] for path in paths] for paths in (sent.inline_paths, sent.bulk_paths))
-    return Outgoing(manifest, sent, inline, bulk, None)
+    return Outgoing(manifest, sent, inline, bulk, None, own)
 
 
 def _leaves(
     shape: Structure, places: Sequence[int], values: Sequence[Any], updates: Sequence[int]
-) -> tuple[list[_Leaf], dict[str, Tensor], str | None]:
-    """Describe the states at ``places`` one by one; return their tensors by path as well, and what is wrong with one.
+) -> tuple[list[_Leaf], dict[str, Tensor], dict[str, list[Tensor]], str | None]:
+    """Describe the states at ``places`` one by one; return tensors and own items by path, and what is wrong with one.
 
     What is wrong ends it: no data will be moved then.
     """
     leaves: list[_Leaf] = []
     tensors: dict[str, Tensor] = {}
+    own: dict[str, list[Tensor]] = {}
     shared: dict[int, tuple[str, _Leaf]] = {}
     for place in places:
         spec, path, value = shape.specs[place], shape.order[place + 1], values[place]
         if not updates[shape.owners[place]] or value is Missing.ABSENT or (type(value) is list and not value):
             continue
         try:
-            leaves += _add(value, spec, path, tensors, shared)
+            leaves += _add(value, spec, path, tensors, own, shared)
         except StateError as error:
-            return leaves, tensors, str(error)
+            return leaves, tensors, own, str(error)
         except _UNSENDABLE as error:
-            return leaves, tensors, f"the state {path} cannot be sent: {error}"
-    return leaves, tensors, None
+            return leaves, tensors, own, f"the state {path} cannot be sent: {error}"
+    return leaves, tensors, own, None
 
 
 def _told(
@@ -143,14 +146,27 @@ def _distinct(values: list[Tensor], kinds: Sequence[str]) -> tuple[list[Tensor],
 
 
 def _add(
-    value: Any, spec: StateSpec, path: str, tensors: dict[str, Tensor], shared: dict[int, tuple[str, _Leaf]]
+    value: Any,
+    spec: StateSpec,
+    path: str,
+    tensors: dict[str, Tensor],
+    own: dict[str, list[Tensor]],
+    shared: dict[int, tuple[str, _Leaf]],
 ) -> list[_Leaf]:
     """Describe one state, and keep its tensor unless another state has sent it already; items bring their sizes."""
     first = shared.get(id(value))
     if first is not None and first[0] == spec.kind:
         origin, dtype, shape, note = first[1]
         return [(path, dtype, shape, f"{note} ={origin}")]
-    tensor, note, sizes = _sendable(value, spec, path)
+    if spec.read_only:
+        with torch.enable_grad():  # items of which one needs a gradient are told by what they make
+            tensor, note, sizes = _sendable(value, spec, path)
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        elif isinstance(value, list) and note != "object":
+            own[path] = value
+    else:
+        tensor, note, sizes = _sendable(value, spec, path)
     refusal = _refusal(spec.kind, tensor.dtype, tensor.device, tensor.layout)
     if refusal:
         raise StateError(f"the state {path} {refusal}")

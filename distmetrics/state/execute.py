@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from distmetrics.state.plan import Sent, SyncPlan, plan
 __all__ = ["execute"]
 
 _CPU = torch.device("cpu")
+Parts = list[list[Tensor]]
 
 
 def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple[SyncPlan, dict[str, Any]]:
@@ -54,7 +55,8 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         row = moved.inline if sync.alike[comm.rank] else _align(moved.inline, mine.sent, sync)
         result = _combine_fixed([row], sync, comm)
     if sync.lists:
-        _combine_lists([run for _, run in moved.runs], sync, result)
+        own = {path: items for path, items in mine.own.items() if items[0].device == comm.device}
+        _combine_lists(moved.parts or _parts(moved.runs, sync), sync, result, comm.rank, own)
     for path, other in sync.aliases:
         result[path] = result[other]
     return sync, result
@@ -63,7 +65,8 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
 class _Moved(NamedTuple):
     """What is there after the exchange: the plan, every rank's runs of bytes, this rank's own, what was expected.
 
-    ``again``: what is kept for the next time, where all ranks have sent the same.
+    ``again``: what is kept for the next time, where all ranks have sent the same; ``parts``: each rank's lists, where
+    they have been taken apart already.
     """
 
     plan: SyncPlan
@@ -71,6 +74,12 @@ class _Moved(NamedTuple):
     inline: Tensor
     expected: _Expected | None
     again: Again | None = None
+    parts: Parts | None = None
+
+
+def _parts(runs: Sequence[tuple[Tensor, Tensor]], sync: SyncPlan) -> Parts:
+    """Take every rank's lists apart: for each rank the tensors that it has sent, as views."""
+    return [unpack(run, sent.bulk) for (_, run), sent in zip(runs, sync.sent, strict=True)]
 
 
 def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
@@ -110,12 +119,18 @@ def _nothing(device: torch.device) -> Tensor:
 
 
 class _Prepared(NamedTuple):
-    """What a sync that is made again keeps: its plan, and views of the buckets that are sent and received."""
+    """What a sync that is made again keeps: its plan, and views of the buckets that are sent and received.
+
+    ``lists``: views of the buckets of the lists that ride along. ``parts``: views of every rank's such lists, where all
+    are joined, which copies them; else None.
+    """
 
     plan: SyncPlan
     order: tuple[str, ...]
     sent: list[Tensor]
     received: list[list[Tensor]]
+    lists: list[Tensor]
+    parts: Parts | None
 
 
 def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> Again | None:
@@ -130,7 +145,10 @@ def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity:
     with torch.inference_mode(False):  # what is made in that mode can't be written to outside of it
         sent = [bucket.view(again.inline) for bucket in mine.sent.inline.buckets]
         received = [[bucket.view(run) for run in again.runs] for bucket in sync.agreed.buckets]
-    again.more = _Prepared(sync, order, sent, received)
+        joined = again.bulk is not None and all(state.kind == "cat" for state in sync.lists)
+        parts = _parts([*zip(again.runs, again.bulks, strict=True)], sync) if joined else None
+        lists = [] if again.bulk is None else [bucket.view(again.bulk) for bucket in mine.sent.bulk.buckets]
+    again.more = _Prepared(sync, order, sent, received, lists, parts)
     return again
 
 
@@ -140,12 +158,16 @@ def _move_again(comm: Communicator, again: Again, mine: Outgoing, judge: Judge, 
     expected: list[_Expected] = []
     for bucket, view in zip(mine.sent.inline.buckets, prepared.sent, strict=True):
         bucket.fill(view, bucket.pick(mine.fixed))
-    bulk = _pack_lists(comm, mine, again.bulk)
+    bulk = _pack_lists(comm, mine) if again.bulk is None else again.bulk
+    for bucket, view in zip(mine.sent.bulk.buckets, prepared.lists, strict=bool(prepared.lists)):
+        bucket.fill(view, [x.to(_CPU) for x in bucket.pick(mine.lists)])
     runs = again.exchange(comm, bulk, lambda: expected.append(_Expected.of(prepared.plan, _CPU)))
     if runs is None:
         runs = again.finish(comm, bulk, judge)
         return _Moved(made[0], runs, again.inline, expected[-1])
-    return _Moved(prepared.plan, runs, again.inline, expected[-1], again)
+    if again.bulk is not None and prepared.parts is None:  # lists that are cut from it outlive this exchange
+        runs = [(run, data.clone()) for run, data in runs]
+    return _Moved(prepared.plan, runs, again.inline, expected[-1], again, prepared.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +306,10 @@ def _op(bucket: Bucket) -> Op:
     return "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
 
 
-def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any]) -> None:
-    """Join what has a length of its own on each rank, in rank order."""
-    per_rank = [unpack(run, sent.bulk) for run, sent in zip(runs, sync.sent, strict=True)]
+def _combine_lists(
+    per_rank: Parts, sync: SyncPlan, result: dict[str, Any], me: int, own: Mapping[str, list[Tensor]]
+) -> None:
+    """Join what has a length of its own on each rank, in rank order; ``own`` items of rank ``me`` need no cutting."""
     for state in sync.lists:
         parts = [per_rank[r][sync.sent[r].place[state.path]] for r in state.ranks]
         if state.kind == "cat":
@@ -296,6 +319,9 @@ def _combine_lists(runs: Sequence[Tensor], sync: SyncPlan, result: dict[str, Any
         elif state.kind == "items":
             items: list[Tensor] = []
             for r, part in zip(state.ranks, parts, strict=True):
+                if r == me and part.dtype == state.dtype and state.path in own:
+                    items += own[state.path]
+                    continue
                 form, at = sync.sent[r].items[state.path]
                 items += cut(part.to(state.dtype), form, None if at is None else per_rank[r][at])
             result[state.path] = items

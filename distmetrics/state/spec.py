@@ -56,6 +56,7 @@ class StateSpec:
         merge: for ``each``: called with the local value and, in rank order, what every rank has sent; returns the
             value of all ranks. It may change what was sent, and nothing of the local value.
         optional: whether the attribute may be absent before the first update.
+        read_only: for ``items``: whether computing leaves them as they are, so that this rank's own need no copy.
     """
 
     name: str
@@ -65,6 +66,7 @@ class StateSpec:
     start: Callable[[Any], Any] | None = None
     merge: Callable[[Any, list[Any]], Any] | None = None
     optional: bool = False
+    read_only: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.kind}{list(self.shape) if self.shape else ''}"
@@ -83,7 +85,6 @@ class StateSpecs:
         text: must be equal on all ranks; by default it tells the states.
         learned: attributes that updating sets besides the states.
         names: of the states; ``saved``: of all that must be put back.
-        reduced: whether all states are folded to one tensor, as most metrics' are.
         loose: whether attributes may be absent, as those are that updating sets.
         fetch: returns the values of ``saved`` in a mapping.
     """
@@ -94,14 +95,12 @@ class StateSpecs:
     learned: tuple[Learned, ...] = ()
     names: tuple[str, ...] = field(init=False)
     saved: tuple[str, ...] = field(init=False)
-    reduced: bool = field(init=False)
     loose: bool = field(init=False)
     fetch: Callable[[Mapping[str, Any]], tuple[Any, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         names = tuple(spec.name for spec in self.each)
         saved = (*names, *self.kept, *(attribute.name for attribute in self.learned))
-        reduced = all(spec.kind in REDUCED for spec in self.each)
         loose = bool(self.learned) or any(spec.optional for spec in self.each)
         fetch: Callable[[Mapping[str, Any]], tuple[Any, ...]]
         if loose or len(saved) < 2:
@@ -112,7 +111,7 @@ class StateSpecs:
         text = self.text or ", ".join(map(str, self.each))
         if self.learned:  # other ranks must know of them as well: what is broadcast takes all
             text += "; " + ", ".join(attribute.name for attribute in self.learned)
-        made = {"names": names, "saved": saved, "reduced": reduced, "loose": loose, "fetch": fetch, "text": text}
+        made = {"names": names, "saved": saved, "loose": loose, "fetch": fetch, "text": text}
         for name, value in made.items():
             object.__setattr__(self, name, value)
 

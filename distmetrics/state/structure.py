@@ -15,7 +15,7 @@ from typing import Any
 
 from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.plan import INLINE, UPDATES
-from distmetrics.state.spec import Learned, Missing, StateSpec, StateSpecs
+from distmetrics.state.spec import REDUCED, Learned, Missing, StateSpec, StateSpecs
 
 __all__ = ["Structure", "structure_of"]
 
@@ -32,7 +32,7 @@ class Structure:
         specs: of the states; ``owners``: the place of each one's metric among those that are counted.
         inline: picks, out of the states, those of a size that does not depend on the data; ``inline_paths`` and
             ``inline_kinds``: theirs, after those of the update counts; ``rest``: the places of the others.
-        reduced: whether every state is folded to one tensor, as most metrics' are.
+        unfolded: the places of the states that are not folded to one tensor; most metrics have none.
         learned: attributes that updating sets besides the states: path, place of the metric as for ``owners``, rule.
         loose: whether any attribute may be absent.
         saved: for each metric, the names that are read and put back.
@@ -52,7 +52,7 @@ class Structure:
     inline_paths: tuple[str, ...]
     inline_kinds: tuple[str, ...]
     rest: tuple[int, ...]
-    reduced: bool
+    unfolded: tuple[int, ...]
     learned: tuple[tuple[str, int, Learned], ...]
     loose: bool
     saved: tuple[tuple[str, ...], ...]
@@ -118,7 +118,7 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
         inline_paths=(UPDATES, *(paths[place] for place in inline)),
         inline_kinds=("sum", *(each[place].kind for place in inline)),
         rest=tuple(place for place, spec in enumerate(each) if spec.kind not in INLINE),
-        reduced=all(specs.reduced for _, _, specs, _ in metrics),
+        unfolded=tuple(place for place, spec in enumerate(each) if spec.kind not in REDUCED),
         learned=tuple(learned),
         loose=any(specs.loose for _, _, specs, _ in metrics),
         saved=tuple(specs.saved for _, _, specs, _ in metrics),

@@ -26,7 +26,7 @@ from distmetrics.state.freeze import thaw
 from distmetrics.state.group import communicator_of
 from distmetrics.state.learned import Lesson, attach, own, receive
 from distmetrics.state.plan import UPDATES, SyncPlan
-from distmetrics.state.spec import REDUCED, StateSpec
+from distmetrics.state.spec import StateSpec
 from distmetrics.state.structure import Structure, structure_of
 
 __all__ = ["sync_and_compute", "synced"]
@@ -163,18 +163,13 @@ def _gather(
         problem = problem or str(error)
     outgoing = describe(shape, values, updates, name, call_site(), problem)
     plan, result, learned = _carry_out(comm, outgoing, shape, _lessons(found, shape, before, updates))
-    states: Sequence[Any]
-    if shape.reduced and plan.complete and outgoing.device == comm.device:  # most syncs: all is where it belongs
-        states = [result[path] for path in shape.order[1:]]
-    else:
-        devices = [found[index].device for index in shape.counted]
-        ready = result if set(devices) == {comm.device} else {}  # folded states, which need no look
-        states = [
-            ready[path]
-            if spec.kind in REDUCED and path in ready
-            else _as_before(spec, path, local, devices[owner], plan, result)
-            for spec, path, local, owner in zip(shape.specs, shape.order[1:], values, shape.owners, strict=True)
-        ]
+    states: list[Any] = [_ABSENT] * len(shape.specs)
+    places: Sequence[int] = range(len(shape.specs))
+    if plan.complete and outgoing.device == comm.device:  # most syncs: what was folded is where it belongs
+        states, places = [result[path] for path in shape.order[1:]], shape.unfolded
+    for place in places:
+        device = found[shape.counted[shape.owners[place]]].device
+        states[place] = _as_before(shape.specs[place], shape.order[place + 1], values[place], device, plan, result)
     return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned))
 
 

@@ -58,7 +58,7 @@ def _specs(
         )
     found = assigned(kind, Metric)
     each = [
-        _spec(name, _FAULTS.get((kind.__name__, name), reduction), () if shape and found.adds_states else shape)
+        _spec(name, _FAULTS.get((kind.__name__, name), reduction), () if shape and found.adds_states else shape, kind)
         for (name, reduction), shape in zip(reductions, shapes, strict=True)
     ]
     names = {name for name, _ in reductions} | _BOOKKEEPING
@@ -69,12 +69,13 @@ def _specs(
     return StateSpecs(tuple(each), KEPT, ", ".join(said), kept)
 
 
-def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
+def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None, kind: type[Metric]) -> StateSpec:
     """Describe one state; ``shape`` is its default's, None for a list."""
     if reduction is dim_zero_cat:
         return StateSpec(name, "cat")
     if shape is None:
-        return StateSpec(name, "items", reduction)
+        # Of torchmetrics' own classes none changes its items as it computes; of others nobody knows.
+        return StateSpec(name, "items", reduction, read_only=kind.__module__.startswith("torchmetrics."))
     if reduction in _KINDS:
         return StateSpec(name, _KINDS[reduction], shape=shape)
     return StateSpec(name, "stack", reduction, shape)
