@@ -77,9 +77,9 @@ def link(gather: _Gather, rank: int, world_size: int, *, wanted: bool) -> Links 
 def _listen(at_failure: contextlib.ExitStack) -> tuple[socket.socket | None, bytes]:
     """Open a socket that the others find by a token which only they get; None where there are to be no links."""
     token = secrets.token_bytes(_TOKEN)
-    listener = at_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    listener.settimeout(_SET_UP)
     try:
+        listener = at_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.settimeout(_SET_UP)
         listener.bind(_address(token))  # in Linux's abstract namespace: no file, and none in another network namespace
         listener.listen(_MOST)
     except OSError:  # a sandbox that has no such sockets: told to all by an empty record
@@ -88,7 +88,8 @@ def _listen(at_failure: contextlib.ExitStack) -> tuple[socket.socket | None, byt
 
 
 def _address(token: bytes) -> bytes:
-    return b"\0distmetrics-" + token.hex().encode()
+    """Name a rank's socket; the machine's other users see it, and must not learn the token by which it knows ranks."""
+    return b"\0distmetrics-" + hashlib.sha256(token).hexdigest()[: 2 * _TOKEN].encode()
 
 
 def _connect(tokens: Sequence[bytes], mine: bytes, at_failure: contextlib.ExitStack) -> list[socket.socket] | None:

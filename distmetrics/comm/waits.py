@@ -24,7 +24,7 @@ from distmetrics.comm.guard.wait import Wait
 from distmetrics.comm.links import Exchange, UnevenError
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
 
-__all__ = ["Waits", "is_connection_error"]
+__all__ = ["Waits", "is_connection_error", "uneven"]
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks what is known
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for somebody to name who left
@@ -87,7 +87,7 @@ class Waits:
             self._wait(work, wait)
             ended = True
         except UnevenError as error:
-            raise self._end(self._uneven(wait, error), wait) from error
+            raise self._end(uneven(self._rank, wait, error), wait) from error
         except RuntimeError as error:
             if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
                 raise  # of what the backend refuses nothing was sent: the caller's own error, and the group is whole
@@ -194,17 +194,6 @@ class Waits:
         )
         return Verdict(PeerLostError.code, text, tuple(gone))
 
-    def _uneven(self, wait: Wait, error: UnevenError) -> Verdict:
-        """Tell of two ranks that sent each other another number of bytes than they were to get; both see it."""
-        text = compose(
-            f"{who([error.peer])} sends {error.theirs} bytes where rank {self._rank} sends {error.mine}",
-            {self._rank: f"is in {wait.call}", error.peer: f"sent {error.theirs} bytes"},
-            notes=["No tensor was returned.", _BROKEN],
-            likely="a rank makes another call here, or its tensor has another shape or dtype.",
-            do="let every rank make the same calls; distmetrics.all_gather_cat takes tensors of different lengths.",
-        )
-        return Verdict(MismatchError.code, text, (error.peer,))
-
     def _end(self, verdict: Verdict, wait: Wait) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""
         self._broken = verdict
@@ -215,6 +204,18 @@ class Waits:
 
     def _error(self, verdict: Verdict, call: Call) -> DistmetricsError:
         return verdict.kind()(verdict.text, rank=self._rank, peers=verdict.peers, site=call.site)
+
+
+def uneven(rank: int, wait: Wait, error: UnevenError) -> Verdict:
+    """Tell of two ranks that sent each other another number of bytes than they were to get; both see it."""
+    text = compose(
+        f"{who([error.peer])} sends {error.theirs} bytes where rank {rank} sends {error.mine}",
+        {rank: f"is in {wait.call}", error.peer: f"sent {error.theirs} bytes"},
+        notes=["No tensor was returned.", _BROKEN],
+        likely="a rank makes another call here, or its tensor has another shape or dtype.",
+        do="let every rank make the same calls; distmetrics.all_gather_cat takes tensors of different lengths.",
+    )
+    return Verdict(MismatchError.code, text, (error.peer,))
 
 
 def is_connection_error(error: BaseException) -> bool:

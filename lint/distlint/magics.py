@@ -11,7 +11,9 @@ from distlint.engine import python_error
 # Their body is Python; that of all others, such as %%bash and %%html, is not.
 _PYTHON_CELLS = frozenset({"capture", "debug", "memit", "mprun", "lprun", "prun", "time", "timeit"})
 # Commands that IPython takes without a % as well, where a name and another follow each other as in no Python.
-_BARE = "cat|cd|conda|cp|ll|ls|man|mamba|mkdir|mv|pip|rm|rmdir|uv"
+_BARE = (
+    "autoreload|cat|cd|conda|config|cp|ll|load_ext|ls|man|mamba|matplotlib|mkdir|mv|pip|pylab|reload_ext|rm|rmdir|uv"
+)
 _LINE = re.compile(rf"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{{1,2}}\s*(?:#.*)?$|(?:{_BARE})\s+[\w./~$*'\"-])")
 _ASSIGNED = re.compile(r"(?P<target>\s*[\w.,\s\[\]'\"*()]+?)\s*=\s*[%!]")
 _HIDDEN = re.compile(r"# %% distlint-magic (\d+)$")

@@ -12,6 +12,8 @@ from distmetrics.comm.base import Call
 from distmetrics.comm.board import Board
 from distmetrics.comm.guard.sentry import Sentry
 from distmetrics.comm.guard.wait import Wait
+from distmetrics.comm.links import UnevenError
+from distmetrics.comm.waits import uneven
 from distmetrics.errors import Site
 from distmetrics.testing import outcomes
 from tests.comm.guard.simulated import Job
@@ -79,6 +81,11 @@ def _silent_store() -> str:
     return verdict.text
 
 
+def _uneven() -> str:
+    call = Call("all_gather", "float32[1]", Site("train.py", 11, "main"))
+    return uneven(0, Wait(call, "world", "0-1", 1, "all_gather"), UnevenError(1, 8, 4)).text
+
+
 def _raised(fn: Callable[[Any], Any]) -> str:
     return str(outcomes(2, fn)[0].error)
 
@@ -104,6 +111,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "A process is stopped": lambda: _ended(_in_state("stopped")),
     "A deadlock of groups": lambda: _ended(_circle),
     "Different calls in the same place": lambda: _ended(_unlike),
+    "Gathers of different sizes": _uneven,
     "A collective of torch's own": lambda: _ended(_foreign),
     "The store does not answer": _silent_store,
     "Direct calls that differ": lambda: _raised(_direct),

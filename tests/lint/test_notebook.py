@@ -62,6 +62,7 @@ def test_cells_are_one_module_and_findings_are_told_by_cell() -> None:
         f"!pip install torch \\\n  --quiet\n{GUARDED}",
         f"%%time\n{GUARDED}",
         f"pip install torch\nls ./data\ncd ..\n{GUARDED}",
+        f"config Completer.use_jedi = False\nload_ext autoreload\nautoreload 2\nmatplotlib inline\n{GUARDED}",
         f"files = !ls *.py\n{GUARDED}",
         f"start = %time\n{GUARDED}",
         f"dist.barrier?\n?dist\ndist??\n{GUARDED}",

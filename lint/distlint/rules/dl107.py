@@ -9,7 +9,7 @@ import libcst as cst
 
 from distlint.facts.data_tests import DataTests
 from distlint.facts.divergence import Divergence, divergences, guard_text
-from distlint.facts.logs import UNKNOWN_KEYS, find_logs, log_call, may_log
+from distlint.facts.logs import UNKNOWN_KEYS, find_logs, log_call, may_log, waits_for_epoch
 from distlint.facts.projection import Projector
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.facts.ranks import RankTests
@@ -85,8 +85,38 @@ class Model(pl.LightningModule):
 """,
             {7: "'small'"},
         ),
+        Example(
+            """\
+import lightning.pytorch as pl
+import torch
+
+class Model(pl.LightningModule):
+    def training_step(self, batch, batch_idx):
+        loss = self(batch)
+        if not torch.isfinite(loss):
+            self.log("bad", 1.0, sync_dist=True)
+            return None
+        self.log("loss", loss, sync_dist=True)
+        return loss
+""",
+            {10: "fails log 'loss' where others log 'bad'"},
+        ),
     )
     good = (
+        """\
+import torch
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def training_step(self, batch, batch_idx):
+        loss = self(batch)
+        if not torch.isfinite(loss):
+            self.log("bad", 1.0, sync_dist=True)
+            return None
+        self.log("epoch_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        self.log("bad", 0.0, sync_dist=True)
+        return loss
+""",
         """\
 from lightning.pytorch import LightningModule
 
@@ -139,7 +169,10 @@ class Model(LightningModule):
             return
         synced = {call: made for call, made in logs.items() if _is_synced(facts, call, made)}
         yield from _differing(facts, Projector(facts, logs))
-        yield from _differing(facts, Projector(facts, synced, DataTests(facts)))
+        late = {call for call, made in synced.items() if isinstance(made, str) and waits_for_epoch(facts, call)}
+        for is_late in (False, True):  # what is reduced in the step never meets what is reduced at the epoch's end
+            together = {call: made for call, made in synced.items() if (call in late) == is_late}
+            yield from _differing(facts, Projector(facts, together, DataTests(facts)))
         yield from _naming_the_rank(facts, synced)
 
 
@@ -151,24 +184,32 @@ def _is_synced(facts: ModuleFacts, call: cst.Call, made: Operation) -> bool:
 def _differing(facts: ModuleFacts, projector: Projector) -> Iterator[Hit]:
     for found in divergences(facts, projector):
         if found.instead is not None and not any(label.endswith(UNKNOWN_KEYS) for label in _labels(found)):
-            yield _hit(facts, found)
+            yield _hit(facts, projector, found)
 
 
 def _labels(found: Divergence) -> tuple[str, str]:
     return found.label, found.instead_label
 
 
-def _hit(facts: ModuleFacts, found: Divergence) -> Hit:
+def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
     here, there = (label.removeprefix("log of ").replace('"', "'") for label in _labels(found))
     assert found.instead is not None
     shown = guard_text(facts, found.guard)
+    outcome = "holds" if _holds(projector, found) else "fails"
     return Hit(
         found.call,
-        f"ranks for which this test ({shown}) holds log {here} where others log {there}"
-        if found.by_role
-        else f"ranks for which this test ({shown}) fails log {here} where others log {there}",
+        f"ranks for which this test ({shown}) {outcome} log {here} where others log {there}",
         ((found.guard, "guard", shown), (found.instead, "others", facts.code(found.instead))),
     )
+
+
+def _holds(projector: Projector, found: Divergence) -> bool:
+    """Whether the test, as it is written, holds for the ranks that make the call: ``not`` turns the role's around."""
+    if not isinstance(found.guard, cst.BaseExpression):
+        return found.by_role
+    role = found.role if found.by_role else dict.fromkeys(found.role, False)
+    holds = projector.tests.decide(found.guard, role)
+    return holds if isinstance(holds, bool) else found.by_role
 
 
 def _naming_the_rank(facts: ModuleFacts, synced: Mapping[cst.Call, Operation]) -> Iterator[Hit]:

@@ -50,9 +50,9 @@ class EvalLogNotSynced(Rule):
     settings is one of several processes (``strategy="ddp"``, ``sync_dist``, ``torchrun`` …), or before Lightning
     2.0; a file that nothing of a whole project uses, and a notebook in which nothing trains; a file that makes the
     ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing of devices, strategies or
-    ranks; modules whose trainers, in the file and those that import it, are all made for one device, or see one
-    (``CUDA_VISIBLE_DEVICES``); a file whose trainers are told ``use_distributed_sampler=False`` while nothing in it
-    is a sampler, so that every rank evaluates all data.
+    ranks; modules whose trainers, in the file, or in those that import it and all others of the project, are made
+    for one device, or see one (``CUDA_VISIBLE_DEVICES``); a file whose trainers are told
+    ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
