@@ -163,7 +163,7 @@ def _add(
             tensor, note, sizes = _sendable(value, spec, path)
         if tensor.requires_grad:
             tensor = tensor.detach()
-        elif isinstance(value, list) and note != "object":
+        elif isinstance(value, list) and len(value) > 1 and note != "object":  # one item may be the value itself
             own[path] = value
     else:
         tensor, note, sizes = _sendable(value, spec, path)
