@@ -160,7 +160,7 @@ def _move_again(comm: Communicator, again: Again, mine: Outgoing, judge: Judge, 
         bucket.fill(view, bucket.pick(mine.fixed))
     bulk = _pack_lists(comm, mine) if again.bulk is None else again.bulk
     for bucket, view in zip(mine.sent.bulk.buckets, prepared.lists, strict=bool(prepared.lists)):
-        bucket.fill(view, [x.to(_CPU) for x in bucket.pick(mine.lists)])
+        bucket.fill(view, [x if x.is_cpu else x.cpu() for x in bucket.pick(mine.lists)])
     runs = again.exchange(comm, bulk, lambda: expected.append(_Expected.of(prepared.plan, _CPU)))
     if runs is None:
         runs = again.finish(comm, bulk, judge)
@@ -313,7 +313,7 @@ def _combine_lists(
     for state in sync.lists:
         parts = [per_rank[r][sync.sent[r].place[state.path]] for r in state.ranks]
         if state.kind == "cat":
-            joined = torch.cat([part.to(state.dtype) for part in parts])
+            joined = torch.cat([part if part.dtype is state.dtype else part.to(state.dtype) for part in parts])
             numbers = all(state.path in sync.sent[r].items for r in state.ranks)
             result[state.path] = list(joined.unbind()) if numbers else joined  # as one process would hold them
         elif state.kind == "items":
