@@ -42,6 +42,7 @@ _broadcast, _barrier = dist.broadcast, dist.barrier
 _STORE_WAIT = 10.0  # seconds in which the job's store must answer a rank's first call
 _ALIGN = 16  # bytes of the widest element
 _AT_ONCE = 1 << 22  # bytes of all ranks together up to which gloo's all_to_all gathers
+_LINKED = 192 << 10  # bytes of one rank up to which sockets are used: they hold two such messages
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
 _DEVICE_OF = {"nccl": "cuda", "gloo": "cpu", "mpi": "cpu", "ucc": "cpu", "xccl": "xpu", "fake": "cpu"}
 _REDUCE = {
@@ -63,6 +64,7 @@ class GroupCommunicator:
     """
 
     _by_group: ClassVar[weakref.WeakKeyDictionary[Any, GroupCommunicator]] = weakref.WeakKeyDictionary()
+    _links_of: ClassVar[weakref.WeakKeyDictionary[Any, Links | None]] = weakref.WeakKeyDictionary()
     _any_made: ClassVar[bool] = False
 
     def __init__(self, group: Any = None, *, board: Board | None = None) -> None:
@@ -77,8 +79,6 @@ class GroupCommunicator:
         # Gloo passes what it gathers from rank to rank in a ring of world_size - 1 steps, each of which wakes a thread.
         # Its all_to_all sends the same bytes at once: of 4 ranks, small data takes half the time, of 16 a seventh.
         # Between ranks of one machine sockets of our own take a sixth of that time, see distmetrics.comm.links.
-        self._links: Links | None = None
-        self._unasked = True  # whether there can be any
         self._at_once = self.device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
         members = rank_ranges(dist.get_process_group_ranks(group))
         self._waits = Waits(self.rank, group.group_name, members, self.device, board, _sentry_of(group, board))
@@ -142,19 +142,36 @@ class GroupCommunicator:
             rows[self.rank].copy_(flat)
         if links is None:
             self._gather_at_once(flat, rows, x, meanwhile)
+        elif size > _LINKED:
+            self._gather_at_once(flat, rows, x, meanwhile, "all_gather of medium data")
         else:
             self._run("all_gather", x, lambda _: links.exchange(flat, rows), meanwhile)
         return rows if flat is x else [self._back(row, x) for row in rows]
 
     def _linked(self, x: Tensor) -> Links | None:
         """Return the sockets to the other ranks, if all are on this machine: looked for in the first small gather."""
-        if self._unasked:
-            self._unasked = False
-            calls = self._waits.calls
+        group = self._group
+        if group in self._links_of:
+            return self._links_of[group]
+        wanted, calls = links_wanted(), self._waits.calls
+        names = dist.get_process_group_ranks(group)
+        try:
             with in_call(current_call("all_gather", x)):  # what the user waits in, if a rank does not come
-                self._links = link(self._gather_bytes, self.rank, self.world_size, wanted=links_wanted())
+                links = link(
+                    self._gather_bytes, self.rank, self.world_size, wanted=wanted, timeout=_timeout(group), names=names
+                )
+        except BaseException as error:
+            if not isinstance(
+                error, DistmetricsError
+            ):  # an interrupt: others may have links now, or wait for this rank
+                self._waits.give_up(error, "the first gather of its group, in which ranks look for each other")
+            raise
+        finally:
             self._waits.calls = calls
-        return self._links
+        self._links_of[group] = links
+        if links is not None:
+            weakref.finalize(group, links.close).atexit = False
+        return links
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         flat = torch.frombuffer(bytearray(mine.ljust(_room(len(mine)), b"\0")), dtype=torch.uint8)
@@ -162,7 +179,14 @@ class GroupCommunicator:
         self._gather_at_once(flat, rows, flat)
         return [bytes(row.tolist())[: len(mine)] for row in rows]
 
-    def _gather_at_once(self, flat: Tensor, rows: list[Tensor], x: Tensor, meanwhile: Meanwhile | None = None) -> None:
+    def _gather_at_once(
+        self,
+        flat: Tensor,
+        rows: list[Tensor],
+        x: Tensor,
+        meanwhile: Meanwhile | None = None,
+        kind: str = "all_gather",
+    ) -> None:
         """Gather by gloo's all_to_all; ``rows`` are of one contiguous tensor, :func:`_room` apart."""
         # The group's own methods: what torch's functions check before they come to these is so here, and costs as much
         # as a tenth of the collective.
@@ -170,13 +194,11 @@ class GroupCommunicator:
         room = _room(size)
         if self.world_size == 2:  # nothing goes to this rank itself, so that nothing needs to be laid out
             other, parts = rows[1 - self.rank], [size, 0] if self.rank else [0, size]
-            self._run(
-                "all_gather", x, lambda group: _exchange(group)(other, flat, parts, parts), meanwhile, (other, flat)
-            )
+            self._run(kind, x, lambda group: _exchange(group)(other, flat, parts, parts), meanwhile, (other, flat))
             return
         whole = rows[0].as_strided((self.world_size * room,), (1,))
         sent = (flat if size == room else torch.nn.functional.pad(flat, (0, room - size))).repeat(self.world_size)
-        self._run("all_gather", x, lambda group: _exchange(group)(whole, sent, [], []), meanwhile, (whole, sent))
+        self._run(kind, x, lambda group: _exchange(group)(whole, sent, [], []), meanwhile, (whole, sent))
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Elementwise ``op`` over all ranks."""
@@ -241,6 +263,9 @@ class GroupCommunicator:
         held: Any = None,
     ) -> None:
         group = self._group
+        links = self._links_of.get(group)
+        if links is not None and links.pending:  # of a gather that was interrupted: others may wait for what is unsent
+            links.go_on()
         self._waits.run(current_call(kind, x), kind, lambda: start(group), meanwhile, held)
 
     def wait_for(self, kind: str, start: Callable[[], Any], held: Any = None) -> None:
@@ -298,6 +323,12 @@ def _sentry_of(group: Any, board: Board | None) -> Sentry | None:
     _sentries[world] = found
     weakref.finalize(world, found.close)
     return found
+
+
+def _timeout(group: Any) -> float | None:
+    """Return the seconds that a call of the group may take, as its backend has them."""
+    timeout = getattr(getattr(group._get_backend(torch.device("cpu")), "options", None), "_timeout", None)
+    return None if timeout is None else timeout.total_seconds()
 
 
 def _room(size: int) -> int:

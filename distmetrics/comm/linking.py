@@ -45,7 +45,15 @@ def links_wanted(environ: Mapping[str, str] | None = None) -> bool:
     return said == "on" and sys.platform.startswith("linux")
 
 
-def link(gather: _Gather, rank: int, world_size: int, *, wanted: bool) -> Links | None:
+def link(
+    gather: _Gather,
+    rank: int,
+    world_size: int,
+    *,
+    wanted: bool,
+    timeout: float | None = None,
+    names: Sequence[int] = (),
+) -> Links | None:
     """Connect the ranks of a group, if all are on one machine and want it; every rank gets links, or none does.
 
     Args:
@@ -53,6 +61,8 @@ def link(gather: _Gather, rank: int, world_size: int, *, wanted: bool) -> Links 
         rank: of this process in the group.
         world_size: number of its ranks.
         wanted: whether this rank may have links.
+        timeout: seconds that an exchange may last.
+        names: the job's numbers of the group's ranks.
     """
     with contextlib.ExitStack() as at_failure:
         listener, token = _listen(at_failure) if wanted and 1 < world_size <= _MOST else (None, b"")
@@ -71,7 +81,7 @@ def link(gather: _Gather, rank: int, world_size: int, *, wanted: bool) -> Links 
         assert came is not None
         at_failure.pop_all()
         listener.close()
-        return Links({**dict(enumerate(found)), **came})
+        return Links({**dict(enumerate(found)), **came}, timeout, names, rank)
 
 
 def _listen(at_failure: contextlib.ExitStack) -> tuple[socket.socket | None, bytes]:

@@ -87,7 +87,7 @@ class Waits:
             self._wait(work, wait)
             ended = True
         except UnevenError as error:
-            raise self._end(uneven(self._rank, wait, error), wait) from error
+            raise self._end(uneven(wait, error), wait) from error
         except RuntimeError as error:
             if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
                 raise  # of what the backend refuses nothing was sent: the caller's own error, and the group is whole
@@ -206,11 +206,13 @@ class Waits:
         return verdict.kind()(verdict.text, rank=self._rank, peers=verdict.peers, site=call.site)
 
 
-def uneven(rank: int, wait: Wait, error: UnevenError) -> Verdict:
-    """Tell of two ranks that sent each other another number of bytes than they were to get; both see it."""
+def uneven(wait: Wait, error: UnevenError) -> Verdict:
+    """Tell of two ranks that sent each other something else than they were to get; both see it."""
     text = compose(
-        f"{who([error.peer])} sends {error.theirs} bytes where rank {rank} sends {error.mine}",
-        {rank: f"is in {wait.call}", error.peer: f"sent {error.theirs} bytes"},
+        f"{who([error.peer])} sends {error.theirs} bytes where rank {error.me} sends {error.mine}"
+        if error.theirs != error.mine
+        else f"{who([error.peer])} and rank {error.me} are in different calls of this group",
+        {error.me: f"is in {wait.call}", error.peer: f"sent {error.theirs} bytes"},
         notes=["No tensor was returned.", _BROKEN],
         likely="a rank makes another call here, or its tensor has another shape or dtype.",
         do="let every rank make the same calls; distmetrics.all_gather_cat takes tensors of different lengths.",

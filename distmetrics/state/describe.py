@@ -16,7 +16,7 @@ from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.comm.base import Site
 from distmetrics.errors import StateError
 from distmetrics.state.freeze import freeze
-from distmetrics.state.items import join
+from distmetrics.state.items import Owned, join
 from distmetrics.state.plan import SIZES, UPDATES, Sent, sent_by, sizes_of
 from distmetrics.state.spec import REDUCED, Missing, StateSpec
 from distmetrics.state.structure import Structure
@@ -47,7 +47,7 @@ class Outgoing(NamedTuple):
     fixed: list[Tensor]
     lists: list[Tensor]
     device: torch.device | None
-    own: dict[str, list[Tensor]]
+    own: dict[str, Owned]
 
 
 def describe(
@@ -93,14 +93,14 @@ def describe(
 
 def _leaves(
     shape: Structure, places: Sequence[int], values: Sequence[Any], updates: Sequence[int]
-) -> tuple[list[_Leaf], dict[str, Tensor], dict[str, list[Tensor]], str | None]:
+) -> tuple[list[_Leaf], dict[str, Tensor], dict[str, Owned], str | None]:
     """Describe the states at ``places`` one by one; return tensors and own items by path, and what is wrong with one.
 
     What is wrong ends it: no data will be moved then.
     """
     leaves: list[_Leaf] = []
     tensors: dict[str, Tensor] = {}
-    own: dict[str, list[Tensor]] = {}
+    own: dict[str, Owned] = {}
     shared: dict[int, tuple[str, _Leaf]] = {}
     for place in places:
         spec, path, value = shape.specs[place], shape.order[place + 1], values[place]
@@ -150,7 +150,7 @@ def _add(
     spec: StateSpec,
     path: str,
     tensors: dict[str, Tensor],
-    own: dict[str, list[Tensor]],
+    own: dict[str, Owned],
     shared: dict[int, tuple[str, _Leaf]],
 ) -> list[_Leaf]:
     """Describe one state, and keep its tensor unless another state has sent it already; items bring their sizes."""
@@ -164,7 +164,9 @@ def _add(
         if tensor.requires_grad:
             tensor = tensor.detach()
         elif isinstance(value, list) and len(value) > 1 and note != "object":  # one item may be the value itself
-            own[path] = value
+            owned = Owned.of(value, tensor, note.removeprefix("items "), sizes)
+            if owned is not None:
+                own[path] = owned
     else:
         tensor, note, sizes = _sendable(value, spec, path)
     refusal = _refusal(spec.kind, tensor.dtype, tensor.device, tensor.layout)

@@ -55,7 +55,7 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         row = moved.inline if sync.alike[comm.rank] else _align(moved.inline, mine.sent, sync)
         result = _combine_fixed([row], sync, comm)
     if sync.lists:
-        own = {path: items for path, items in mine.own.items() if items[0].device == comm.device}
+        own = {path: owned.items for path, owned in mine.own.items() if owned.joined.device == comm.device}
         _combine_lists(moved.parts or _parts(moved.runs, sync), sync, result, comm.rank, own)
     for path, other in sync.aliases:
         result[path] = result[other]

@@ -12,13 +12,50 @@ import math
 import operator
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["cut", "join"]
+__all__ = ["Owned", "cut", "join"]
 
 _shape_of, _ndim_of = operator.attrgetter("shape"), operator.attrgetter("ndim")
+_version_of = operator.attrgetter("_version")
+
+
+class Owned(NamedTuple):
+    """This rank's items of a list that are in the list of all ranks as they are, and what they were made of.
+
+    Attributes:
+        items: the tensors.
+        joined: their elements, copied; ``form`` and ``sizes`` as of :func:`join`.
+        versions: of all of them together: torch counts each change in place.
+    """
+
+    items: list[Tensor]
+    joined: Tensor
+    form: str
+    sizes: Tensor | None
+    versions: int
+
+    @classmethod
+    def of(cls, items: list[Tensor], joined: Tensor, form: str, sizes: Tensor | None) -> Owned | None:
+        """Return them, or None where changes of a tensor are not counted, as in inference mode."""
+        try:
+            return cls(items, joined, form, sizes, sum(map(_version_of, items)))
+        except RuntimeError:  # "Inference tensors do not track version counter"
+            return None
+
+    def put_back(self) -> None:
+        """Give the items their elements again, if somebody has changed one in place."""
+        if sum(map(_version_of, self.items)) == self.versions:
+            return
+        with torch.no_grad():
+            for item, kept in zip(self.items, cut(self.joined, self.form, self.sizes), strict=True):
+                if item.shape == kept.shape and item.dtype == kept.dtype:
+                    item.copy_(kept)
+                else:
+                    item.data = kept.clone()
 
 
 def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.execute import execute
 from distmetrics.state.freeze import thaw
 from distmetrics.state.group import communicator_of
+from distmetrics.state.items import Owned
 from distmetrics.state.learned import Lesson, attach, own, receive
 from distmetrics.state.plan import UPDATES, SyncPlan
 from distmetrics.state.spec import StateSpec
@@ -106,13 +107,15 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
         if is_shared and not is_synced:
             problem = problem or _SHARED.format(type(metrics).__name__)
         with torch.no_grad():
-            plan, after = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
+            plan, after, own = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
         try:  # everything is read before the first change: an interrupt at any point loses nothing
             shape.write(found, after)
             yield plan
             reset = [target.metric for target in found if target.adapter.flag and not target.home[target.adapter.flag]]
         finally:
             shape.write(found, before)
+            for owned in own:
+                owned.put_back()
     finally:
         with _lock:
             _in_sync.difference_update(taken)
@@ -149,14 +152,14 @@ def _gather(
     name: str,
     given: str,
     problem: str | None,
-) -> tuple[SyncPlan | None, tuple[Any, ...]]:
-    """Return the plan, and all values as they are while the state of all ranks is in."""
+) -> tuple[SyncPlan | None, tuple[Any, ...], Iterable[Owned]]:
+    """Return the plan, all values as they are while the state of all ranks is in, and local items that are in them."""
     values = shape.states(before)
     updates = _updates(found, shape, before)
     if comm.world_size == 1:
         _refuse(found, shape, before, given)
         lessons = map(own, shape.lessons(before))
-        return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates, *lessons))
+        return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates, *lessons)), ()
     try:
         _refuse(found, shape, before, given)
     except StateError as error:  # told to all ranks, in the round that they are waiting in
@@ -170,7 +173,7 @@ def _gather(
     for place in places:
         device = found[shape.counted[shape.owners[place]]].device
         states[place] = _as_before(shape.specs[place], shape.order[place + 1], values[place], device, plan, result)
-    return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned))
+    return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned)), outgoing.own.values()
 
 
 def _carry_out(

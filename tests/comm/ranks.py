@@ -209,7 +209,7 @@ def everything_and_linked(comm: Any, setting: str) -> bool:
     """Keep the whole contract; return whether small data went from rank to rank."""
     os.environ["DISTMETRICS_LINKS"] = setting  # read in the first gather
     everything(comm)
-    return comm._links is not None
+    return comm._linked(torch.zeros(1)) is not None
 
 
 def gathers_unevenly(comm: Communicator) -> None:
@@ -224,7 +224,7 @@ def gathers_in_a_subgroup(comm: Any) -> list[int] | None:
         return None
     part = GroupCommunicator.of(group)
     rows = part.all_gather(torch.tensor(comm.rank))
-    assert sorted(part._links.sockets) == [1 - part.rank]
+    assert sorted(part._linked(rows[0]).sockets) == [1 - part.rank]
     return [int(row) for row in rows]
 
 

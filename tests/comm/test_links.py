@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ from tests.comm import ranks
 def pair() -> Iterator[tuple[Links, Links]]:
     """Two ranks' ends."""
     one, other = socket.socketpair()
-    ends = Links({1: one}), Links({0: other})
+    ends = Links({1: one}), Links({0: other}, rank=1)
     yield ends
     for end in ends:
         end.close()
@@ -79,6 +81,68 @@ def test_an_exchange_that_nobody_waited_for_keeps_its_place(pair: tuple[Links, L
     assert (first[1].tolist(), second[1].tolist(), got[0].tolist()) == ([1] * 3, [11] * 3, [20] * 3)
 
 
+class InterruptError(Exception):
+    """What the handler of a signal raises."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+def test_a_signal_between_any_two_steps_loses_nothing(pair: tuple[Links, Links]) -> None:
+    """Many of them: what was sent or received when one came is neither moved twice nor lost."""
+    count, size = 1500, 20_000
+    got = [[rows(size) for _ in range(count)] for _ in range(2)]
+    me, armed, over = threading.get_ident(), [False], threading.Event()
+
+    def peer() -> None:
+        for step in range(count):
+            assert pair[1].exchange(filled(step % 251, size), got[1][step]).done(20.0)
+
+    def interrupt() -> None:
+        while not over.wait(1e-4):
+            signal.pthread_kill(me, signal.SIGUSR1)
+
+    def raises(*_: Any) -> None:
+        if armed[0]:
+            armed[0] = False  # one for each
+            raise InterruptError
+
+    threads = [threading.Thread(target=peer), threading.Thread(target=interrupt)]
+    interrupted = 0
+    before = signal.signal(signal.SIGUSR1, raises)
+    for thread in threads:
+        thread.start()
+    try:
+        for step in range(count):
+            while pair[0].begun == step:  # one that was begun keeps its place; one that was not is begun again
+                try:
+                    armed[0] = True
+                    pair[0].exchange(filled((step + 7) % 251, size), got[0][step]).done(20.0)
+                    armed[0] = False
+                except InterruptError:
+                    interrupted += 1
+    finally:
+        over.set()
+        threads[1].join()
+        signal.signal(signal.SIGUSR1, before)
+    deadline = time.monotonic() + 20
+    while pair[0].pending and time.monotonic() < deadline:
+        pair[0].go_on()
+    threads[0].join(20)
+    assert interrupted > 20
+    for step in range(count):
+        assert got[0][step][1].eq(step % 251).all(), step
+        assert got[1][step][0].eq((step + 7) % 251).all(), step
+
+
+def test_a_gather_lasts_no_longer_than_its_group_allows() -> None:
+    """As with every call of torch's."""
+    one, other = socket.socketpair()
+    end = Links({1: one}, timeout=0.05)
+    with pytest.raises(RuntimeError, match=r"the group's time-out of 0\.05 s is over"):
+        end.exchange(filled(0, 2), rows(2)).done(10.0)
+    end.close()
+    other.close()
+
+
 def test_another_number_of_bytes_is_told_on_both(pair: tuple[Links, Links]) -> None:
     """Neither takes a part of it for the whole."""
     exchanges = [pair[rank].exchange(filled(rank, 4 + rank), rows(4 + rank)) for rank in range(2)]
@@ -86,6 +150,7 @@ def test_another_number_of_bytes_is_told_on_both(pair: tuple[Links, Links]) -> N
         with pytest.raises(UnevenError) as caught:
             exchanges[rank].done(10.0)
         assert (caught.value.peer, caught.value.theirs, caught.value.mine) == (1 - rank, 5 - rank, 4 + rank)
+        assert caught.value.me == rank
 
 
 def test_an_end_that_is_closed_is_told(pair: tuple[Links, Links]) -> None:

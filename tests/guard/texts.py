@@ -83,7 +83,7 @@ def _silent_store() -> str:
 
 def _uneven() -> str:
     call = Call("all_gather", "float32[1]", Site("train.py", 11, "main"))
-    return uneven(0, Wait(call, "world", "0-1", 1, "all_gather"), UnevenError(1, 8, 4)).text
+    return uneven(Wait(call, "world", "0-1", 1, "all_gather"), UnevenError(1, 0, 8, 4)).text
 
 
 def _raised(fn: Callable[[Any], Any]) -> str:

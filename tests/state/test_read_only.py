@@ -100,3 +100,42 @@ def with_gradient(comm: Any) -> tuple[bool, bool]:
 def test_items_that_need_a_gradient_are_copied_without(world_size: int) -> None:
     """All ranks' are alike, and the local ones keep theirs."""
     assert run(world_size, with_gradient) == [(False, True)] * world_size
+
+
+def changed_inside(comm: Any, how: str) -> bool:
+    """Whether local items are the same objects with the same numbers after a block that changed them in place."""
+    metric = RetrievalMAP()
+    for _ in range(2 + comm.rank):
+        metric.update(torch.rand(3), torch.tensor([0, 1, 1]), indexes=torch.zeros(3, dtype=torch.long))
+    local, copies = [*metric.preds], [item.clone() for item in metric.preds]
+    view = local[0][:1]
+    with synced(metric, comm=comm):
+        for item in metric.preds:
+            if how == "zero":
+                item.zero_()
+            else:
+                item.resize_(7)
+    same = all(map(torch.equal, metric.preds, copies)) and all(map(lambda x, y: x is y, metric.preds, local))
+    return same and (how == "resize" or torch.equal(view, copies[0][:1]))
+
+
+@both_backends
+@pytest.mark.parametrize("how", ["zero", "resize"])
+def test_what_a_block_does_to_items_is_undone(backend: Any, how: str) -> None:
+    """Whoever does it: the block, a wrapper of the user's, a compute that was put in place of the class's own."""
+    assert run(2, changed_inside, how, backend=backend) == [True, True]
+
+
+def in_inference_mode(comm: Any) -> list[bool]:
+    metric = RetrievalMAP()
+    with torch.inference_mode():
+        for _ in range(2):
+            metric.update(torch.rand(3), torch.tensor([0, 1, 1]), indexes=torch.zeros(3, dtype=torch.long))
+    local = [*metric.preds]
+    with synced(metric, comm=comm):
+        return [any(item is other for other in metric.preds) for item in local]
+
+
+def test_items_whose_changes_torch_does_not_count_are_copied() -> None:
+    """Those of inference mode."""
+    assert run(2, in_inference_mode) == [[False, False]] * 2
