@@ -158,7 +158,7 @@ class Exchange:
                 raise RuntimeError(f"the group's time-out of {self._links.timeout:g} s is over")
             if now >= until:
                 return False
-            self._links.poll(min(until, until if self._deadline is None else self._deadline) - now)
+            self._links.poll(min(until, self._deadline or until) - now)
 
     def wanted(self, rank: int) -> int:
         """What of a rank's socket is to be waited for."""
