@@ -87,36 +87,20 @@ class Model(pl.LightningModule):
         ),
         Example(
             """\
-import lightning.pytorch as pl
-import torch
-
-class Model(pl.LightningModule):
-    def training_step(self, batch, batch_idx):
-        loss = self(batch)
-        if not torch.isfinite(loss):
-            self.log("bad", 1.0, sync_dist=True)
-            return None
-        self.log("loss", loss, sync_dist=True)
-        return loss
-""",
-            {10: "fails log 'loss' where others log 'bad'"},
-        ),
-    )
-    good = (
-        """\
-import torch
 from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
-    def training_step(self, batch, batch_idx):
+    def validation_step(self, batch, batch_idx):
         loss = self(batch)
-        if not torch.isfinite(loss):
-            self.log("bad", 1.0, sync_dist=True)
-            return None
-        self.log("epoch_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
-        self.log("bad", 0.0, sync_dist=True)
-        return loss
+        if not loss > 1:
+            self.log("small", loss, sync_dist=True)
+            return
+        self.log("large", loss, sync_dist=True)
 """,
+            {9: "fails log 'large' where others log 'small'"},
+        ),
+    )
+    good = (
         """\
 from lightning.pytorch import LightningModule
 
@@ -155,6 +139,18 @@ class Model(LightningModule):
             self.log("scale", self.scale)
         else:
             self.log("scale", self.scale)
+""",
+        """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        loss = self(batch)
+        if loss > 1:
+            self.log("large", 1.0, on_step=True, on_epoch=False, sync_dist=True)
+            return
+        self.log("loss", loss, sync_dist=True)
+        self.log("large", 0.0, on_step=True, on_epoch=False, sync_dist=True)
 """,
     )
 

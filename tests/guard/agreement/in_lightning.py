@@ -140,6 +140,12 @@ def _validate(names: Names, level: float) -> None:
     trainer().validate(model, loader({"level": column(level)}), verbose=False)
 
 
+@drives("DL107-bad-2", elsewhere=True, mend={'"small"': '"large"'})
+def names_of_a_small_batch(rank: int, names: Names) -> None:
+    model = whole(names().Model, forward=lambda self, x: self.layer(x).mean() * 0 + x.mean())
+    trainer().validate(model, loader(column(0.5 + rank)), verbose=False)
+
+
 @drives("DL107-bad-1", mend={'"small"': '"large"'})
 def names_of_a_large_loss(rank: int, names: Names) -> None:
     model = whole(names().Model, forward=lambda self, x: self.layer(x).mean())

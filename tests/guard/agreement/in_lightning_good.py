@@ -104,3 +104,11 @@ def names_that_are_alike(rank: int, names: Names) -> None:
 @drives("DL107-good-1")
 def names_of_the_main_rank_alone(rank: int, names: Names) -> None:
     validate(whole(names(print=str).Model, scale=1.0), column(1.0))
+
+
+@drives("DL107-good-2")
+def names_of_the_step_and_of_the_epoch(rank: int, names: Names) -> None:
+    """Each rank has batches of both kinds, in another order."""
+    model = whole(names().Model, forward=lambda self, x: self.layer(x).mean() * 0 + x.mean())
+    levels = (0.5, 2.0) if rank else (2.0, 0.5)
+    trainer().validate(model, loader(*map(column, levels)), verbose=False)
