@@ -146,7 +146,9 @@ def marked(item: Any) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for marker in item.iter_markers("distributed"):
         if len(marker.args) > 1 or set(marker.kwargs) - _KNOWN:
-            raise pytest.UsageError(f"{item.nodeid}: unknown arguments of @pytest.mark.distributed; it is {_MARKER}")
+            raise pytest.UsageError(
+                f"{item.nodeid}: unknown arguments of @pytest.mark.distributed; it is {_MARKER}"
+            )
         own = {"world_size": marker.args[0]} if marker.args else {}
         given = own | marker.kwargs | given
     return given

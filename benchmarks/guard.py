@@ -1,8 +1,10 @@
-"""What the guard costs where nothing is wrong: a sync of 20 metrics, a training step, and while it waits for work.
+"""What the guard costs where nothing is wrong: a sync of 20 metrics, a training step, and while it
+waits for work.
 
-On and off take turns in the same processes, in blocks whose first repeat is left out, so that a drift of the machine
-meets both. Beside it: the bare collective of the same bytes, and what TORCH_DISTRIBUTED_DEBUG=DETAIL makes of a small
-all_reduce, which is the check that torch itself offers.
+On and off take turns in the same processes, in blocks whose first repeat is left out, so that a
+drift of the machine meets both. Beside it: the bare collective of the same bytes, and what
+TORCH_DISTRIBUTED_DEBUG=DETAIL makes of a small all_reduce, which is the check that torch itself
+offers.
 
     python -m benchmarks.guard            # table, and JSON in benchmarks/results
 """
@@ -40,7 +42,9 @@ def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) ->
     assert sentry is not None
     found: dict[str, list[float]] = {"on": [], "off": []}
     for turn in range(-(-repeats // BLOCK) * 2):
-        way = ("on", "off") if turn % 4 in (0, 3) else ("off", "on")  # on off off on: a drift is no difference
+        way = (
+            ("on", "off") if turn % 4 in (0, 3) else ("off", "on")
+        )  # on off off on: a drift is no difference
         name = way[turn % 2]
         comm._waits.sentry = sentry if name == "on" else None
         act()
@@ -78,7 +82,9 @@ def measure(comm: GroupCommunicator, repeats: int) -> dict[str, dict[str, float]
 def training_step() -> Callable[[], None]:
     """Return a step of DDP of a few milliseconds, whose loss is reduced by a collective of ours."""
     torch.manual_seed(0)
-    module = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)))
+    module = DistributedDataParallel(
+        nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
+    )
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     x, y = torch.randn(128, 256), torch.randint(10, (128,))
 
@@ -127,7 +133,9 @@ def _value(outcome: Any) -> Any:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--dry", action="store_true", help="write nothing")
     args = parser.parse_args()
@@ -142,9 +150,17 @@ def main() -> None:
         if row["ratio"] is None:
             print(f"{name:45} {100 * row['on']:.2f} % of a core")
         else:
-            print(f"{name:45} on {row['on'] * 1e6:8.1f} µs  off {row['off'] * 1e6:8.1f} µs  ratio {row['ratio']:.3f}")
+            print(
+                f"{name:45} on {row['on'] * 1e6:8.1f} µs  off {row['off'] * 1e6:8.1f} µs  "
+                f"ratio {row['ratio']:.3f}"
+            )
     if not args.dry:
-        said = {"machine": platform.platform(), "torch": torch.__version__, "repeats": args.repeats, "rows": rows}
+        said = {
+            "machine": platform.platform(),
+            "torch": torch.__version__,
+            "repeats": args.repeats,
+            "rows": rows,
+        }
         (RESULTS / "guard.json").write_text(json.dumps(said, indent=1) + "\n")
 
 

@@ -1,7 +1,9 @@
-"""What the guard asks of the job's store in large worlds: its own code, against a store that counts.
+"""What the guard asks of the job's store in large worlds: its own code, against a store that
+counts.
 
-Ranks, clock and store are simulated (tests/comm/guard/simulated.py); what the ranks do is what real ones do. A rank is
-late by a minute, or half of them are; counted are the store's calls in each second.
+Ranks, clock and store are simulated (tests/comm/guard/simulated.py); what the ranks do is what real
+ones do. A rank is late by a minute, or half of them are; counted are the store's calls in each
+second.
 
     python -m benchmarks.guard_scale          # table, and JSON in benchmarks/results
 """
@@ -19,17 +21,23 @@ from tests.comm.guard.simulated import Job
 
 WORLDS = (8, 64, 256, 1024, 4096)
 SECONDS = 60
-logging.getLogger("distmetrics.guard").setLevel(logging.ERROR)  # whom rank 0 waits for is not the point
+logging.getLogger("distmetrics.guard").setLevel(
+    logging.ERROR
+)  # whom rank 0 waits for is not the point
 _POLL, _POLL_A_RANK = 0.1, 2.5e-4  # of the listeners, whose looks are reckoned and not simulated
 
 
 def quiet(world_size: int) -> float:
-    """Return the store's calls a second while all is well: each rank looks whether it is asked something."""
+    """Return the store's calls a second while all is well: each rank looks whether it is asked
+    something.
+    """
     return world_size / max(_POLL, world_size * _POLL_A_RANK)
 
 
 def simulate(world_size: int, late: Sequence[int]) -> dict[str, Any]:
-    """Let all ranks but ``late`` wait for a minute; return the calls of the store, without the listeners'."""
+    """Let all ranks but ``late`` wait for a minute; return the calls of the store, without the
+    listeners'.
+    """
     job = Job(world_size)
     for rank in job.ranks:
         if rank.rank not in late:
@@ -58,7 +66,9 @@ def simulate(world_size: int, late: Sequence[int]) -> dict[str, Any]:
 
 def main() -> None:
     """Simulate, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--worlds", type=int, nargs="+", default=WORLDS)
     parser.add_argument("--dry", action="store_true", help="write nothing")
     args = parser.parse_args()
@@ -67,8 +77,10 @@ def main() -> None:
         for late in ([world_size - 1], range(world_size // 2, world_size)):
             rows.append(row := simulate(world_size, late))
             print(
-                f"W={row['world_size']:5} late={row['late']:5}  calls a second: quiet {row['quiet']:6.0f}, "
-                f"most {row['most']:6}, usual {row['usual']:6}; heard by {row['heard']} of {row['waiting']}, "
+                f"W={row['world_size']:5} late={row['late']:5}  calls a second: quiet "
+                f"{row['quiet']:6.0f}, "
+                f"most {row['most']:6}, usual {row['usual']:6}; heard by {row['heard']} of "
+                f"{row['waiting']}, "
                 f"{row['lines']} lines: {row['first_line'][:70]}",
                 flush=True,
             )

@@ -1,8 +1,9 @@
 """Minutes of random collectives on real ranks: no false verdict, no leak, every result right.
 
-World after world of a few seconds to a minute: random collectives, metrics and torch's own calls under guard.watch(),
-random delays of single ranks (some of seconds), guarded epochs. Every value is compared with what one process would
-have computed. Now and then a rank is killed, and the others must say so; the next world starts afresh.
+World after world of a few seconds to a minute: random collectives, metrics and torch's own calls
+under guard.watch(), random delays of single ranks (some of seconds), guarded epochs. Every value is
+compared with what one process would have computed. Now and then a rank is killed, and the others
+must say so; the next world starts afresh.
 
     python -m benchmarks.guard_soak --minutes 20        # table, JSON and plot in benchmarks/results
 """
@@ -34,7 +35,9 @@ KILLED = 0.15  # of the worlds
 
 
 def soak(comm: Any, seed: int, seconds: float, killed: int) -> dict[str, Any]:
-    """Run on every rank: epochs of random calls, the same on all; returns counts, and memory and files over time."""
+    """Run on every rank: epochs of random calls, the same on all; returns counts, and memory and
+    files over time.
+    """
     same, own = random.Random(seed), random.Random(f"{seed} {comm.rank}")
     process, samples, calls = psutil.Process(), [], 0
     until = time.monotonic() + seconds
@@ -67,7 +70,11 @@ def _objects(comm: Any, same: random.Random) -> None:
 
 
 def _large(comm: Any, same: random.Random) -> None:
-    _equal(float(dm.all_reduce(torch.ones(same.choice([10, 100_000])), name="large").sum()) % comm.world_size, 0)
+    _equal(
+        float(dm.all_reduce(torch.ones(same.choice([10, 100_000])), name="large").sum())
+        % comm.world_size,
+        0,
+    )
 
 
 def _metric(comm: Any, same: random.Random) -> None:
@@ -148,14 +155,25 @@ def plot(worlds: list[dict[str, Any]], path: Path) -> None:
 
     begun = worlds[0]["time"] - worlds[0]["seconds"]
     figure, panels = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
-    for panel, index, scale, what in ((panels[0], 1, 2**20, "memory (MiB)"), (panels[1], 2, 1, "open files")):
+    for panel, index, scale, what in (
+        (panels[0], 1, 2**20, "memory (MiB)"),
+        (panels[1], 2, 1, "open files"),
+    ):
         for world in worlds:
             for samples in world["ranks"]:
                 times = [(sample[0] - begun) / 60 for sample in samples]
-                panel.plot(times, [sample[index] / scale for sample in samples], color="tab:blue", lw=0.6)
+                panel.plot(
+                    times, [sample[index] / scale for sample in samples], color="tab:blue", lw=0.6
+                )
         key = "rss" if index == 1 else "files"
         times = [(world["time"] - begun) / 60 for world in worlds]
-        panel.plot(times, [world[key] / scale for world in worlds], color="tab:orange", marker=".", label="launcher")
+        panel.plot(
+            times,
+            [world[key] / scale for world in worlds],
+            color="tab:orange",
+            marker=".",
+            label="launcher",
+        )
         panel.set_ylabel(what)
         panel.set_ylim(bottom=0)
     panels[0].plot([], [], color="tab:blue", label="ranks")
@@ -166,14 +184,21 @@ def plot(worlds: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Run, print and write; exit code 1 for a false verdict or a wrong result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slow", type=int, metavar="N", help="only: N worlds of two ranks, one of them late")
+    parser.add_argument(
+        "--slow", type=int, metavar="N", help="only: N worlds of two ranks, one of them late"
+    )
     parser.add_argument("--dry", action="store_true", help="write nothing")
     args = parser.parse_args()
     if args.slow is not None:
-        print(f"{args.slow} worlds with a rank that is late: {(bad := slow_worlds(args.slow))} ended in an error")
+        print(
+            f"{args.slow} worlds with a rank that is late: {(bad := slow_worlds(args.slow))} "
+            "ended in an error"
+        )
         raise SystemExit(bool(bad))
     process = psutil.Process()
     worlds: list[dict[str, Any]] = []
@@ -181,13 +206,18 @@ def main() -> None:
     while time.monotonic() < until:
         worlds.append(world := one_world(args.seed + len(worlds), process))
         print(
-            f"world {len(worlds):3}: {world['seconds']:4.0f} s, {world['calls']:6} calls, killed {world['killed']:2}, "
-            f"wrong {world['wrong'] or 'none'}, launcher {world['rss'] / 2**20:.0f} MiB, {world['files']} files",
+            f"world {len(worlds):3}: {world['seconds']:4.0f} s, {world['calls']:6} calls, killed "
+            f"{world['killed']:2}, "
+            f"wrong {world['wrong'] or 'none'}, launcher {world['rss'] / 2**20:.0f} MiB, "
+            f"{world['files']} files",
             flush=True,
         )
     wrong = [world for world in worlds if world["wrong"]]
     calls = sum(world["calls"] for world in worlds)
-    print(f"{len(worlds)} worlds, {calls} calls on {RANKS} ranks, {len(wrong)} worlds with something wrong")
+    print(
+        f"{len(worlds)} worlds, {calls} calls on {RANKS} ranks, {len(wrong)} worlds with "
+        "something wrong"
+    )
     if not args.dry:
         (RESULTS / "guard_soak.json").write_text(json.dumps(worlds) + "\n")
         plot(worlds, RESULTS / "guard_soak.png")

@@ -1,4 +1,5 @@
-"""Time of ``import distmetrics`` against ``import torch``: at most 1.15 times; and that of ``import distlint``.
+"""Time of ``import distmetrics`` against ``import torch``: at most 1.15 times; and that of
+``import distlint``.
 
 python -m benchmarks.import_time
 """
@@ -26,7 +27,9 @@ def seconds(module: str) -> float:
 
 def main() -> None:
     """Import each module in turn, print medians and ratios, write JSON."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--repeats", type=int, default=15)
     ask.add_argument("--out", type=Path, default=RESULTS)
     args = ask.parse_args()
@@ -43,7 +46,9 @@ def main() -> None:
         spread = f"({min(values):.2f}–{max(values):.2f})"
         print(f"  {module:12} {median[module]:6.2f} s  {spread}  {ratio:.2f} × torch")
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "import_time.json").write_text(json.dumps({"median_seconds": median}, indent=1) + "\n")
+    (args.out / "import_time.json").write_text(
+        json.dumps({"median_seconds": median}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""Sharded runs of a metric a second: worlds of threads, launched processes, and a pool of processes.
+"""Sharded runs of a metric a second: worlds of threads, launched processes, and a pool of
+processes.
 
-A run is what a test of a distributed metric is made of: every rank makes the metric, updates it with its shard, syncs
-and computes. All ways run the same job on the same data, in turn, round after round, and must get the same value.
+A run is what a test of a distributed metric is made of: every rank makes the metric, updates it
+with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after
+round, and must get the same value.
 
-- *threads*: a new world of three ranks for each run, threads of one crew as the kit has them for all runs of a check,
-  in a process that is bound to one core.
+- *threads*: a new world of three ranks for each run, threads of one crew as the kit has them for
+  all runs of a check, in a process that is bound to one core.
 - *launch*: three new gloo processes for each run, ``run(3, …, backend="gloo")``.
-- *pool*: gloo processes that are started once and get one task a run, as torchmetrics' own tests have them: a
-  ``torch.multiprocessing.Pool`` with one process group for all tests (there of two processes, here of two and of
-  three), and torchmetrics' own sync.
+- *pool*: gloo processes that are started once and get one task a run, as torchmetrics' own tests
+  have them: a ``torch.multiprocessing.Pool`` with one process group for all tests (there of two
+  processes, here of two and of three), and torchmetrics' own sync.
 
-Processes may use all cores. Times are by the wall and by the CPU, of all threads and processes that take part; the
-second says more on a machine that does other work.
+Processes may use all cores. Times are by the wall and by the CPU, of all threads and processes that
+take part; the second says more on a machine that does other work.
 
     python -m benchmarks.kit                      # table, JSON in benchmarks/results/kit.json
     python -m benchmarks.kit --rounds 2 --no-save
@@ -42,7 +44,13 @@ from distmetrics.testing.routed import routed
 
 RESULTS = Path(__file__).parent / "results"
 RANKS, BATCHES, SAMPLES, GOAL = 3, 2, 4, 300
-RUNS = {"threads": 400, "threads, own sync": 200, "launch": 2, "pool of 2": 200, "pool of 3": 200}  # of each round
+RUNS = {
+    "threads": 400,
+    "threads, own sync": 200,
+    "launch": 2,
+    "pool of 2": 200,
+    "pool of 3": 200,
+}  # of each round
 TITLES = {
     "threads": "ThreadWorld, 3 ranks, one core",
     "threads, own sync": "the same, torchmetrics' own sync",
@@ -143,7 +151,9 @@ class Pool:
         path = str(Path(self._folder.name) / "store")
         self._pool = context.Pool(world_size)
         # One task a process: each blocks until all have joined.
-        self._pool.starmap(join, [(rank, world_size, path) for rank in range(world_size)], chunksize=1)
+        self._pool.starmap(
+            join, [(rank, world_size, path) for rank in range(world_size)], chunksize=1
+        )
 
     def __call__(self, runs: int) -> Timing:
         """Time as many runs."""
@@ -203,17 +213,25 @@ def summary(taken: dict[str, list[Timing]]) -> dict[str, dict[str, Any]]:
             "runs": RUNS[way] * len(timings),
         }
     for each in found.values():
-        each["threads_are_times_as_fast"] = found["threads"]["runs_a_second"] / each["runs_a_second"]
-        each["threads_are_times_as_fast_by_cpu"] = found["threads"]["runs_a_cpu_second"] / each["runs_a_cpu_second"]
+        each["threads_are_times_as_fast"] = (
+            found["threads"]["runs_a_second"] / each["runs_a_second"]
+        )
+        each["threads_are_times_as_fast_by_cpu"] = (
+            found["threads"]["runs_a_cpu_second"] / each["runs_a_cpu_second"]
+        )
     return found
 
 
 def show(found: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
-    print(f"{'way':50} {'runs/s':>8} {'(min–max)':>16} {'per CPU s':>10} {'threads are':>14} {'by CPU':>9}")
+    print(
+        f"{'way':50} {'runs/s':>8} {'(min–max)':>16} {'per CPU s':>10} {'threads are':>14} "
+        f"{'by CPU':>9}"
+    )
     for way, each in found.items():
         print(
-            f"{TITLES[way]:50} {each['runs_a_second']:8.1f} {each['least']:7.1f}–{each['most']:<8.1f}"
+            f"{TITLES[way]:50} {each['runs_a_second']:8.1f} "
+            f"{each['least']:7.1f}–{each['most']:<8.1f}"
             f"{each['runs_a_cpu_second']:10.1f} {each['threads_are_times_as_fast']:12.1f} ×"
             f"{each['threads_are_times_as_fast_by_cpu']:8.1f} ×"
         )
@@ -222,7 +240,9 @@ def show(found: dict[str, dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure, print, write."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--rounds", type=int, default=5)
     ask.add_argument("--no-save", action="store_true")
     args = ask.parse_args()
@@ -236,7 +256,9 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load": os.getloadavg()[0],
         }
-        (RESULTS / "kit.json").write_text(json.dumps({"machine": machine, "ways": found}, indent=1) + "\n")
+        (RESULTS / "kit.json").write_text(
+            json.dumps({"machine": machine, "ways": found}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

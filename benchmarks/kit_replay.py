@@ -1,4 +1,6 @@
-"""Verdicts of the world of threads, replayed on real processes: do they agree, hangs and aborts included?"""
+"""Verdicts of the world of threads, replayed on real processes: do they agree, hangs and aborts
+included?
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,34 @@ from distmetrics.testing.rows import as_batch
 from distmetrics.testing.subject import Subject, Sync
 from distmetrics.testing.trial import NotJudged, Trial
 
-__all__ = ["LAYOUTS", "OF_STATE", "Compared", "agreements", "chosen", "made", "markdown", "verdict", "write"]
+__all__ = [
+    "LAYOUTS",
+    "OF_STATE",
+    "Compared",
+    "agreements",
+    "chosen",
+    "made",
+    "markdown",
+    "verdict",
+    "write",
+]
 
 assert judges_numbers  # they register their judges when they are imported
 assert judges_state
-LAYOUTS = ("even", "empty last", "batch counts", "empty but one", "empty first")  # of the conformance benchmark
-OF_STATE = (laws.STATE_RESTORED, laws.SYNC_IS_IDEMPOTENT, laws.OBSERVATION, laws.ROUND_TRIP, laws.RESET_IS_NEW)
+LAYOUTS = (
+    "even",
+    "empty last",
+    "batch counts",
+    "empty but one",
+    "empty first",
+)  # of the conformance benchmark
+OF_STATE = (
+    laws.STATE_RESTORED,
+    laws.SYNC_IS_IDEMPOTENT,
+    laws.OBSERVATION,
+    laws.ROUND_TRIP,
+    laws.RESET_IS_NEW,
+)
 RANKS = 3
 _LIMIT = 30.0  # seconds of a job; a rank that has not ended by then hangs
 
@@ -65,7 +89,9 @@ class Compared:
 
 
 def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str | Law]]:
-    """Yield so many questions, spread evenly over the classes: two of three of the own sync, one of four of a law."""
+    """Yield so many questions, spread evenly over the classes: two of three of the own sync, one of
+    four of a law.
+    """
     for index in range(number):
         case = cases[index * len(cases) // number]
         sync: Sync = "distmetrics" if index % 3 == 2 else "own"
@@ -76,8 +102,12 @@ def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str
 
 
 def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
-    """Ask about so many cases on both transports, print and write what was found; 1 if a verdict differs."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["distmetrics.launch.processes", *MODULES])
+    """Ask about so many cases on both transports, print and write what was found; 1 if a verdict
+    differs.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["distmetrics.launch.processes", *MODULES]
+    )
     forkserver.ensure_running()  # imported once, and not by each rank
     rows = []
     here = [case for case in cases if not missing(case.name)]
@@ -86,7 +116,10 @@ def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
             rows.append(row := _compared(case, sync, asked, pool_of))
             print(row, flush=True)
     tally = Counter(row.threads for row in rows)
-    print(f"{sum(row.agree for row in rows)} of {len(rows)} agree: {', '.join(f'{n} {v}' for v, n in tally.items())}")
+    print(
+        f"{sum(row.agree for row in rows)} of {len(rows)} agree: "
+        f"{', '.join(f'{n} {v}' for v, n in tally.items())}"
+    )
     if folder is not None:
         write(rows, folder)
     return int(not all(row.agree for row in rows))
@@ -94,7 +127,9 @@ def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
 
 def write(rows: Sequence[Compared], folder: Path) -> None:
     """Write ``kit_replay.json`` and ``kit_replay.md``."""
-    (folder / "kit_replay.json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    (folder / "kit_replay.json").write_text(
+        json.dumps([asdict(row) for row in rows], indent=1) + "\n"
+    )
     (folder / "kit_replay.md").write_text(markdown(rows))
 
 
@@ -110,10 +145,14 @@ def _compared(case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int],
     return Compared(case.name, sync, str(asked), threads, gloo, said, time.monotonic() - start)
 
 
-def made(case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int], Pool] | None = None) -> Trial:
+def made(
+    case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int], Pool] | None = None
+) -> Trial:
     """Return the trial of a case, on threads or on processes; a law is asked of the even layout."""
     layout = asked if isinstance(asked, str) else "even"
-    shards = tuple(tuple(map(as_batch, batches(case, layout, RANKS, rank))) for rank in range(RANKS))
+    shards = tuple(
+        tuple(map(as_batch, batches(case, layout, RANKS, rank))) for rank in range(RANKS)
+    )
     return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, pool_of)
 
 
@@ -144,13 +183,19 @@ def markdown(rows: Sequence[Compared]) -> str:
     """Tell it for reading."""
     tally = Counter((row.sync, row.threads, row.gloo) for row in rows)
     lines = ["| sync | verdict on threads | verdict on gloo | cases |", "|---" * 4 + "|"]
-    lines += [f"| {sync} | {one} | {other} | {n} |" for (sync, one, other), n in sorted(tally.items())]
+    lines += [
+        f"| {sync} | {one} | {other} | {n} |" for (sync, one, other), n in sorted(tally.items())
+    ]
     parts = [
         "# Verdicts on threads and on processes",
         _INTRODUCTION,
         f"{sum(row.agree for row in rows)} of {len(rows)} agree.",
         "\n".join(lines),
-        *(["\n".join(f"- {row}" for row in rows if not row.agree)] if not all(row.agree for row in rows) else []),
+        *(
+            ["\n".join(f"- {row}" for row in rows if not row.agree)]
+            if not all(row.agree for row in rows)
+            else []
+        ),
         "## Every case",
         "\n".join(
             ["| class | sync | asked | threads | gloo |", "|---" * 5 + "|", *map(_line, rows)],

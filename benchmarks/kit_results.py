@@ -52,7 +52,11 @@ class Judged:
         return found
 
     def __str__(self) -> str:
-        said = self.error or ", ".join(case["law"] for case in self.violations) or f"{len(self.report['judged'])} hold"
+        said = (
+            self.error
+            or ", ".join(case["law"] for case in self.violations)
+            or f"{len(self.report['judged'])} hold"
+        )
         return f"{self.name:48} {self.sync:12} {self.seconds:5.1f} s  {said}"
 
 
@@ -69,15 +73,19 @@ def undocumented(rows: Iterable[Judged]) -> list[str]:
 
 # What classes do that no sync can mend, beside what the conformance benchmark knows.
 _FAULTS = {
-    r"BinaryFairness|BinaryGroupStatRates": "update() counts the i-th group that is in a batch as group i: in a batch "
+    r"BinaryFairness|BinaryGroupStatRates": "update() counts the i-th group that is in a batch "
+    "as group i: in a batch "
     "without group 0, group 1 is counted as group 0",
-    r"MultilabelRankingLoss": "update() counts a batch as one sample if none of its samples has both relevant and "
+    r"MultilabelRankingLoss": "update() counts a batch as one sample if none of its samples has "
+    "both relevant and "
     "irrelevant labels",
 }
 _NO_STATE = {  # of round-trip
-    r"FeatureShare": "the network that the metrics share gets an lru_cache for its forward(), which cannot be pickled",
+    r"FeatureShare": "the network that the metrics share gets an lru_cache for its forward(), "
+    "which cannot be pickled",
     r"PerceptualPathLength": "the generator that it measures is no state",
-    r"Running(Mean|Sum)?": "which update comes next is kept in an attribute that is no state: state_dict() lacks it",
+    r"Running(Mean|Sum)?": "which update comes next is kept in an attribute that is no state: "
+    "state_dict() lacks it",
 }
 
 
@@ -101,12 +109,16 @@ def totals(rows: Sequence[Judged]) -> list[str]:
         mine = [row for row in rows if row.sync == sync]
         judged = {row.kind for row in mine if not row.error}
         bad = {row.kind for row in mine if row.violations}
-        more = {row.kind for row in mine if any(case["law"] != _RESTORED for case in row.violations)}
+        more = {
+            row.kind for row in mine if any(case["law"] != _RESTORED for case in row.violations)
+        }
         cases = [case for row in mine for case in row.violations]
         tried = [case["again"] for case in cases if "again" in case]
         said.append(
-            f"{sync} sync: {len(bad)} of {len(judged)} classes break a law, {len(more)} of them another one than "
-            f"{_RESTORED}; {len(cases)} violations, of which the programs of {len(tried)} were run: "
+            f"{sync} sync: {len(bad)} of {len(judged)} classes break a law, {len(more)} of them "
+            "another one than "
+            f"{_RESTORED}; {len(cases)} violations, of which the programs of {len(tried)} were "
+            "run: "
             f"{sum(tried)} show them again; "
             f"{sum(bool(row.error) for row in mine)} cases not judged"
         )
@@ -116,7 +128,12 @@ def totals(rows: Sequence[Judged]) -> list[str]:
 def summary(rows: Sequence[Judged], took: float) -> int:
     """Print the totals; return the exit code."""
     left = undocumented(rows)
-    print(*totals(rows), f"{len(left)} violations of distmetrics' sync without a documented cause", *left, sep="\n")
+    print(
+        *totals(rows),
+        f"{len(left)} violations of distmetrics' sync without a documented cause",
+        *left,
+        sep="\n",
+    )
     print(f"took {took:.0f} s")
     return int(bool(left))
 
@@ -130,10 +147,14 @@ def read(paths: Sequence[Path], kinds: Sequence[str]) -> list[Judged]:
 def write(rows: Sequence[Judged], folder: Path, facts: Mapping[str, str]) -> None:
     """Write ``kit_torchmetrics.md``, ``.csv`` and ``.json``."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "kit_torchmetrics.json").write_text(json.dumps([_kept(row) for row in rows], indent=1) + "\n")
+    (folder / "kit_torchmetrics.json").write_text(
+        json.dumps([_kept(row) for row in rows], indent=1) + "\n"
+    )
     with (folder / "kit_torchmetrics.csv").open("w", newline="") as file:
         sheet = csv.writer(file, lineterminator="\n")
-        sheet.writerow(["name", "group", "sync", "law", "verdict", "detail", "shards", "expected", "got"])
+        sheet.writerow(
+            ["name", "group", "sync", "law", "verdict", "detail", "shards", "expected", "got"]
+        )
         for row in rows:
             sheet.writerows(_lines(row))
     (folder / "kit_torchmetrics.md").write_text(markdown(rows, facts))
@@ -144,7 +165,9 @@ def _kept(row: Judged) -> dict[str, Any]:
     found = asdict(row)
     for case in found["report"].get("violations", ()):
         if len(case["snippet"]) > _LONG:
-            case["snippet"] = f"# {len(case['snippet'])} characters: --only {row.kind} makes it again"
+            case["snippet"] = (
+                f"# {len(case['snippet'])} characters: --only {row.kind} makes it again"
+            )
     return found
 
 
@@ -157,7 +180,12 @@ def _lines(row: Judged) -> Iterator[list[str]]:
     broken = {case["law"]: case for case in row.violations}
     for law in row.report["judged"]:
         if case := broken.get(law):
-            texts = [_first_line(case["detail"]), "; ".join(case["shards"]), case["expected"], "; ".join(case["got"])]
+            texts = [
+                _first_line(case["detail"]),
+                "; ".join(case["shards"]),
+                case["expected"],
+                "; ".join(case["got"]),
+            ]
             yield [*head, law, "broken", *texts]
         else:
             yield [*head, law, "holds", "", "", "", ""]
@@ -181,19 +209,25 @@ def markdown(rows: Sequence[Judged], facts: Mapping[str, str]) -> str:
         "## The smallest cases",
         _cases([row for row in rows if row.sync == "own"]),
         "## Not judged",
-        "\n".join(f"- `{row.name}`, {row.sync}: {_cell(row.error)}" for row in rows if row.error) or "None.",
+        "\n".join(f"- `{row.name}`, {row.sync}: {_cell(row.error)}" for row in rows if row.error)
+        or "None.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _by_law(rows: Sequence[Judged]) -> str:
     syncs = list(dict.fromkeys(row.sync for row in rows))
-    lines = [f"| law | {' | '.join(f'{sync} sync' for sync in syncs)} |", "|---" * (1 + len(syncs)) + "|"]
+    lines = [
+        f"| law | {' | '.join(f'{sync} sync' for sync in syncs)} |",
+        "|---" * (1 + len(syncs)) + "|",
+    ]
     for law in laws.DEFAULT:
         cells = []
         for sync in syncs:
             mine = [row for row in rows if row.sync == sync and not row.error]
-            broken = {row.kind for row in mine if any(case["law"] == law.name for case in row.violations)}
+            broken = {
+                row.kind for row in mine if any(case["law"] == law.name for case in row.violations)
+            }
             judged = {row.kind for row in mine if law.name in row.report["judged"]}
             cells.append(f"{len(broken)} of {len(judged)}" if judged else "not judged")
         lines.append(f"| {law.number} {law.name} | {' | '.join(cells)} |")
@@ -213,7 +247,9 @@ def _ours(rows: Sequence[Judged]) -> str:
 
 
 def _matrix(rows: Sequence[Judged]) -> str:
-    judged = [law for law in laws.DEFAULT if any(law.name in row.report.get("judged", ()) for row in rows)]
+    judged = [
+        law for law in laws.DEFAULT if any(law.name in row.report.get("judged", ()) for row in rows)
+    ]
     head = " | ".join(str(law.number) for law in judged)
     lines = [f"| class | group | {head} |", "|---" * (2 + len(judged)) + "|"]
     for row in rows:
@@ -241,7 +277,10 @@ def _cases(rows: Sequence[Judged]) -> str:
     for law in laws.DEFAULT:
         if law.name in first:
             row, case = first[law.name]
-            lines += [f"**{law.number} {law.name}**: `{row.name}`: {_first_line(case['detail'])}", ""]
+            lines += [
+                f"**{law.number} {law.name}**: `{row.name}`: {_first_line(case['detail'])}",
+                "",
+            ]
             lines += ["```python", case["snippet"], "```", ""]
     return "\n".join(lines).rstrip() or "None."
 

@@ -1,10 +1,12 @@
 """Judge every torchmetrics class by the laws: with its own sync, and with distmetrics' sync.
 
-python -m benchmarks.kit_torchmetrics                              # one construction a class, to benchmarks/results
-python -m benchmarks.kit_torchmetrics --only 'AUROC|Retrieval'     # a part, printed only
-python -m benchmarks.kit_torchmetrics --gloo 70                    # verdicts of threads against those of processes
+python -m benchmarks.kit_torchmetrics                              # one construction a class, to
+benchmarks/results python -m benchmarks.kit_torchmetrics --only 'AUROC|Retrieval'     # a part,
+printed only python -m benchmarks.kit_torchmetrics --gloo 70                    # verdicts of
+threads against those of processes
 
-Needs the extra ``bench-conformance``, for the classes that need more than torchmetrics to be constructed.
+Needs the extra ``bench-conformance``, for the classes that need more than torchmetrics to be
+constructed.
 """
 
 from __future__ import annotations
@@ -44,18 +46,40 @@ SYNCS: tuple[Sync, ...] = ("own", "distmetrics")
 
 def options() -> argparse.Namespace:
     """Read the command line."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--only", default="", help="judge the cases whose name matches this regular expression")
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument(
+        "--only", default="", help="judge the cases whose name matches this regular expression"
+    )
     ask.add_argument("--groups", nargs="+", help="of torchmetrics' subpackages; default all")
-    ask.add_argument("--parts", type=Path, nargs="+", metavar="JSON", help="write the results of runs of parts as one")
-    ask.add_argument("--every", action="store_true", help="every construction, not the first one of each class")
+    ask.add_argument(
+        "--parts",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="write the results of runs of parts as one",
+    )
+    ask.add_argument(
+        "--every", action="store_true", help="every construction, not the first one of each class"
+    )
     ask.add_argument("--syncs", nargs="+", choices=SYNCS, default=list(SYNCS))
     ask.add_argument("--max-examples", type=int, default=2)
     ask.add_argument("--seed", type=int, default=0)
     ask.add_argument("--limit", type=float, default=60.0, help="seconds that a class may take")
     ask.add_argument("--jobs", type=int, default=1, help="classes at a time")
-    ask.add_argument("--gloo", type=int, default=0, metavar="N", help="replay N cases on processes, and do only that")
-    ask.add_argument("--out", type=Path, help=f"folder of the results; default {RESULTS.name}/ if everything is run")
+    ask.add_argument(
+        "--gloo",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replay N cases on processes, and do only that",
+    )
+    ask.add_argument(
+        "--out",
+        type=Path,
+        help=f"folder of the results; default {RESULTS.name}/ if everything is run",
+    )
     return ask.parse_args()
 
 
@@ -87,7 +111,10 @@ _EXTREMES = "the value is the least and the greatest of all that were computed, 
 _OFF: dict[str, dict[Law, str]] = {
     r"BootStrapper": {laws.SAMPLE_ORDER: _RESAMPLED, laws.BATCH_SPLIT: _RESAMPLED},
     r"CatMetric|BERTScore": {laws.RANK_ORDER: _IN_ORDER, laws.SAMPLE_ORDER: _IN_ORDER},
-    r"KernelInceptionDistance|InceptionScore": {laws.RANK_ORDER: _BY_PLACE, laws.SAMPLE_ORDER: _BY_PLACE},
+    r"KernelInceptionDistance|InceptionScore": {
+        laws.RANK_ORDER: _BY_PLACE,
+        laws.SAMPLE_ORDER: _BY_PLACE,
+    },
     r"MinMaxMetric": {laws.OBSERVATION: _EXTREMES},
 }
 
@@ -96,7 +123,12 @@ def judge(name: str, sync: Sync, max_examples: int, seed: int) -> dict[str, Any]
     """Judge one case, in the process that was asked to."""
     case = find(name)
     report = check_metric(
-        case.make, batches(case), laws=asked_of(case.kind), sync=sync, max_examples=max_examples, seed=seed
+        case.make,
+        batches(case),
+        laws=asked_of(case.kind),
+        sync=sync,
+        max_examples=max_examples,
+        seed=seed,
     )
     found = replace(report, metric=name).to_dict()
     for violation in found["violations"]:
@@ -132,7 +164,9 @@ class _Asked:
         said = Judged(self.case.name, self.case.group, self.sync, seconds)
         if not isinstance(found, Ended):
             return replace(said, report=found)
-        return replace(said, error=f"no end after {self.limit:g} s" if found.kind == "hang" else found.text)
+        return replace(
+            said, error=f"no end after {self.limit:g} s" if found.kind == "hang" else found.text
+        )
 
 
 def _absent(world: World, name: str) -> str:
@@ -141,7 +175,9 @@ def _absent(world: World, name: str) -> str:
 
 
 def judged(asked: Sequence[_Asked], jobs: int) -> Iterator[Judged]:
-    """Yield a row for each, in order; each job has a process of its own, which is killed when the time is over."""
+    """Yield a row for each, in order; each job has a process of its own, which is killed when the
+    time is over.
+    """
 
     def part(number: int) -> list[Judged]:
         rows = []
@@ -172,7 +208,11 @@ def main() -> int:
         rows = read(args.parts, [case.kind for case in chosen])
         return told(rows, args.out or RESULTS, sum(row.seconds for row in rows))
     start = time.monotonic()
-    asked = [_Asked(case, sync, args.max_examples, args.seed, args.limit) for case in chosen for sync in args.syncs]
+    asked = [
+        _Asked(case, sync, args.max_examples, args.seed, args.limit)
+        for case in chosen
+        for sync in args.syncs
+    ]
     rows = list(judged(asked, args.jobs))
     took = time.monotonic() - start
     return told(rows, args.out or (RESULTS if whole else None), took)

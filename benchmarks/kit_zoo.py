@@ -1,10 +1,13 @@
-"""False alarms and missed faults of the testing kit: its zoo of mutants and right metrics, with many seeds.
+"""False alarms and missed faults of the testing kit: its zoo of mutants and right metrics, with
+many seeds.
 
-Each mutant breaks one law, and the kit must name that law and no other. Each right metric breaks none, and the kit must
-be silent. The zoo is in tests/testing/zoo; the tests judge it with two seeds.
+Each mutant breaks one law, and the kit must name that law and no other. Each right metric breaks
+none, and the kit must be silent. The zoo is in tests/testing/zoo; the tests judge it with two
+seeds.
 
-    python -m benchmarks.kit_zoo                    # 20 seeds, table in benchmarks/results/kit_zoo.md
-    python -m benchmarks.kit_zoo --only f1          # judge one anew, the others stay as they were
+    python -m benchmarks.kit_zoo                    # 20 seeds, table in
+    benchmarks/results/kit_zoo.md python -m benchmarks.kit_zoo --only f1          # judge one anew,
+    the others stay as they were
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def verdicts(job: tuple[str, int, int]) -> tuple[str, int, Counter[str], int]:
-    """Judge one metric with every seed; return its name, how many laws were judged, and what was said how often."""
+    """Judge one metric with every seed; return its name, how many laws were judged, and what was
+    said how often.
+    """
     name, seeds, examples = job
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # torcheval's, of ranks without data
@@ -43,7 +48,9 @@ def verdicts(job: tuple[str, int, int]) -> tuple[str, int, Counter[str], int]:
 def row(specimen: Any, laws: int, said: Counter[str], runs: int) -> str:
     """Write a line of the table."""
     wanted = specimen.breaks.name if specimen.breaks else ""
-    others = "; ".join(f"{text or 'nothing'} ({n} ×)" for text, n in said.most_common() if text != wanted)
+    others = "; ".join(
+        f"{text or 'nothing'} ({n} ×)" for text, n in said.most_common() if text != wanted
+    )
     return f"| {specimen.name} | {wanted or '–'} | {laws} | {runs} | {said[wanted]} of {said.total()} | {others} |"
 
 
@@ -52,13 +59,17 @@ def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
     lines = [
         "# The zoo of the testing kit",
         "",
-        f"`python -m benchmarks.kit_zoo`: each metric with every seed, {examples} drawn examples a seed, on threads.",
-        "A mutant is right if the law that it breaks is named and no other, another metric if nothing is said.",
+        f"`python -m benchmarks.kit_zoo`: each metric with every seed, {examples} drawn examples "
+        "a seed, on threads.",
+        "A mutant is right if the law that it breaks is named and no other, another metric if "
+        "nothing is said.",
     ]
     for title, specimens in (("Mutants", zoo.MUTANTS), ("Right metrics", zoo.RIGHT)):
         rows = [row(each, *found[each.name]) for each in specimens if each.name in found]
         right = sum(
-            found[each.name][1][each.breaks.name if each.breaks else ""] for each in specimens if each.name in found
+            found[each.name][1][each.breaks.name if each.breaks else ""]
+            for each in specimens
+            if each.name in found
         )
         seeds = sum(found[each.name][1].total() for each in specimens if each.name in found)
         lines += [
@@ -74,22 +85,29 @@ def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
 
 def main() -> None:
     """Judge the zoo, print the table, write it."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--seeds", type=int, default=20)
     ask.add_argument("--examples", type=int, default=4)
     ask.add_argument("--jobs", type=int, default=1)
     ask.add_argument("--only", nargs="+")
     args = ask.parse_args()
     zoo = importlib.import_module("tests.testing.zoo.inhabitants")
-    names = [each.name for each in (*zoo.MUTANTS, *zoo.RIGHT) if not args.only or each.name in args.only]
+    names = [
+        each.name for each in (*zoo.MUTANTS, *zoo.RIGHT) if not args.only or each.name in args.only
+    ]
     known = RESULTS / "kit_zoo.json"
     found: dict[str, Any] = {}
     if args.only and known.exists():
         found = {
-            name: [laws, Counter(said), runs] for name, (laws, said, runs) in json.loads(known.read_text()).items()
+            name: [laws, Counter(said), runs]
+            for name, (laws, said, runs) in json.loads(known.read_text()).items()
         }
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
-        for name, laws, said, runs in pool.imap(verdicts, [(name, args.seeds, args.examples) for name in names]):
+        for name, laws, said, runs in pool.imap(
+            verdicts, [(name, args.seeds, args.examples) for name in names]
+        ):
             found[name] = [laws, said, runs]
             print(f"{names.index(name) + 1:3} of {len(names)}  {name}  {dict(said)}", flush=True)
     text = page(zoo, found, args.examples)

@@ -1,13 +1,15 @@
-"""distlint beside TorchFix and Fixit on the same files, cold and warm; its growth with lines; its memory.
+"""distlint beside TorchFix and Fixit on the same files, cold and warm; its growth with lines; its
+memory.
 
-All run over one copy of the corpus, in turn, with two processes each. Beside them the limit that a linter on
-LibCST cannot beat: ``libcst.parse_module`` alone, over the files that pass distlint's prefilter.
+All run over one copy of the corpus, in turn, with two processes each. Beside them the limit that a
+linter on LibCST cannot beat: ``libcst.parse_module`` alone, over the files that pass distlint's
+prefilter.
 
     python -m venv peers && peers/bin/pip install torchfix fixit
     python -m benchmarks.lint FOLDER… --peers peers/bin/python   # any folders of Python files
 
-Without ``--peers`` they are installed into a temporary environment. Wall time is what a user waits; CPU time is what
-the work costs, and is steadier on a machine that others use as well.
+Without ``--peers`` they are installed into a temporary environment. Wall time is what a user waits;
+CPU time is what the work costs, and is steadier on a machine that others use as well.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def _memory(process: psutil.Process) -> int:
 
 
 def copy(corpus: Sequence[Path], to: Path) -> list[Path]:
-    """The Python files of the corpus, without the configuration of other tools that lies beside them."""
+    """The Python files of the corpus, without the configuration of other tools that lies beside
+    them.
+    """
     files = []
     for folder in corpus:
         for path in sorted(folder.rglob("*.py")):
@@ -152,7 +156,10 @@ def compare(folder: Path, files: Sequence[Path], peer: Path, repeats: int) -> di
     for _ in range(repeats):
         for name, command in commands.items():
             found[name].append(run(command))
-            print(f"  {name:16} {found[name][-1].wall:7.2f} s  {found[name][-1].cpu:7.2f} s CPU", flush=True)
+            print(
+                f"  {name:16} {found[name][-1].wall:7.2f} s  {found[name][-1].cpu:7.2f} s CPU",
+                flush=True,
+            )
     return found
 
 
@@ -203,7 +210,9 @@ def plot(found: dict[str, list[Run]], rows: Sequence[dict[str, float]], to: Path
     left.set_xlabel("seconds (best run)")
     left.set_xscale("log")
     right.plot([row["lines"] / 1000 for row in rows], [row["cpu"] for row in rows], marker="o")
-    right.set(xlabel="thousand lines", ylabel="seconds of CPU, cold", xlim=(0, None), ylim=(0, None))
+    right.set(
+        xlabel="thousand lines", ylabel="seconds of CPU, cold", xlim=(0, None), ylim=(0, None)
+    )
     figure.tight_layout()
     figure.savefig(to, dpi=120)
 
@@ -234,7 +243,9 @@ def summarise(found: dict[str, list[Run]], rows: Sequence[dict[str, float]]) -> 
 
 def main() -> None:
     """Measure, print, write JSON and the plot."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("corpus", nargs="+", type=Path, help="folders of Python files")
     ask.add_argument("--peers", type=Path, help="an interpreter with torchfix and fixit")
     ask.add_argument("--repeats", type=int, default=3)
@@ -259,7 +270,9 @@ def main() -> None:
             "version": version_time(),
         }
     result["goals"] = summarise(found, rows)
-    result["goals"]["--version, times an empty interpreter"] = result["version"]["version"] / result["version"]["pass"]
+    result["goals"]["--version, times an empty interpreter"] = (
+        result["version"]["version"] / result["version"]["pass"]
+    )
     for name, value in result["goals"].items():
         print(f"  {name:40} {value:8.2f}")
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,15 @@
 """Sync of metrics: distmetrics, the metric library's own way, and the bare collective.
 
-All run on the same processes, in turn, in blocks of a few repeats whose first is left out, so that each is measured
-warm and a drift of the machine meets all of them. The cases are in benchmarks/sync_cases.py.
+All run on the same processes, in turn, in blocks of a few repeats whose first is left out, so that
+each is measured warm and a drift of the machine meets all of them. The cases are in
+benchmarks/sync_cases.py.
 
-Before each repeat every rank computes until the same moment, as a job does before it syncs: between collectives that
-follow each other at once gloo's threads and the kernel's paths stay warm, which flatters the bare collective.
-``--back-to-back`` leaves the computing out.
+Before each repeat every rank computes until the same moment, as a job does before it syncs: between
+collectives that follow each other at once gloo's threads and the kernel's paths stay warm, which
+flatters the bare collective. ``--back-to-back`` leaves the computing out.
 
-    python -m benchmarks.sync                      # all cases on gloo, table, JSON and plot in benchmarks/results
-    python -m benchmarks.sync --only counts        # one case, nothing written
+    python -m benchmarks.sync                      # all cases on gloo, table, JSON and plot in
+    benchmarks/results python -m benchmarks.sync --only counts        # one case, nothing written
     python -m benchmarks.sync --only counts --back-to-back
 """
 
@@ -44,17 +45,27 @@ OURS, BARE, BARE_AT_ONCE = "distmetrics", "bare all_gather", "bare all_to_all"
 
 
 def meet(work: Tensor | None) -> None:
-    """Return on all ranks at about the same moment: after a barrier, and after up to twice ``TICK`` of computing."""
+    """Return on all ranks at about the same moment: after a barrier, and after up to twice ``TICK``
+    of computing.
+    """
     dist.barrier()
     if work is not None:
-        moment = (time.perf_counter() // TICK + 2) * TICK  # the clock is the same for all processes of a machine
+        moment = (
+            time.perf_counter() // TICK + 2
+        ) * TICK  # the clock is the same for all processes of a machine
         while time.perf_counter() < moment:
             work @ work
 
 
-def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = False) -> dict[str, Any]:
-    """Run on every rank: time each way in turn; returns start and end of each repeat, collectives and bytes."""
-    if hasattr(os, "sched_setaffinity"):  # one core a rank, as launchers bind them: a rank must not run on another's
+def measure(
+    comm: Communicator, name: str, repeats: int, back_to_back: bool = False
+) -> dict[str, Any]:
+    """Run on every rank: time each way in turn; returns start and end of each repeat, collectives
+    and bytes.
+    """
+    if hasattr(
+        os, "sched_setaffinity"
+    ):  # one core a rank, as launchers bind them: a rank must not run on another's
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     case = CASES[name]
@@ -79,7 +90,9 @@ def measure(comm: Communicator, name: str, repeats: int, back_to_back: bool = Fa
                 act()  # the slow one was warmed up when its calls were counted
             gc.collect()
             gc.disable()  # as timeit does: when it falls due is no matter of what is measured
-            for _ in range(BLOCK if not once else SLOWEST if case.slow and comm.world_size > 2 else SLOW):
+            for _ in range(
+                BLOCK if not once else SLOWEST if case.slow and comm.world_size > 2 else SLOW
+            ):
                 meet(work)
                 start = time.perf_counter()
                 act()
@@ -100,7 +113,9 @@ def _bare(nbytes: int, world_size: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _torchmetrics(metrics: Any, comm: Communicator) -> tuple[Callable[[], None], Callable[[], None]]:
+def _torchmetrics(
+    metrics: Any, comm: Communicator
+) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return their sync, and ours: state put in and put back."""
     each = (
         [metric for _, metric in metrics.items(keep_base=True, copy_state=False)]
@@ -124,14 +139,17 @@ def _torchmetrics(metrics: Any, comm: Communicator) -> tuple[Callable[[], None],
 def _torcheval(metrics: Any, comm: Communicator) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return their sync, and ours; both compute."""
     toolkit = importlib.import_module("torcheval.metrics.toolkit")
-    return lambda: toolkit.sync_and_compute_collection(metrics), lambda: sync_and_compute(metrics, comm=comm)
+    return lambda: toolkit.sync_and_compute_collection(metrics), lambda: sync_and_compute(
+        metrics, comm=comm
+    )
 
 
 def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Reduce the ranks' timings: a sync lasts from when the last rank has begun to when the last rank is done.
+    """Reduce the ranks' timings: a sync lasts from when the last rank has begun to when the last
+    rank is done.
 
-    The ranks begin at different times, after a bare barrier by as much as a bare collective takes, which is no part of
-    the sync; the monotonic clock is the same for all processes of a machine.
+    The ranks begin at different times, after a bare barrier by as much as a bare collective takes,
+    which is no part of the sync; the monotonic clock is the same for all processes of a machine.
     """
     lasted = {
         way: [
@@ -141,7 +159,10 @@ def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str
         for way in ranks[0]["spans"]
     }
     median = {way: statistics.median(times) for way, times in lasted.items()}
-    spread = {way: {"median": 1e3 * median[way], "min": 1e3 * min(t), "max": 1e3 * max(t)} for way, t in lasted.items()}
+    spread = {
+        way: {"median": 1e3 * median[way], "min": 1e3 * min(t), "max": 1e3 * max(t)}
+        for way, t in lasted.items()
+    }
     return {
         "case": name,
         "world_size": world_size,
@@ -190,7 +211,10 @@ def plot(cases: list[dict[str, Any]], path: Path) -> None:
     for offset, (label, way) in enumerate(labelled):
         places = [index + 0.2 * (offset - 1.5) for index in range(len(cases))]
         bars = axes.barh(
-            places, [case["ms"][way or case["theirs"]]["median"] for case in cases], height=0.19, label=label
+            places,
+            [case["ms"][way or case["theirs"]]["median"] for case in cases],
+            height=0.19,
+            label=label,
         )
         axes.bar_label(bars, fmt="%.3g", fontsize=7)
     axes.set_yticks(range(len(cases)), labels, fontsize=8)
@@ -203,18 +227,24 @@ def plot(cases: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Run the cases, print them, write JSON and plot."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--repeats", type=int, default=50)
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4, 8])
     ask.add_argument("--only", choices=list(CASES), nargs="+")
-    ask.add_argument("--back-to-back", action="store_true", help="leave out the computing before each repeat")
+    ask.add_argument(
+        "--back-to-back", action="store_true", help="leave out the computing before each repeat"
+    )
     ask.add_argument("--out", type=Path, help="default benchmarks/results, or nothing with --only")
     args = ask.parse_args()
     cases = []
     for name in args.only or CASES:
         for world_size in [size for size in args.world_sizes if size in CASES[name].worlds]:
             try:
-                ranks = run(world_size, measure, name, args.repeats, args.back_to_back, backend="gloo")
+                ranks = run(
+                    world_size, measure, name, args.repeats, args.back_to_back, backend="gloo"
+                )
             except ModuleNotFoundError as error:
                 print(f"\n{CASES[name].title}: not run, {error}")
                 break
@@ -225,7 +255,10 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         versions = {"python": platform.python_version(), "torch": torch.__version__}
         (out / "sync.json").write_text(
-            json.dumps({"versions": versions, "back_to_back": args.back_to_back, "cases": cases}, indent=1) + "\n"
+            json.dumps(
+                {"versions": versions, "back_to_back": args.back_to_back, "cases": cases}, indent=1
+            )
+            + "\n"
         )
         plot(cases, out / "sync.png")
 

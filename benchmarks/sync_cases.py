@@ -1,4 +1,6 @@
-"""What benchmarks/sync.py syncs: each case makes the metrics that one rank holds, updated with its shard."""
+"""What benchmarks/sync.py syncs: each case makes the metrics that one rank holds, updated with its
+shard.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ __all__ = ["CASES", "CLASSES", "Case", "collection"]
 
 CLASSES = 10
 _ROWS = 192  # on each rank, for the collections
-_NAMES = ("Accuracy", "Precision", "Recall", "F1Score", "Specificity", "StatScores", "FBetaScore", "HammingDistance")
+_NAMES = (
+    "Accuracy",
+    "Precision",
+    "Recall",
+    "F1Score",
+    "Specificity",
+    "StatScores",
+    "FBetaScore",
+    "HammingDistance",
+)
 
 
 class Case(NamedTuple):
@@ -39,17 +50,25 @@ class Case(NamedTuple):
 
 
 def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:
-    """Twenty metrics of ten classes with sum states: counts, confusion matrices; ``exact`` adds two that keep lists."""
+    """Twenty metrics of ten classes with sum states: counts, confusion matrices; ``exact`` adds two
+    that keep lists.
+    """
     made: dict[str, Any] = {}
     for average in ("macro", "micro"):
         for name in _NAMES:
             extra = {"beta": 2.0} if name == "FBetaScore" else {}
             kind = getattr(classification, f"Multiclass{name}")
-            made[f"{average}_{name}"] = kind(num_classes=CLASSES, average=average, validate_args=False, **extra)
+            made[f"{average}_{name}"] = kind(
+                num_classes=CLASSES, average=average, validate_args=False, **extra
+            )
     for name in ("ConfusionMatrix", "CohenKappa", "MatthewsCorrCoef", "JaccardIndex"):
-        made[name] = getattr(classification, f"Multiclass{name}")(num_classes=CLASSES, validate_args=False)
+        made[name] = getattr(classification, f"Multiclass{name}")(
+            num_classes=CLASSES, validate_args=False
+        )
     for name in ("AUROC", "AveragePrecision") if exact else ():
-        made[name] = getattr(classification, f"Multiclass{name}")(num_classes=CLASSES, validate_args=False)
+        made[name] = getattr(classification, f"Multiclass{name}")(
+            num_classes=CLASSES, validate_args=False
+        )
     return MetricCollection(made, compute_groups=compute_groups)
 
 
@@ -58,15 +77,21 @@ def _collected(compute_groups: bool, exact: bool) -> Callable[[int, int], Metric
         torch.manual_seed(rank)
         metrics = collection(compute_groups=compute_groups, exact=exact)
         for _ in range(3):
-            metrics.update(torch.randn(_ROWS // 3, CLASSES).softmax(1), torch.randint(CLASSES, (_ROWS // 3,)))
+            metrics.update(
+                torch.randn(_ROWS // 3, CLASSES).softmax(1), torch.randint(CLASSES, (_ROWS // 3,))
+            )
         return metrics
 
     return make
 
 
 def _boxes(generator: torch.Generator) -> Tensor:
-    corner = torch.rand(int(torch.randint(1, 8, (), generator=generator)), 2, generator=generator) * 300
-    return torch.cat([corner, corner + 1 + torch.rand(len(corner), 2, generator=generator) * 300], dim=1)
+    corner = (
+        torch.rand(int(torch.randint(1, 8, (), generator=generator)), 2, generator=generator) * 300
+    )
+    return torch.cat(
+        [corner, corner + 1 + torch.rand(len(corner), 2, generator=generator) * 300], dim=1
+    )
 
 
 def mean_average_precision(rank: int, world_size: int) -> Any:
@@ -80,7 +105,8 @@ def mean_average_precision(rank: int, world_size: int) -> Any:
         labels = [torch.randint(5, (len(boxes),), generator=generator) for boxes in (found, truth)]
         scores = torch.rand(len(found), generator=generator)
         metric.update(
-            [{"boxes": found, "scores": scores, "labels": labels[0]}], [{"boxes": truth, "labels": labels[1]}]
+            [{"boxes": found, "scores": scores, "labels": labels[0]}],
+            [{"boxes": truth, "labels": labels[1]}],
         )
     return metric
 
@@ -90,11 +116,28 @@ def rouge(rank: int, world_size: int) -> Any:
     from torchmetrics.text import ROUGEScore
 
     metric = ROUGEScore(rouge_keys=("rouge1", "rouge2", "rougeL"))
-    words = ["the", "a", "cat", "dog", "sat", "lay", "on", "in", "mat", "house", "and", "then", "slept", "ran"]
+    words = [
+        "the",
+        "a",
+        "cat",
+        "dog",
+        "sat",
+        "lay",
+        "on",
+        "in",
+        "mat",
+        "house",
+        "and",
+        "then",
+        "slept",
+        "ran",
+    ]
     generator = torch.Generator().manual_seed(rank)
 
     def sentence() -> str:
-        return " ".join(words[i] for i in torch.randint(len(words), (8,), generator=generator).tolist())
+        return " ".join(
+            words[i] for i in torch.randint(len(words), (8,), generator=generator).tolist()
+        )
 
     count = 1000 // world_size
     metric.update([sentence() for _ in range(count)], [sentence() for _ in range(count)])
@@ -109,10 +152,14 @@ def torcheval(rank: int, world_size: int) -> Any:
     made: dict[str, Any] = {}
     for average in ("macro", "micro", "weighted", None):
         for name in ("F1Score", "Precision", "Recall"):
-            made[f"{average} {name}"] = getattr(te, f"Multiclass{name}")(num_classes=CLASSES, average=average)
+            made[f"{average} {name}"] = getattr(te, f"Multiclass{name}")(
+                num_classes=CLASSES, average=average
+            )
     for average in ("macro", "micro"):
         for k in (1, 2, 3):
-            made[f"{average} accuracy at {k}"] = te.MulticlassAccuracy(num_classes=CLASSES, average=average, k=k)
+            made[f"{average} accuracy at {k}"] = te.MulticlassAccuracy(
+                num_classes=CLASSES, average=average, k=k
+            )
     made["confusion"] = te.MulticlassConfusionMatrix(CLASSES)
     made["normalized"] = te.MulticlassConfusionMatrix(CLASSES, normalize="true")
     scores, labels = torch.rand(_ROWS, CLASSES), torch.randint(CLASSES, (_ROWS,))
@@ -126,7 +173,9 @@ CASES: dict[str, Case] = {
     "counts, groups": Case("20 metrics, groups on", _collected(True, False)),
     "exact": Case("22 metrics, exact AUROC and AP, groups off", _collected(False, True)),
     "exact, groups": Case("22 metrics, exact AUROC and AP, groups on", _collected(True, True)),
-    "mAP": Case("mean average precision, 1 000 images", mean_average_precision, slow=True, worlds=(2, 4)),
+    "mAP": Case(
+        "mean average precision, 1 000 images", mean_average_precision, slow=True, worlds=(2, 4)
+    ),
     "ROUGE": Case("ROUGE, 1 000 sentences", rouge, slow=True, worlds=(2, 4)),
     "torcheval": Case("20 metrics of torcheval", torcheval, theirs="torcheval", worlds=(2, 4)),
 }

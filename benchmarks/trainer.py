@@ -1,9 +1,11 @@
-"""What a trainer costs: a step, the first step, and logging, against the raw loop of DistributedDataParallel.
+"""What a trainer costs: a step, the first step, and logging, against the raw loop of
+DistributedDataParallel.
 
-Every way drives the same tiny model on the same data, in two processes that torchrun starts; the ways take turns, round
-by round. A tiny model, for what a trainer adds to a step is the same for a large one. Within a way, blocks of 25 steps
-take turns with 25 of the raw loop, in the same processes, and what a step takes over a raw one is told block by block:
-what a busy machine adds is in both. The raw loop held against itself shows what is left of the noise.
+Every way drives the same tiny model on the same data, in two processes that torchrun starts; the
+ways take turns, round by round. A tiny model, for what a trainer adds to a step is the same for a
+large one. Within a way, blocks of 25 steps take turns with 25 of the raw loop, in the same
+processes, and what a step takes over a raw one is told block by block: what a busy machine adds is
+in both. The raw loop held against itself shows what is left of the noise.
 
     python -m benchmarks.trainer                 # table, and JSON in benchmarks/results
     python -m benchmarks.trainer --rounds 1 --ways raw distmetrics
@@ -33,10 +35,21 @@ Times = dict[str, float]
 def train(way: str, names: int, steps: int, out: Path) -> Times:
     """Run one way under torchrun; returns rank 0's times in seconds."""
     ranks = [way, str(names), str(steps), repr(time.perf_counter()), str(out)]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+    ]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "benchmarks.trainer_ranks", *ranks], env=environ, capture_output=True, text=True, check=False
+        [*command, "benchmarks.trainer_ranks", *ranks],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"{way} failed:\n{done.stderr}")
@@ -44,8 +57,12 @@ def train(way: str, names: int, steps: int, out: Path) -> Times:
     return times
 
 
-def measure(ways: list[str], names: list[int], steps: int, rounds: int) -> dict[str, dict[int, Times]]:
-    """Return the median over the rounds of each time, for each way and number of names; of "over" the ends too."""
+def measure(
+    ways: list[str], names: list[int], steps: int, rounds: int
+) -> dict[str, dict[int, Times]]:
+    """Return the median over the rounds of each time, for each way and number of names; of "over"
+    the ends too.
+    """
     seen: dict[str, dict[int, list[Times]]] = {way: {count: [] for count in names} for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
@@ -72,13 +89,16 @@ def show(found: dict[str, dict[int, Times]]) -> None:
             rounds = f"{100 * times['lowest']:+.0f} to {100 * times['highest']:+.0f}"
             print(
                 f"  {way:12} {names:5} {1e3 * times['step']:6.2f} ms {1e3 * times['raw']:6.2f} ms "
-                f"{100 * times['over']:+7.0f} %  {rounds:>14} {1e3 * times['close']:7.1f} ms {times['first']:6.2f} s"
+                f"{100 * times['over']:+7.0f} %  {rounds:>14} {1e3 * times['close']:7.1f} ms "
+                f"{times['first']:6.2f} s"
             )
 
 
 def main() -> None:
     """Run the ways in turn, print the table, write JSON."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--rounds", type=int, default=3)
     ask.add_argument("--steps", type=int, default=400)
     ask.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)

@@ -1,9 +1,11 @@
-"""What a rank holds while it trains: bytes of parameters, gradients and optimizer states, by strategy and world size.
+"""What a rank holds while it trains: bytes of parameters, gradients and optimizer states, by
+strategy and world size.
 
     python -m benchmarks.trainer_memory          # table, and JSON in benchmarks/results
 
-The tensors' own bytes are counted, on every rank, at the end of the third step (gradients: before it is taken); the
-rank with most is shown. A perceptron under AdamW, which keeps two numbers a parameter.
+The tensors' own bytes are counted, on every rank, at the end of the third step (gradients: before
+it is taken); the rank with most is shown. A perceptron under AdamW, which keeps two numbers a
+parameter.
 """
 
 from __future__ import annotations
@@ -64,17 +66,28 @@ class Weigh(Callback):
         self.most: Bytes = {}
         self.gradients = 0
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: Module, optimizer: torch.optim.Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, module: Module, optimizer: torch.optim.Optimizer
+    ) -> None:
         """Count the gradients while they are there."""
         self.gradients = held(p.grad for p in module.parameters() if p.grad is not None)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Count the rest when the step is over."""
-        states = (entry.values() for optimizer in trainer.optimizers for entry in optimizer.state.values())
+        states = (
+            entry.values() for optimizer in trainer.optimizers for entry in optimizer.state.values()
+        )
         mine = {
             "parameters": held(module.parameters()),
             "gradients": self.gradients,
-            "optimizer": held(value for entry in states for value in entry if isinstance(value, Tensor) and value.ndim),
+            "optimizer": held(
+                value
+                for entry in states
+                for value in entry
+                if isinstance(value, Tensor) and value.ndim
+            ),
         }
         ranks: list[Bytes] = all_gather_object(mine, comm=trainer.strategy.comm(), name="bytes")
         self.most = {kind: max(rank[kind] for rank in ranks) for kind in KINDS}
@@ -117,12 +130,16 @@ def show(found: dict[str, dict[int, Bytes]]) -> None:
 
 def main() -> None:
     """Measure each strategy in each world, print the table, write JSON."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     ask.add_argument("--worlds", nargs="+", type=int, default=list(WORLDS))
     ask.add_argument("--out", type=Path, default=RESULTS)
     args = ask.parse_args()
-    found = {name: {count: measure(name, count) for count in args.worlds} for name in args.strategies}
+    found = {
+        name: {count: measure(name, count) for count in args.worlds} for name in args.strategies
+    }
     show(found)
     args.out.mkdir(parents=True, exist_ok=True)
     versions = {"python": platform.python_version(), "torch": torch.__version__}

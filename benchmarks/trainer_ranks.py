@@ -1,9 +1,11 @@
-"""One way to train, on one rank: the same tiny model and data, whoever drives the loop. Started by torchrun.
+"""One way to train, on one rank: the same tiny model and data, whoever drives the loop. Started by
+torchrun.
 
     torchrun --nproc-per-node 2 -m benchmarks.trainer_ranks WAY NAMES STEPS BEGAN OUT
 
-WAY is raw, distmetrics, fabric or lightning; NAMES values are logged for the epoch, on every step; STEPS are taken in
-one epoch; BEGAN is when torchrun was started, by the monotonic clock. OUT gets the times of rank 0 as JSON.
+WAY is raw, distmetrics, fabric or lightning; NAMES values are logged for the epoch, on every step;
+STEPS are taken in one epoch; BEGAN is when torchrun was started, by the monotonic clock. OUT gets
+the times of rank 0 as JSON.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ WARM = 2  # blocks that are not counted
 
 
 class Clock:
-    """Notes how long steps take, and between blocks of them takes as many of the raw loop, in the same processes.
+    """Notes how long steps take, and between blocks of them takes as many of the raw loop, in the
+    same processes.
 
-    What a step takes depends on how busy the machine is, which changes within seconds; so the raw loop, which all ways
-    are held against, is run by turns with them.
+    What a step takes depends on how busy the machine is, which changes within seconds; so the raw
+    loop, which all ways are held against, is run by turns with them.
     """
 
     def __init__(self, names: int, steps: int) -> None:
@@ -76,17 +79,24 @@ class Clock:
         return seconds
 
     def times(self, began: float, end: float) -> dict[str, float]:
-        """Return seconds of a step and of a raw one (medians), until the first, and from the last to the epoch's end.
+        """Return seconds of a step and of a raw one (medians), until the first, and from the last
+        to the epoch's end.
 
-        "over" is the median over the blocks of what a step takes over a raw one of the block's own turn.
+        "over" is the median over the blocks of what a step takes over a raw one of the block's own
+        turn.
         """
         # the first of a block finds the caches of the other loop
-        own, raw = ([statistics.median(block[1:]) for block in each[WARM:]] for each in (self.blocks, self.raw))
+        own, raw = (
+            [statistics.median(block[1:]) for block in each[WARM:]]
+            for each in (self.blocks, self.raw)
+        )
         assert self.first is not None, "no step was taken"
         return {
             "step": statistics.median(own),
             "raw": statistics.median(raw),
-            "over": statistics.median(mine / limit - 1 for mine, limit in zip(own, raw, strict=True)),
+            "over": statistics.median(
+                mine / limit - 1 for mine, limit in zip(own, raw, strict=True)
+            ),
             "first": self.first - began,
             "close": end - self.last,
         }
@@ -138,7 +148,9 @@ def raw(clock: Clock, steps: int) -> float:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     whole = data(steps, world_size)
-    sampler: DistributedSampler[Any] = DistributedSampler(whole.dataset, world_size, rank, shuffle=False)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        whole.dataset, world_size, rank, shuffle=False
+    )
     loader = iter(DataLoader(whole.dataset, batch_size=BATCH, sampler=sampler))
     loop = raw_loop(clock.names, loader.__next__)
     for _ in range(steps):
@@ -197,7 +209,13 @@ def distmetrics(clock: Clock, steps: int) -> float:
         def on_train_batch_end(self, *args: Any) -> None:
             clock.tick()
 
-    trainer = Trainer(strategy="ddp", accelerator="cpu", max_epochs=1, callbacks=[Tick()], enable_progress_bar=False)
+    trainer = Trainer(
+        strategy="ddp",
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[Tick()],
+        enable_progress_bar=False,
+    )
     trainer.fit(Net(), data(steps, trainer.strategy.world_size))
     return time.perf_counter()
 
@@ -260,7 +278,9 @@ def main() -> None:
     if os.environ["RANK"] == "0":
         Path(out).write_text(json.dumps(clock.times(float(began), end)))
     sys.stderr.flush()
-    os._exit(0)  # gloo's threads of a wrapper that lives on abort the interpreter's exit now and then, under any way
+    os._exit(
+        0
+    )  # gloo's threads of a wrapper that lives on abort the interpreter's exit now and then, under any way
 
 
 if __name__ == "__main__":

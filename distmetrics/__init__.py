@@ -35,13 +35,12 @@ from distmetrics.collectives.ops import (
     all_gather,
     all_gather_cat,
     all_gather_object,
-    all_reduce,
     all_true,
     any_true,
     barrier,
     broadcast,
-    mean,
 )
+from distmetrics.collectives.reduce import all_reduce, mean
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.comm.group import GroupCommunicator
@@ -94,7 +93,10 @@ __all__ = [
     "use",
 ]
 
-_LATE = {"Runner": "distmetrics.runner", "find_unpicklable": "distmetrics.preflight"}  # imported on first use
+_LATE = {
+    "Runner": "distmetrics.runner",
+    "find_unpicklable": "distmetrics.preflight",
+}  # imported on first use
 _LATE_MODULES = ("guard",)
 
 

@@ -1,6 +1,7 @@
 """What an argument may be, and the one error for a value that is something else.
 
-Who takes arguments keeps a table of them by name, and calls :func:`check` before anything is done with them.
+Who takes arguments keeps a table of them by name, and calls :func:`check` before anything is done
+with them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from distmetrics.errors import ConfigurationError
-
-__all__ = ["FLAG", "NUMBER", "PATH", "POSITIVE", "SEED", "TEXT", "Takes", "check", "describe", "is_number", "whole"]
 
 
 class Takes(NamedTuple):
@@ -30,7 +29,9 @@ class Takes(NamedTuple):
 
     def or_none(self, meaning: str = "None") -> Takes:
         """Return what also takes None, which may have a meaning: "None for no limit"."""
-        return Takes(lambda value: value is None or self.fits(value), f"{self.wanted}, or {meaning}", self.do)
+        return Takes(
+            lambda value: value is None or self.fits(value), f"{self.wanted}, or {meaning}", self.do
+        )
 
 
 def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> None:
@@ -53,20 +54,24 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
     for name, rule in takes.items():
         value = values[name]
         if not rule.fits(value):
-            raise ConfigurationError(f"{who}: {name} must be {rule.wanted}, got {_shown(value)}{_advice(rule, value)}")
+            likely, do = _advice(rule, value)
+            raise ConfigurationError(
+                f"{who}: {name} must be {rule.wanted}, got {_shown(value)}", likely=likely, do=do
+            )
 
 
-def _advice(rule: Takes, value: Any) -> str:
+def _advice(rule: Takes, value: Any) -> tuple[str, str]:
+    """Return the likely cause of a wrong value, and what to do about it."""
     if rule.do:
-        return f"\nDo:     {rule.do}"
+        return "", rule.do
     if hasattr(value, "item") and not isinstance(value, int | float):
-        return "\nLikely: a number of NumPy or torch.\nDo:     pass Python's own: value.item()."
+        return "a number of NumPy or torch.", "pass Python's own: value.item()."
     if not isinstance(value, str) or rule.fits("text"):
-        return ""
-    flag = rule.fits(True)
-    meaning, instead = (": any text would count as yes", "True or False") if flag else ("", "the value itself")
-    likely = f"text of a command line or of an environment variable{meaning}."
-    return f"\nLikely: {likely}\nDo:     pass {instead}, without quotes."
+        return "", ""
+    source = "text of a command line or of an environment variable"
+    if rule.fits(True):
+        return f"{source}: any text would count as yes.", "pass True or False, without quotes."
+    return f"{source}.", "pass the value itself, without quotes."
 
 
 def _shown(value: Any) -> str:
@@ -81,7 +86,11 @@ def describe(value: Any) -> str:
     >>> describe(3), describe(int)
     ('an object of int', 'the class int itself')
     """
-    return f"the class {value.__name__} itself" if isinstance(value, type) else f"an object of {type(value).__name__}"
+    return (
+        f"the class {value.__name__} itself"
+        if isinstance(value, type)
+        else f"an object of {type(value).__name__}"
+    )
 
 
 def is_number(value: Any) -> bool:
@@ -107,4 +116,7 @@ POSITIVE = Takes(lambda value: whole(value, 1), "positive and whole")
 NUMBER = Takes(is_number, "a number")
 SEED = Takes(lambda value: whole(value, 0) and value < 2**32, "from 0 to 2**32 - 1")
 TEXT = Takes(lambda value: isinstance(value, str) and value != "", "a text that is not empty")
-PATH = Takes(lambda value: isinstance(value, str | os.PathLike) and str(value) != "", "a path, of text or a Path")
+PATH = Takes(
+    lambda value: isinstance(value, str | os.PathLike) and str(value) != "",
+    "a path, of text or a Path",
+)

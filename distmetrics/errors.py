@@ -5,8 +5,8 @@
     Exception
     └── DistmetricsError            anything below; carries .code .rank .peers .site
         ├── MismatchError           ranks disagree on a call: no data was moved
-        ├── DivergedError           ranks are in different places: one waits where another never comes
-        ├── PeerLostError           a rank raised, exited or was killed while others needed it
+        ├── DivergedError           ranks are in different places: one waits where another never
+        comes ├── PeerLostError           a rank raised, exited or was killed while others needed it
         ├── StateError              a metric's state cannot be read or synced
         ├── LawViolation            a metric breaks a law of the testing kit
         ├── InputError (ValueError)
@@ -14,8 +14,8 @@
         ├── ConfigurationError (ValueError)  flags, environment or set-up contradict each other
         └── MissingDependencyError (ImportError)
 
-A text has one shape: what is wrong, in the user's terms; one line a rank (equal ranks grouped); what became of the
-data; the likely cause; what to do.
+A text has one shape: what is wrong, in the user's terms; one line a rank (equal ranks grouped);
+what became of the data; the likely cause; what to do.
 """
 
 from __future__ import annotations
@@ -48,13 +48,22 @@ class Site(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}" if self.function else f"{self.file}:{self.line}"
+        return (
+            f"{self.file}:{self.line} in {self.function}"
+            if self.function
+            else f"{self.file}:{self.line}"
+        )
 
 
 class DistmetricsError(Exception):
-    """Base of all errors of distmetrics.
+    """Base of all errors of distmetrics: values, of which :func:`compose` makes the text.
 
     Attributes:
+        what: what is wrong, in the user's terms.
+        per_rank: what each rank did, by rank; {} where the error is not about several ranks.
+        notes: what became of data and state.
+        likely: the likely cause, or "".
+        do: what to do, or "".
         code: stable short name of the kind, for logs and searches.
         rank: the rank on which this copy was raised, or None outside a world.
         peers: the ranks that the error is about.
@@ -64,16 +73,35 @@ class DistmetricsError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(
-        self, message: str, *, rank: int | None = None, peers: Iterable[int] = (), site: Site | None = None
+        self,
+        what: str,
+        *,
+        per_rank: Mapping[int, str] | None = None,
+        notes: Iterable[str] = (),
+        likely: str = "",
+        do: str = "",
+        rank: int | None = None,
+        peers: Iterable[int] = (),
+        site: Site | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(what)
+        self.what = what
+        self.per_rank = dict(per_rank or {})
+        self.notes = tuple(notes)
+        self.likely = likely
+        self.do = do
         self.rank = rank
         self.peers = tuple(peers)
         self.site = site
 
+    def __str__(self) -> str:
+        return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
+
 
 class MismatchError(DistmetricsError):
-    """Ranks disagree on a call: operation, name, tree, dtype or shape. Raised on every rank, before data moves."""
+    """Ranks disagree on a call: operation, name, tree, dtype or shape. Raised on every rank, before
+    data moves.
+    """
 
     code = "mismatch"
 
@@ -109,7 +137,9 @@ class InputError(DistmetricsError, ValueError):
 
 
 class InputTypeError(InputError, TypeError):
-    """A value of a type that cannot be sent, such as a string or a sparse tensor; raised on every rank."""
+    """A value of a type that cannot be sent, such as a string or a sparse tensor; raised on every
+    rank.
+    """
 
     code = "input-type"
 
@@ -128,7 +158,10 @@ class MissingDependencyError(DistmetricsError, ImportError):
     @classmethod
     def of(cls, package: str, extra: str, why: str) -> MissingDependencyError:
         """Build the error for ``package``, which the extra ``extra`` brings and ``why`` needs."""
-        return cls(f"{why} needs {package}, which is not installed.\nDo:     pip install 'distmetrics[{extra}]'")
+        return cls(
+            f"{why} needs {package}, which is not installed.",
+            do=f"pip install 'distmetrics[{extra}]'",
+        )
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:
@@ -155,12 +188,14 @@ def who(ranks: Iterable[int]) -> str:
 def _one_line(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def compose(
-    headline: str,
-    lines: Mapping[int, str],
+    what: str,
+    per_rank: Mapping[int, str],
     *,
     notes: Iterable[str] = (),
     likely: str = "",
@@ -169,9 +204,9 @@ def compose(
     """Build a text of the one shape that all errors have.
 
     Args:
-        headline: what is wrong, in the user's terms, on one line.
-        lines: what each rank did; ranks with equal lines share one. Line breaks, in a user's name say, are written as
-            escapes here and in the headline.
+        what: what is wrong, in the user's terms; one line where there are lines of ranks.
+        per_rank: what each rank did; ranks with equal lines share one. Line breaks, in a user's
+            name say, are written as escapes here and in the headline above.
         notes: what became of data and state.
         likely: the likely cause.
         do: what to do.
@@ -185,19 +220,17 @@ def compose(
     Likely: a typo
     Do:     fix it
     """
-    groups: dict[str, list[int]] = {}
-    for rank, line in sorted(lines.items()):
-        groups.setdefault(_one_line(line), []).append(rank)
-    labels = {line: who(ranks) for line, ranks in groups.items()}
-    width = max(map(len, labels.values()), default=0)
-    parts = [_one_line(headline)]
-    if groups:
-        parts += ["", *(f"  {label:<{width}}  {line}" for line, label in labels.items())]
     tail = [*notes]
     if likely:
         tail.append(f"Likely: {likely}")
     if do:
         tail.append(f"Do:     {do}")
-    if tail:
-        parts += ["", *tail]
-    return "\n".join(parts)
+    if not per_rank:
+        return "\n".join([what, *tail])
+    groups: dict[str, list[int]] = {}
+    for rank, line in sorted(per_rank.items()):
+        groups.setdefault(_one_line(line), []).append(rank)
+    labels = {line: who(ranks) for line, ranks in groups.items()}
+    width = max(map(len, labels.values()))
+    lines = [f"  {label:<{width}}  {line}" for line, label in labels.items()]
+    return "\n".join([_one_line(what), "", *lines, *([""] if tail else []), *tail])

@@ -1,7 +1,7 @@
 """What cannot be sent to another process, by the attribute that holds it.
 
-Pickle's own error names a type and a line in the standard library. What helps is the way from the object at
-hand to the part that is to blame, where that part was made, and what to put in its place.
+Pickle's own error names a type and a line in the standard library. What helps is the way from the
+object at hand to the part that is to blame, where that part was made, and what to put in its place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-
-__all__ = ["Unpicklable", "find_unpicklable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +43,21 @@ class Unpicklable:
         return f"{self.path} is {' '.join(filter(None, (self.what, self.where)))}; {self.do}"
 
 
-def find_unpicklable(obj: Any, name: str = "obj", *, by_value: bool | None = None) -> list[Unpicklable]:
-    """Find what stops an object from being sent to another process, such as a rank of ``ddp_spawn``.
+def find_unpicklable(
+    obj: Any, name: str = "obj", *, by_value: bool | None = None
+) -> list[Unpicklable]:
+    """Find what stops an object from being sent to another process, such as a rank of
+    ``ddp_spawn``.
 
     Args:
         obj: a model, a loader, a data set, a callback, a function, or anything that holds such.
         name: what to call it in the answer.
-        by_value: whether functions and classes may travel as code, which takes cloudpickle; default: where it
-            is installed. Workers of a ``DataLoader`` that are spawned cannot, so ask with ``False`` for them.
+        by_value: whether functions and classes may travel as code, which takes cloudpickle;
+            default: where it is installed. Workers of a ``DataLoader`` that are spawned cannot, so
+                ask with ``False`` for them.
 
-    Returns: each part that is to blame, once; nothing where the whole object can be sent. ``str(part)`` is a
-        sentence.
+    Returns: each part that is to blame, once; nothing where the whole object can be sent.
+        ``str(part)`` is a sentence.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1))
     >>> find_unpicklable(model)
@@ -69,7 +71,14 @@ def find_unpicklable(obj: Any, name: str = "obj", *, by_value: bool | None = Non
     try:
         search.visit(_Part(obj, name))
     except RecursionError:
-        return [Unpicklable(name, "nested too deeply to be pickled", "", "raise sys.setrecursionlimit, or flatten it")]
+        return [
+            Unpicklable(
+                name,
+                "nested too deeply to be pickled",
+                "",
+                "raise sys.setrecursionlimit, or flatten it",
+            )
+        ]
     return search.found
 
 
@@ -93,7 +102,9 @@ class _Search:
     def __init__(self, by_value: bool) -> None:
         self.found: list[Unpicklable] = []
         self._by_value = by_value
-        self._failed: dict[int, Any] = {}  # keeps its values alive: an id is free again once they are gone
+        self._failed: dict[
+            int, Any
+        ] = {}  # keeps its values alive: an id is free again once they are gone
 
     def visit(self, part: _Part) -> bool:
         """Return whether the part can be pickled; where it can't, note what in it is to blame."""
@@ -150,7 +161,9 @@ def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
     elif type(value) in (list, tuple, set, frozenset):
         yield from (part.step(f"[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from (part.step(f".{name}", item) for name, item in zip(value._fields, value, strict=True))
+        yield from (
+            part.step(f".{name}", item) for name, item in zip(value._fields, value, strict=True)
+        )
     elif isinstance(value, types.FunctionType | type):
         yield from _parts_of_code(part) if by_value else ()
     elif isinstance(value, types.MethodType):
@@ -175,16 +188,23 @@ def _parts_of_code(part: _Part) -> Iterator[_Part]:
         yield from (part.step(f".{name}", item) for name, item in members)
         return
     inside = part.path + (f" in {part.inside}" if part.inside else "")
-    variables: dict[str, Any] = {n: code.__globals__[n] for n in code.__code__.co_names if n in code.__globals__}
+    variables: dict[str, Any] = {
+        n: code.__globals__[n] for n in code.__code__.co_names if n in code.__globals__
+    }
     for name, cell in zip(code.__code__.co_freevars, code.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             variables[name] = cell.cell_contents
     yield from (_Part(item, name, inside) for name, item in variables.items())
-    yield from (part.step(f".__defaults__[{index}]", item) for index, item in enumerate(code.__defaults__ or ()))
+    yield from (
+        part.step(f".__defaults__[{index}]", item)
+        for index, item in enumerate(code.__defaults__ or ())
+    )
 
 
 def _parts_of_object(part: _Part) -> Iterator[_Part]:
-    """List class, arguments, state and items of any other object, as its ``__reduce_ex__`` gives them."""
+    """List class, arguments, state and items of any other object, as its ``__reduce_ex__`` gives
+    them.
+    """
     try:
         reduced = part.value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001  (its own pickling fails, whatever it says: it is to blame itself)
@@ -197,25 +217,40 @@ def _parts_of_object(part: _Part) -> Iterator[_Part]:
         arguments = arguments[1:]
     else:
         yield part.step(".__reduce__()[0]", make)
-    yield from (part.step(f".__reduce__()[1][{index}]", item) for index, item in enumerate(arguments))
+    yield from (
+        part.step(f".__reduce__()[1][{index}]", item) for index, item in enumerate(arguments)
+    )
     yield from _parts_of_state(part, state)
     yield from (part.step(f"[{index}]", item) for index, item in enumerate(items or ()))
     yield from (part.step(f"[{key!r}]", item) for key, item in pairs or ())
 
 
 def _parts_of_state(part: _Part, state: Any) -> Iterator[_Part]:
-    names = [field.name for field in dataclasses.fields(part.value)] if dataclasses.is_dataclass(part.value) else []
+    names = (
+        [field.name for field in dataclasses.fields(part.value)]
+        if dataclasses.is_dataclass(part.value)
+        else []
+    )
     if isinstance(state, list) and len(state) == len(names):  # a frozen dataclass with slots
         state = dict(zip(names, state, strict=True))
     with_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
-    states = [inner for inner in state if inner is not None] if with_slots else [] if state is None else [state]
+    states = (
+        [inner for inner in state if inner is not None]
+        if with_slots
+        else []
+        if state is None
+        else [state]
+    )
     for inner in states:
         if not isinstance(inner, Mapping):
             yield part.step(".__getstate__()", inner)
             continue
         for name, item in inner.items():
             if name in ("_modules", "_parameters", "_buffers") and isinstance(item, Mapping):
-                yield from (part.step(_child(part.value, child), value, child) for child, value in item.items())
+                yield from (
+                    part.step(_child(part.value, child), value, child)
+                    for child, value in item.items()
+                )
             else:
                 yield part.step(f".{name}", item, str(name))
 
@@ -230,12 +265,28 @@ def _child(owner: Any, name: str) -> str:
 _TOP_LEVEL = "move it to the top level of a module"
 _PER_PROCESS = "make it where it is used, in each process, and leave it out in __getstate__"
 _KINDS: list[tuple[tuple[str, ...], str, str]] = [
-    (("lock", "RLock", "Lock", "Condition", "Event", "Semaphore", "Barrier"), "a lock", _PER_PROCESS),
+    (
+        ("lock", "RLock", "Lock", "Condition", "Event", "Semaphore", "Barrier"),
+        "a lock",
+        _PER_PROCESS,
+    ),
     (("Thread", "Process", "ThreadPoolExecutor", "Popen"), "a thread or process", _PER_PROCESS),
-    (("socket", "Connection", "Cursor", "SSLContext"), "a connection", "open it where it is used, in each process"),
-    (("generator", "async_generator", "coroutine"), "a generator", "keep a list, or make it where it is used"),
+    (
+        ("socket", "Connection", "Cursor", "SSLContext"),
+        "a connection",
+        "open it where it is used, in each process",
+    ),
+    (
+        ("generator", "async_generator", "coroutine"),
+        "a generator",
+        "keep a list, or make it where it is used",
+    ),
     (("module",), "a module", "import it where it is used"),
-    (("weakref", "ReferenceType", "WeakSet", "WeakKeyDictionary"), "a weak reference", _PER_PROCESS),
+    (
+        ("weakref", "ReferenceType", "WeakSet", "WeakKeyDictionary"),
+        "a weak reference",
+        _PER_PROCESS,
+    ),
 ]
 
 
@@ -246,10 +297,15 @@ def _described(value: Any, path: str, owner: Any, attribute: str) -> Unpicklable
             do = "use functools.partial, or a function at the top level of a module"
             return Unpicklable(path, "a lambda", at, do)
         return Unpicklable(
-            path, f"the local function {value.__qualname__}", at, f"{_TOP_LEVEL}, or use a callable class"
+            path,
+            f"the local function {value.__qualname__}",
+            at,
+            f"{_TOP_LEVEL}, or use a callable class",
         )
     if isinstance(value, type):
-        return Unpicklable(path, f"of the local class {value.__qualname__}", _defined(value), _TOP_LEVEL)
+        return Unpicklable(
+            path, f"of the local class {value.__qualname__}", _defined(value), _TOP_LEVEL
+        )
     if isinstance(value, io.IOBase):
         name = getattr(value, "name", "")
         what = f"an open file ({name})" if isinstance(name, str) and name else "an open file"
@@ -259,15 +315,25 @@ def _described(value: Any, path: str, owner: Any, attribute: str) -> Unpicklable
     for kinds, what, do in _KINDS:
         if names.intersection(kinds):
             code = getattr(value, "gi_code", None)
-            at = f"defined at {_place(code.co_filename, code.co_firstlineno)}" if code else _assigned(owner, attribute)
+            at = (
+                f"defined at {_place(code.co_filename, code.co_firstlineno)}"
+                if code
+                else _assigned(owner, attribute)
+            )
             return Unpicklable(path, what, at, do)
     article = "an" if type(value).__name__[0] in "aeiouAEIOU" else "a"
-    return Unpicklable(path, f"{article} {type(value).__name__}", _assigned(owner, attribute), _PER_PROCESS)
+    return Unpicklable(
+        path, f"{article} {type(value).__name__}", _assigned(owner, attribute), _PER_PROCESS
+    )
 
 
 def _defined(cls: type) -> str:
-    with contextlib.suppress(OSError, TypeError):  # no source: typed at a prompt, or made by a C module
-        return f"defined at {_place(inspect.getsourcefile(cls) or '', inspect.getsourcelines(cls)[1])}"
+    with contextlib.suppress(
+        OSError, TypeError
+    ):  # no source: typed at a prompt, or made by a C module
+        return (
+            f"defined at {_place(inspect.getsourcefile(cls) or '', inspect.getsourcelines(cls)[1])}"
+        )
     return ""
 
 

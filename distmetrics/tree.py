@@ -1,8 +1,9 @@
-"""Trees of tensors: dicts, lists, tuples, named tuples, dataclasses, nested as one likes, empty ones too.
+"""Trees of tensors: dicts, lists, tuples, named tuples, dataclasses, nested as one likes, empty
+ones too.
 
-Dict keys are visited in sorted order, so two ranks that filled a dict in different order agree; the rebuilt dict keeps
-the order of the one that came in. Containers registered with ``torch.utils._pytree`` (Hugging Face's outputs, say)
-work too. ``None`` is structure, not a leaf.
+Dict keys are visited in sorted order, so two ranks that filled a dict in different order agree; the
+rebuilt dict keeps the order of the one that came in. Containers registered with
+``torch.utils._pytree`` (Hugging Face's outputs, say) work too. ``None`` is structure, not a leaf.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from torch.utils import _pytree
-
-__all__ = ["Spec", "flatten", "map_leaves"]
 
 T = TypeVar("T")
 _Build = Callable[[Iterator[Any]], Any]
@@ -38,7 +37,9 @@ class Spec:
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Build the tree again around new leaves, one for each path."""
         if len(leaves) != len(self.paths):
-            raise ValueError(f"the tree {self.text} has {len(self.paths)} leaves, got {len(leaves)}")
+            raise ValueError(
+                f"the tree {self.text} has {len(self.paths)} leaves, got {len(leaves)}"
+            )
         return self._build(iter(leaves))
 
 
@@ -92,12 +93,16 @@ def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[s
     visited = [_visit(child.value, path + child.step, leaves, paths) for child in children]
     builds = [build for _, build in visited]
     opening, closing = kind
-    inner = ", ".join(child.label + text for child, (text, _) in zip(children, visited, strict=True))
+    inner = ", ".join(
+        child.label + text for child, (text, _) in zip(children, visited, strict=True)
+    )
     return f"{opening}{inner}{closing}", lambda new: rebuild([build(new) for build in builds])
 
 
 class _Child(NamedTuple):
-    """One child: its step in a path (``['a']``), its name in the structure text (``'a': ``), itself."""
+    """One child: its step in a path (``['a']``), its name in the structure text (``'a': ``),
+    itself.
+    """
 
     step: str
     label: str
@@ -136,25 +141,37 @@ def _items(values: Any) -> list[_Child]:
 
 
 def _fields(names: Iterable[str], values: Iterable[Any]) -> list[_Child]:
-    return [_Child(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)]
+    return [
+        _Child(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)
+    ]
 
 
 def _split_dict(tree: dict[Any, Any]) -> _Split:
-    keys = sorted(tree, key=lambda key: (type(key).__name__, key if isinstance(key, str) else repr(key)))
+    keys = sorted(
+        tree, key=lambda key: (type(key).__name__, key if isinstance(key, str) else repr(key))
+    )
 
     def rebuild(new: list[Any]) -> Any:
         by_key = dict(zip(keys, new, strict=True))
-        result = defaultdict(tree.default_factory) if isinstance(tree, defaultdict) else type(tree)()
+        result = (
+            defaultdict(tree.default_factory) if isinstance(tree, defaultdict) else type(tree)()
+        )
         for key in tree:  # the order of the dict that came in
             result[key] = by_key[key]
         return result
 
     name = "" if type(tree) is dict else type(tree).__name__
-    return (f"{name}{{", "}"), [_Child(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys], rebuild
+    return (
+        (f"{name}{{", "}"),
+        [_Child(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys],
+        rebuild,
+    )
 
 
 def _replaced(tree: Any, names: list[str], values: list[Any]) -> Any:
-    """Copy a dataclass with other field values: no ``__post_init__`` runs twice, frozen and slotted ones work."""
+    """Copy a dataclass with other field values: no ``__post_init__`` runs twice, frozen and slotted
+    ones work.
+    """
     result = copy.copy(tree)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(result, name, value)

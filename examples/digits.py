@@ -1,4 +1,5 @@
-"""A data module, a module and a trainer: digits are learned and tested. The other examples build on it.
+"""A data module, a module and a trainer: digits are learned and tested. The other examples build on
+it.
 
 python examples/digits.py
 python examples/digits.py --strategy ddp --devices 2
@@ -53,7 +54,9 @@ class Classifier(Module):
     def __init__(self, hidden=64, lr=0.003):
         super().__init__()
         self.save_hyperparameters()
-        self.net = nn.Sequential(nn.Linear(64, self.hparams.hidden), nn.ReLU(), nn.Linear(self.hparams.hidden, 10))
+        self.net = nn.Sequential(
+            nn.Linear(64, self.hparams.hidden), nn.ReLU(), nn.Linear(self.hparams.hidden, 10)
+        )
         self.val_accuracy = MulticlassAccuracy(10, average="micro")
         self.test_accuracy = MulticlassAccuracy(10, average="micro")
 

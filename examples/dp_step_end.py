@@ -1,4 +1,5 @@
-"""One process, a batch cut over several devices: what must see the whole batch belongs into the end of the step.
+"""One process, a batch cut over several devices: what must see the whole batch belongs into the end
+of the step.
 
 python examples/dp_step_end.py
 """
@@ -13,7 +14,9 @@ DEVICES, BATCH = 2, 16
 
 
 class MetricAtTheEnd(Classifier):
-    """A step sees a part of the batch, on a replica that is gone afterwards; its end sees all, on the module."""
+    """A step sees a part of the batch, on a replica that is gone afterwards; its end sees all, on
+    the module.
+    """
 
     def validation_step(self, batch, batch_idx):
         """Return what the end of the step needs."""
@@ -34,7 +37,10 @@ class OwnReduction(Classifier):
         """Return the mean loss, and the predictions of all devices."""
         assert outputs["loss"].shape == (DEVICES,)
         assert outputs["logits"].shape == (BATCH, 10)
-        return {"loss": outputs["loss"].mean(), "predicted": outputs["logits"].softmax(dim=1).argmax(dim=1)}
+        return {
+            "loss": outputs["loss"].mean(),
+            "predicted": outputs["logits"].softmax(dim=1).argmax(dim=1),
+        }
 
     def training_epoch_end(self, outputs):
         """Join the predictions of the epoch's steps."""
@@ -42,7 +48,9 @@ class OwnReduction(Classifier):
 
 
 class WholeBatch(Classifier):
-    """A loss in which every sample is compared with every other of the batch, not of its device's part."""
+    """A loss in which every sample is compared with every other of the batch, not of its device's
+    part.
+    """
 
     def training_step(self, batch, batch_idx):
         """Return what the loss is made of."""
@@ -77,5 +85,7 @@ if __name__ == "__main__":
     whole.load_state_dict(split.state_dict())
     fitted(split, max_steps=10, limit_val_batches=0)
     fitted(whole, max_steps=10, limit_val_batches=0, strategy="single", devices=1)
-    apart = max((a - b).abs().max() for a, b in zip(split.parameters(), whole.parameters(), strict=True))
+    apart = max(
+        (a - b).abs().max() for a, b in zip(split.parameters(), whole.parameters(), strict=True)
+    )
     print(f"as on one device: {bool(apart < 1e-6)}")

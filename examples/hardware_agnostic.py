@@ -31,7 +31,13 @@ class Noisy(Classifier):
         """A mean over all samples can be a logged number, an F1 score can not: log the object."""
         x, y = batch
         logits = self(x)
-        self.log("val_loss", functional.cross_entropy(logits, y), on_step=True, on_epoch=True, sync_dist=True)
+        self.log(
+            "val_loss",
+            functional.cross_entropy(logits, y),
+            on_step=True,
+            on_epoch=True,
+            sync_dist=True,
+        )
         self.val_f1.update(logits, y)
         self.log("val_f1", self.val_f1, on_epoch=True)
 
@@ -43,6 +49,8 @@ if __name__ == "__main__":
     (one,) = Trainer(strategy="single", accelerator="cpu").validate(module, datamodule=data)
     trainer = Trainer(max_epochs=1, **options)
     (before,) = trainer.validate(module, datamodule=data)
-    module.print(f"the same as one process: {all(abs(before[name] - one[name]) < 1e-6 for name in one)}")
+    module.print(
+        f"the same as one process: {all(abs(before[name] - one[name]) < 1e-6 for name in one)}"
+    )
     trainer.fit(module, datamodule=data)
     module.print(f"macro F1 {float(trainer.callback_metrics['val_f1']):.3f}")

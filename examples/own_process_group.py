@@ -32,4 +32,6 @@ if __name__ == "__main__":
     module = Classifier()
     trainer = Trainer(strategy=Patient, devices=2, accelerator="cpu", max_epochs=1)
     trainer.fit(module, datamodule=Digits(batch_size=8))
-    module.print(f"{trainer.strategy.name}: accuracy {float(trainer.callback_metrics['val_acc']):.3f}")
+    module.print(
+        f"{trainer.strategy.name}: accuracy {float(trainer.callback_metrics['val_acc']):.3f}"
+    )

@@ -29,5 +29,7 @@ if __name__ == "__main__":
     print(found)
     module = Scaled(partial(torch.mul, 2))
     assert not find_unpicklable(module, "module", by_value=False)
-    (result,) = Trainer(strategy="ddp_spawn", devices=2, accelerator="cpu").test(module, datamodule=Digits())
+    (result,) = Trainer(strategy="ddp_spawn", devices=2, accelerator="cpu").test(
+        module, datamodule=Digits()
+    )
     print(f"tested: {sorted(result)}")

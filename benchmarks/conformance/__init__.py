@@ -1,7 +1,9 @@
-"""Conformance: is the synced value of every torchmetrics class the one that a single process would have computed?
+"""Conformance: is the synced value of every torchmetrics class the one that a single process would
+have computed?
 
-``python -m benchmarks.conformance``: for each class, world size and layout of batches over ranks, the verdict for
-distmetrics and for torchmetrics' own sync. The table is in ``benchmarks/results/conformance.md``.
+``python -m benchmarks.conformance``: for each class, world size and layout of batches over ranks,
+the verdict for distmetrics and for torchmetrics' own sync. The table is in
+``benchmarks/results/conformance.md``.
 """
 
 from benchmarks.conformance.vision import prepare

@@ -1,4 +1,5 @@
-"""Run the benchmark: ``python -m benchmarks.conformance``, with the extra ``bench-conformance`` installed.
+"""Run the benchmark: ``python -m benchmarks.conformance``, with the extra ``bench-conformance``
+installed.
 
 python -m benchmarks.conformance                                 # everything, to benchmarks/results
 python -m benchmarks.conformance --only 'AUROC|Retrieval'        # a part, printed only
@@ -32,17 +33,40 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--only", default="", help="run the cases whose name matches this regular expression")
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument(
+        "--only", default="", help="run the cases whose name matches this regular expression"
+    )
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     ask.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
-    ask.add_argument("--backend", choices=["threads", "gloo"], default="threads", help="gloo: the sample, and no peer")
-    ask.add_argument("--sample", type=int, default=60, help="classes that distmetrics also syncs on gloo, 3 ranks")
+    ask.add_argument(
+        "--backend",
+        choices=["threads", "gloo"],
+        default="threads",
+        help="gloo: the sample, and no peer",
+    )
+    ask.add_argument(
+        "--sample",
+        type=int,
+        default=60,
+        help="classes that distmetrics also syncs on gloo, 3 ranks",
+    )
     ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
-    ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute and reset as often; every value counts")
+    ask.add_argument(
+        "--epochs",
+        type=int,
+        default=1,
+        help="fill, sync, compute and reset as often; every value counts",
+    )
     ask.add_argument("--limit", type=float, default=20.0, help="seconds after which a case hangs")
     ask.add_argument("--jobs", type=int, default=1, help="cases at a time")
-    ask.add_argument("--out", type=Path, help=f"folder of the results; default {RESULTS.name}/ if everything is run")
+    ask.add_argument(
+        "--out",
+        type=Path,
+        help=f"folder of the results; default {RESULTS.name}/ if everything is run",
+    )
     return ask.parse_args(words)
 
 
@@ -67,20 +91,26 @@ def main() -> int:
     rows, missing = _run(chosen, plan, args.jobs)
     took = time.monotonic() - start
     report = Report(rows, absent() | missing, facts("benchmarks.conformance", took))
-    if args.out or args == options(["--jobs", str(args.jobs)]):  # a part does not replace the results of the whole
+    if args.out or args == options(
+        ["--jobs", str(args.jobs)]
+    ):  # a part does not replace the results of the whole
         report.write(args.out or RESULTS)
     return _summary(report, took)
 
 
 def _run(chosen: Sequence[Case], plan: Plan, jobs: int) -> tuple[list[Row], dict[str, str]]:
-    """Run the cases, one line each; return the rows and the classes that cannot be constructed here."""
+    """Run the cases, one line each; return the rows and the classes that cannot be constructed
+    here.
+    """
     rows: list[Row] = []
     missing: dict[str, str] = {}
     for number, (case, found, why) in enumerate(measure(chosen, plan, jobs), 1):
         rows += found
         if why:
             missing[case.name] = why
-        words = [f"{library}: {_tally(found, library)}" for library in ("distmetrics", "torchmetrics")]
+        words = [
+            f"{library}: {_tally(found, library)}" for library in ("distmetrics", "torchmetrics")
+        ]
         print(f"{number:4} of {len(chosen)}  {case.name:48} {why or '   '.join(words)}", flush=True)
     return rows, missing
 
@@ -91,7 +121,9 @@ def _tally(rows: Sequence[Row], library: str) -> str:
 
 
 def facts(module: str, took: float) -> dict[str, str]:
-    """Return what a reader must know of a run: the command, the versions, the machine and the time it took."""
+    """Return what a reader must know of a run: the command, the versions, the machine and the time
+    it took.
+    """
     words = ["python", "-m", module, *sys.argv[1:]]
     return {
         "command": f"`{shlex.join(words)}`",
@@ -126,7 +158,10 @@ def _summary(report: Report, took: float) -> int:
     bad = [row for row in report.rows if row.package == "distmetrics" and row.verdict != "ok"]
     mendable = [row for row in bad if is_possible(row.kind)]
     for row in mendable:
-        print(f"  {row.verdict:6} {row.name}, {row.transport}, W = {row.world_size}, {row.layout}: {row.detail}")
+        print(
+            f"  {row.verdict:6} {row.name}, {row.transport}, W = {row.world_size}, "
+            f"{row.layout}: {row.detail}"
+        )
     apart = disagreements(report.rows)
     print(f"threads and gloo disagree {len(apart)} times", *apart, sep="\n  ")
     print(f"took {took:.0f} s")

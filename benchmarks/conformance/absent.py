@@ -1,4 +1,6 @@
-"""Which classes of torchmetrics are not run, and why: worked out, so that a new class is not forgotten."""
+"""Which classes of torchmetrics are not run, and why: worked out, so that a new class is not
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def public_classes() -> set[str]:
     found = set()
     for module in pkgutil.walk_packages(torchmetrics.__path__, "torchmetrics."):
         for name, value in vars(importlib.import_module(module.name)).items():
-            own = inspect.isclass(value) and issubclass(value, Metric) and value.__module__ == module.name
+            own = (
+                inspect.isclass(value)
+                and issubclass(value, Metric)
+                and value.__module__ == module.name
+            )
             if own and not name.startswith("_"):
                 found.add(name)
     return found
@@ -49,4 +55,7 @@ def public_classes() -> set[str]:
 def absent() -> dict[str, str]:
     """Return each class without a case, with the reason."""
     here = {case.kind for case in cases().values()}
-    return {name: _REASONS.get(name, "no case is written for it yet") for name in public_classes() - here}
+    return {
+        name: _REASONS.get(name, "no case is written for it yet")
+        for name in public_classes() - here
+    }

@@ -28,7 +28,8 @@ class Case:
     """A metric as it is constructed, and a source of batches for it.
 
     Attributes:
-        name: the class, with what is special about this construction in brackets: ``BinaryAUROC[thresholds=8]``.
+        name: the class, with what is special about this construction in brackets:
+            ``BinaryAUROC[thresholds=8]``.
         group: torchmetrics' subpackage.
         make: constructs the metric.
         batch: makes a batch of n samples, or several where one batch takes several updates.

@@ -1,4 +1,6 @@
-"""Why classes fail, as far as torchmetrics' code tells: shown beside the failures that a run has found."""
+"""Why classes fail, as far as torchmetrics' code tells: shown beside the failures that a run has
+found.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,27 @@ _CAUSES = {
     r"(Memorization.*)?FrechetInceptionDistance|FeatureShare": _ATTRIBUTE.format("orig_dtype"),
     r"RootMeanSquaredErrorUsingSlidingWindow": _ATTRIBUTE.format("rmse_map"),
     r"BERTScore": _ATTRIBUTE.format("ref_group_boundaries")
-    + "; and it is that of the last batch, so that the single process applies it to batches that are not its own",
-    r"NormalizedRootMeanSquaredError": "the metric joins the ranks' moments in a loop that overwrites the totals it "
+    + "; and it is that of the last batch, so that the single process applies it to batches that "
+    "are not its own",
+    r"NormalizedRootMeanSquaredError": "the metric joins the ranks' moments in a loop that "
+    "overwrites the totals it "
     "still needs: wrong or out of bounds from the third rank on",
     _BY_ORDER: "the random subsets depend on the order of the images; those of another "
     "order than the ranks' are as good, but not the single process's",
     r"(MultiScale)?StructuralSimilarityIndexMeasure|VisualInformationFidelity": "a value a sample, in another order "
     "than the ranks'",
-    r"ExtendedEditDistance": "compute() counts the items of a list state that is declared to be concatenated: a list "
+    r"ExtendedEditDistance": "compute() counts the items of a list state that is declared to be "
+    "concatenated: a list "
     "of one joined tensor counts as one sentence, and a joined tensor cannot be stacked",
 }
 
 # What no sync can mend. Key: as above.
 _IMPOSSIBLE = {
-    r"Running(Mean|Sum)?": "it is the value of the last updates, and each rank has last updates of its own: which of "
+    r"Running(Mean|Sum)?": "it is the value of the last updates, and each rank has last updates "
+    "of its own: which of "
     "all the updates came last is known to no rank",
-    r"PerceptualPathLength": "it measures the last generator that it was given and has no state: a rank without one "
+    r"PerceptualPathLength": "it measures the last generator that it was given and has no state: "
+    "a rank without one "
     "has nothing to measure",
 }
 

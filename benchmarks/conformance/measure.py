@@ -29,7 +29,8 @@ class Plan:
         sample: names of the cases that distmetrics also syncs on gloo.
         gloo_sizes: world sizes of that.
         limit: seconds after which a question without an answer is a hang.
-        epochs: how often each world fills the metric, syncs, computes and resets it; every value counts.
+        epochs: how often each world fills the metric, syncs, computes and resets it; every value
+            counts.
     """
 
     sizes: Sequence[int]
@@ -52,7 +53,12 @@ class _Worker:
     def __enter__(self) -> _Worker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._solo.end()
         for world in self._gloo.values():
             world.end()
@@ -70,7 +76,9 @@ class _Worker:
         single, ranks = answer
         return single, ranks
 
-    def gloo(self, fn: Callable[..., Ended], case: Case, layout: str, size: int, epochs: int) -> list[Ended]:
+    def gloo(
+        self, fn: Callable[..., Ended], case: Case, layout: str, size: int, epochs: int
+    ) -> list[Ended]:
         """Return how each rank of a gloo world ended."""
         if size not in self._gloo:
             self._gloo[size] = World(size, group=True, limit=self._limit)
@@ -84,14 +92,26 @@ class _Notes:
     case: Case
     rows: list[Row] = field(default_factory=list)
 
-    def add(self, library: str, transport: str, size: int, layout: str, single: Ended, ranks: list[Ended]) -> None:
+    def add(
+        self,
+        library: str,
+        transport: str,
+        size: int,
+        layout: str,
+        single: Ended,
+        ranks: list[Ended],
+    ) -> None:
         """Judge, and write it down."""
         verdict, detail = judge(single, ranks)
-        self.rows.append(Row(self.case.name, self.case.group, library, transport, size, layout, verdict, detail))
+        self.rows.append(
+            Row(self.case.name, self.case.group, library, transport, size, layout, verdict, detail)
+        )
 
 
 def measure(cases: Sequence[Case], plan: Plan, jobs: int) -> Iterator[tuple[Case, list[Row], str]]:
-    """Yield each case with its rows, in order, or with the reason why it cannot be constructed here."""
+    """Yield each case with its rows, in order, or with the reason why it cannot be constructed
+    here.
+    """
     if jobs == 1:
         with _Worker(plan.limit) as worker:
             for case in cases:

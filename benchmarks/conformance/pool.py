@@ -1,7 +1,8 @@
 """Worlds of processes that answer one question after another, until one of them breaks the world.
 
-A collective that never ends, or that aborts the process, must become a verdict and not the end of the benchmark: the
-parent waits for a limited time, kills what is left, and starts a new world for the next question.
+A collective that never ends, or that aborts the process, must become a verdict and not the end of
+the benchmark: the parent waits for a limited time, kills what is left, and starts a new world for
+the next question.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from benchmarks.conformance.ranks import Ended
 
 __all__ = ["World"]
 
-# Seconds for the other ranks once one has ended, by how: they have nobody left to wait for. After an abort there is
-# nothing to learn from them; after an error only whether they raise too.
+# Seconds for the other ranks once one has ended, by how: they have nobody left to wait for. After
+# an abort there is nothing to learn from them; after an error only whether they raise too.
 _GRACE = {"value": 3.0, "error": 0.7, "abort": 0.0}
 
 
@@ -51,7 +52,9 @@ class World:
         self.end()
 
     def ask(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call ``fn(*args)`` in every process; return what each returned, or an ``Ended`` that says how it failed."""
+        """Call ``fn(*args)`` in every process; return what each returned, or an ``Ended`` that says
+        how it failed.
+        """
         if not self._ranks:
             self._start()
         question = pickle.dumps((fn, args))
@@ -68,7 +71,9 @@ class World:
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + self.limit
         while len(answers) < self.size:
-            missing = {pipe: rank for rank, (_, pipe) in enumerate(self._ranks) if rank not in answers}
+            missing = {
+                pipe: rank for rank, (_, pipe) in enumerate(self._ranks) if rank not in answers
+            }
             ready = wait(list(missing), max(0.0, deadline - time.monotonic()))
             if not ready:
                 break
@@ -77,7 +82,9 @@ class World:
                 answer = answers[missing[pipe]] = self._answer(missing[pipe], pipe)
                 kind = answer.kind if isinstance(answer, Ended) else "value"
                 deadline = min(deadline, time.monotonic() + _GRACE[kind])
-        silent = Ended("hang", text="waits for a rank that has ended" if answers else "no rank ends")
+        silent = Ended(
+            "hang", text="waits for a rank that has ended" if answers else "no rank ends"
+        )
         found = [answers.get(rank, silent) for rank in range(self.size)]
         return found, not any(isinstance(one, Ended) and one.kind != "value" for one in found)
 
@@ -88,17 +95,23 @@ class World:
             process = self._ranks[rank][0]
             process.join()
             code = process.exitcode
-            return Ended("abort", text=signal.Signals(-code).name if code < 0 else f"exit code {code}")
+            return Ended(
+                "abort", text=signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            )
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.conformance.ranks", *MODULES])  # imported once, not by each process
+        context.set_forkserver_preload(
+            ["benchmarks.conformance.ranks", *MODULES]
+        )  # imported once, not by each process
         self._folder = tempfile.TemporaryDirectory(prefix="conformance-")
         store = str(Path(self._folder.name) / "store") if self.group else ""
         self.started += 1
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, self.size, store, theirs), daemon=True)
+            process = context.Process(
+                target=_serve, args=(rank, self.size, store, theirs), daemon=True
+            )
             process.start()
             theirs.close()
             self._ranks.append((process, ours))
@@ -120,7 +133,9 @@ def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
     """Run in the new process: answer questions until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    with Path(os.devnull).open("w") as nowhere:  # pycocotools' tables; what gloo prints as it aborts is in the verdict
+    with Path(os.devnull).open(
+        "w"
+    ) as nowhere:  # pycocotools' tables; what gloo prints as it aborts is in the verdict
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     if store:

@@ -1,4 +1,6 @@
-"""What runs in the processes: the single process, distmetrics on threads, and one rank of either library on gloo."""
+"""What runs in the processes: the single process, distmetrics on threads, and one rank of either
+library on gloo.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from distmetrics.testing import outcomes
 __all__ = ["PLACE", "Ended", "by_distmetrics", "by_threads", "by_torchmetrics", "missing"]
 
 _LONG = 200
-PLACE = re.compile(r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")  # gloo's source line and the peer's port: other ones each time
+PLACE = re.compile(
+    r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+"
+)  # gloo's source line and the peer's port: other ones each time
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,20 @@ def by_threads(name: str, layout: str, world_size: int, epochs: int) -> tuple[En
     """Return how the single process ended, and how each rank of a world of threads did."""
     case = find(name)
     try:
-        single = Ended("value", _epochs(case, layout, world_size, range(world_size), epochs, lambda m: m.compute()))
+        single = Ended(
+            "value",
+            _epochs(case, layout, world_size, range(world_size), epochs, lambda m: m.compute()),
+        )
     except Exception as error:  # noqa: BLE001  (a metric may raise anything from compute; told to the caller)
         single = _raised(error)
-    ended = outcomes(world_size, lambda comm: _synced(case, layout, world_size, comm.rank, epochs), backend="threads")
-    return single, [Ended("value", rank.value) if rank.error is None else _raised(rank.error) for rank in ended]
+    ended = outcomes(
+        world_size,
+        lambda comm: _synced(case, layout, world_size, comm.rank, epochs),
+        backend="threads",
+    )
+    return single, [
+        Ended("value", rank.value) if rank.error is None else _raised(rank.error) for rank in ended
+    ]
 
 
 def by_distmetrics(name: str, layout: str, epochs: int) -> Ended:
@@ -47,7 +60,9 @@ def by_distmetrics(name: str, layout: str, epochs: int) -> Ended:
 
 
 def by_torchmetrics(name: str, layout: str, epochs: int) -> Ended:
-    """Be one rank of an initialised process group: let torchmetrics sync in compute, as it does unless told not to."""
+    """Be one rank of an initialised process group: let torchmetrics sync in compute, as it does
+    unless told not to.
+    """
     return _attempt(_computed, name, layout, epochs)
 
 
@@ -69,13 +84,22 @@ def _computed(case: Case, layout: str, world_size: int, rank: int, epochs: int) 
 
 
 def _epochs(
-    case: Case, layout: str, world_size: int, ranks: Sequence[int], epochs: int, value_of: Callable[[Any], Any]
+    case: Case,
+    layout: str,
+    world_size: int,
+    ranks: Sequence[int],
+    epochs: int,
+    value_of: Callable[[Any], Any],
 ) -> Any:
-    """Return the value of each epoch on these ranks' data, in a list if they are several; the metric is one and reset.
+    """Return the value of each epoch on these ranks' data, in a list if they are several; the
+    metric is one and reset.
 
-    The second of more than two has its data dealt in another way, so that what was learned of the first is not enough.
+    The second of more than two has its data dealt in another way, so that what was learned of the
+    first is not enough.
     """
-    warnings.simplefilter("ignore")  # most metrics warn of small or one-sided samples, which these are
+    warnings.simplefilter(
+        "ignore"
+    )  # most metrics warn of small or one-sided samples, which these are
     metric, values = case.make(), []
     for epoch in range(epochs):
         dealt = "batch counts" if epoch == 1 < epochs - 1 else layout
@@ -91,11 +115,15 @@ def _epochs(
 def _raised(error: BaseException) -> Ended:
     first = PLACE.sub("", str(error).strip().partition("\n")[0])
     short = first if len(first) < _LONG else f"{first[:_LONG]}…"
-    return Ended("error", text=f"{type(error).__name__}: {short}" if short else type(error).__name__)
+    return Ended(
+        "error", text=f"{type(error).__name__}: {short}" if short else type(error).__name__
+    )
 
 
 def missing(name: str) -> str:
-    """Return why the metric cannot be constructed, or ""; only a package that is not installed is a reason."""
+    """Return why the metric cannot be constructed, or ""; only a package that is not installed is a
+    reason.
+    """
     try:
         find(name).make()
     except ModuleNotFoundError as error:

@@ -58,34 +58,49 @@ class Report:
             "## Classes",
             self._classes(),
             "## Not run",
-            "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(self.absent.items())) or "None.",
+            "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(self.absent.items()))
+            or "None.",
         ]
         return "\n\n".join(parts) + "\n"
 
     def _totals(self) -> str:
-        lines = [f"| | classes | constructions | cases | {' | '.join(VERDICTS)} |", "|---" * 9 + "|"]
-        for library, transport in sorted({(row.package, row.transport) for row in self.rows}, reverse=True):
-            rows = [row for row in self.rows if (row.package, row.transport) == (library, transport)]
+        lines = [
+            f"| | classes | constructions | cases | {' | '.join(VERDICTS)} |",
+            "|---" * 9 + "|",
+        ]
+        for library, transport in sorted(
+            {(row.package, row.transport) for row in self.rows}, reverse=True
+        ):
+            rows = [
+                row for row in self.rows if (row.package, row.transport) == (library, transport)
+            ]
             kinds, names = len({row.kind for row in rows}), len({row.name for row in rows})
             cells = [f"{library}, {transport}", kinds, names, len(rows), *counts(rows).values()]
             lines.append(f"| {' | '.join(map(str, cells))} |")
         return "\n".join(lines)
 
     def _exceptions(self, library: str) -> str:
-        """List what is not ok, those together that fail alike: the same verdict in the same layouts for one cause."""
+        """List what is not ok, those together that fail alike: the same verdict in the same layouts
+        for one cause.
+        """
         failed: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
             if row.package == library and row.verdict != "ok":
                 failed[row.name, row.verdict].append(row)
         alike: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
         for (_, verdict), rows in sorted(failed.items()):
-            where = ", ".join(f"{layout} × {n}" for layout, n in Counter(row.layout for row in rows).items())
+            where = ", ".join(
+                f"{layout} × {n}" for layout, n in Counter(row.layout for row in rows).items()
+            )
             alike[verdict, where, _said(rows[0]), cause_of(rows[0].kind, verdict)].append(rows[0])
         lines = []
         for (verdict, where, _, cause), firsts in sorted(alike.items()):
             first, names = firsts[0], ", ".join(f"`{row.name}`" for row in firsts)
             example = f"W = {first.world_size}, {first.layout}: {first.detail.rstrip('. ')}"
-            lines.append(f"- **{verdict}** ({where}): {names}. {example}.{f' Cause: {cause}.' if cause else ''}")
+            lines.append(
+                f"- **{verdict}** ({where}): {names}. "
+                f"{example}.{f' Cause: {cause}.' if cause else ''}"
+            )
         return "\n".join(lines) or "Nowhere."
 
     def _kinds(self, library: str) -> str:
@@ -95,7 +110,9 @@ class Report:
         for row in self.rows:
             if row.package == library and row.verdict != "ok":
                 said = (
-                    "another value" if row.verdict == "wrong" else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
+                    "another value"
+                    if row.verdict == "wrong"
+                    else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
                 )
                 tally[row.verdict, said] += 1
                 where[row.verdict, said].add(row.kind)
@@ -106,7 +123,9 @@ class Report:
 
     def _transports(self) -> str:
         apart = disagreements(self.rows)
-        asked = [row for row in self.rows if row.package == "distmetrics" and row.transport == "gloo"]
+        asked = [
+            row for row in self.rows if row.package == "distmetrics" and row.transport == "gloo"
+        ]
         kinds = len({row.kind for row in asked})
         head = f"{len(asked)} cases of {kinds} classes were also synced by distmetrics between processes; "
         return head + (
@@ -116,14 +135,22 @@ class Report:
         )
 
     def _classes(self) -> str:
-        lines = [f"| class | group | distmetrics ok | torchmetrics {' | '.join(VERDICTS)} |", "|---" * 8 + "|"]
+        lines = [
+            f"| class | group | distmetrics ok | torchmetrics {' | '.join(VERDICTS)} |",
+            "|---" * 8 + "|",
+        ]
         kinds: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
             kinds[row.group, row.kind].append(row)
         for (group, kind), rows in kinds.items():
-            ours = [row for row in rows if row.package == "distmetrics" and row.transport == "threads"]
+            ours = [
+                row for row in rows if row.package == "distmetrics" and row.transport == "threads"
+            ]
             theirs = counts(row for row in rows if row.package == "torchmetrics")
-            cells = [f"{counts(ours)['ok']} of {len(ours)}", *(str(n) if n else "" for n in theirs.values())]
+            cells = [
+                f"{counts(ours)['ok']} of {len(ours)}",
+                *(str(n) if n else "" for n in theirs.values()),
+            ]
             lines.append(f"| `{kind}` | {group} | {' | '.join(cells)} |")
         return "\n".join(lines)
 
@@ -142,7 +169,9 @@ def disagreements(rows: Iterable[Row]) -> list[str]:
             found[row.name, row.world_size, row.layout][row.transport] = row
     return [
         f"{name}, W = {size}, {layout}: "
-        + "; ".join(f"{transport} {row.verdict} {row.detail}".rstrip() for transport, row in both.items())
+        + "; ".join(
+            f"{transport} {row.verdict} {row.detail}".rstrip() for transport, row in both.items()
+        )
         for (name, size, layout), both in found.items()
         if len({row.verdict for row in both.values()}) > 1
     ]
@@ -150,7 +179,11 @@ def disagreements(rows: Iterable[Row]) -> list[str]:
 
 def _said(row: Row) -> str:
     """Return the detail without what differs from case to case."""
-    return "another value" if row.verdict == "wrong" else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
+    return (
+        "another value"
+        if row.verdict == "wrong"
+        else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
+    )
 
 
 def _cell(text: str) -> str:

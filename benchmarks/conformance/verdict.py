@@ -35,14 +35,16 @@ class Row:
 def judge(single: Ended, ranks: Sequence[Ended]) -> tuple[str, str]:
     """Return the verdict and what there is to say about it.
 
-    An abort outweighs an error, since the error of the other ranks follows from it, and an error a hang. Where the
-    single process raises too, the right outcome is the same error on every rank.
+    An abort outweighs an error, since the error of the other ranks follows from it, and an error a
+    hang. Where the single process raises too, the right outcome is the same error on every rank.
     """
     kinds = [one.kind for one in ranks]
     for kind in ("abort", "error", "hang"):
         if kind not in kinds:
             continue
-        if kind == "error" and all((one.kind, one.text) == (single.kind, single.text) for one in ranks):
+        if kind == "error" and all(
+            (one.kind, one.text) == (single.kind, single.text) for one in ranks
+        ):
             return "ok", f"same error: {single.text}"
         rank = kinds.index(kind)
         waits = kinds.count("hang") if kind == "error" else 0

@@ -1,8 +1,9 @@
 """Make torchvision importable where its compiled operators do not fit the installed torch.
 
-PyPI has torchvision for CUDA builds of torch only. Next to a CPU build its compiled part cannot be loaded, and the
-import fails, since it describes two operators that then do not exist. torchmetrics' detection classes need none of
-them: box conversion and intersection over union are plain Python in torchvision.
+PyPI has torchvision for CUDA builds of torch only. Next to a CPU build its compiled part cannot be
+loaded, and the import fails, since it describes two operators that then do not exist. torchmetrics'
+detection classes need none of them: box conversion and intersection over union are plain Python in
+torchvision.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _declared: list[Any] = []  # a torch Library forgets what it declared once it is
 
 
 def prepare() -> None:
-    """Import torchvision, if it is installed; where its operators are missing, declare their names first."""
+    """Import torchvision, if it is installed; where its operators are missing, declare their names
+    first.
+    """
     if importlib.util.find_spec("torchvision") is None:
         return
     try:

@@ -1,8 +1,9 @@
 """Run the benchmark: ``python -m benchmarks.faults``.
 
-python -m benchmarks.faults                                          # everything, to benchmarks/results
-python -m benchmarks.faults --tools torch detail --faults kill-0     # a part; its rows replace the old ones
-python -m benchmarks.faults --tools lightning --dry                  # printed only
+python -m benchmarks.faults                                          # everything, to
+benchmarks/results python -m benchmarks.faults --tools torch detail --faults kill-0     # a part;
+its rows replace the old ones python -m benchmarks.faults --tools lightning --dry                  #
+printed only
 """
 
 from __future__ import annotations
@@ -27,11 +28,20 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ask.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
     ask.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS))
-    ask.add_argument("--limit", type=float, default=20.0, help="seconds after the fault at which what is left hangs")
-    ask.add_argument("--timeout", type=float, default=8.0, help="seconds of patience of every tool but the first")
+    ask.add_argument(
+        "--limit",
+        type=float,
+        default=20.0,
+        help="seconds after the fault at which what is left hangs",
+    )
+    ask.add_argument(
+        "--timeout", type=float, default=8.0, help="seconds of patience of every tool but the first"
+    )
     ask.add_argument("--jobs", type=int, default=1, help="cells at a time")
     ask.add_argument("--dry", action="store_true", help="print, and write nothing")
     ask.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
@@ -65,7 +75,9 @@ def main() -> int:
 
 def measure(fault: Fault, tool: Tool, limit: float, timeout: float) -> Row:
     """Run one cell and judge it."""
-    return judge(fault, tool.name, run(fault, tool, limit, timeout), _places(fault, tool), limit, timeout)
+    return judge(
+        fault, tool.name, run(fault, tool, limit, timeout), _places(fault, tool), limit, timeout
+    )
 
 
 def _places(fault: Fault, tool: Tool) -> list[tuple[str, int]]:
@@ -76,8 +88,12 @@ def _places(fault: Fault, tool: Tool) -> list[tuple[str, int]]:
 def facts_of_run(args: argparse.Namespace) -> dict[str, str]:
     """Return what a reader must know of a run."""
     named = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(named, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "torchmetrics", "lightning")}
+    commit = subprocess.run(
+        named, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    versions = {
+        name: importlib.metadata.version(name) for name in ("torch", "torchmetrics", "lightning")
+    }
     return {
         "Python": platform.python_version(),
         **versions,

@@ -73,7 +73,11 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("skipped", "collective skipped on one rank, the next is alike", "skipped"),
-        Fault("skipped-unlike", "collective skipped on one rank, the next is another", "skipped_unlike"),
+        Fault(
+            "skipped-unlike",
+            "collective skipped on one rank, the next is another",
+            "skipped_unlike",
+        ),
         Fault("swapped", "order of two metrics swapped", "swapped"),
         Fault("extra", "extra collective on one rank", "extra"),
         Fault("sum-max", "sum against max", "sum_max", wrong=0),
@@ -91,7 +95,13 @@ FAULTS = {
         _signalled("stop-0", signal.SIGSTOP, 0),
         Fault("slow", "one rank is 3 s late (no fault)", "slow", 3, harmless=True),
         Fault("stuck", "one rank in an endless loop", "stuck", 3, lost=True),
-        Fault("compute-raises", "a metric's compute raises on one rank", "compute_raises", 3, lost=True),
+        Fault(
+            "compute-raises",
+            "a metric's compute raises on one rank",
+            "compute_raises",
+            3,
+            lost=True,
+        ),
         Fault("subgroups", "two subgroups in another order", "subgroups"),
     )
 }
@@ -118,8 +128,14 @@ _GUARD = (("DISTMETRICS_GUARD", "on"), ("DISTMETRICS_TIMEOUT", "{timeout}"))
 TOOLS = {
     tool.name: tool
     for tool in (
-        Tool("torch", "torch.distributed", "`init_process_group('gloo')`, all defaults: a time-out of 30 minutes"),
-        Tool("torch-timeout", "torch.distributed, time-out", "the same with `timeout=` {timeout} s"),
+        Tool(
+            "torch",
+            "torch.distributed",
+            "`init_process_group('gloo')`, all defaults: a time-out of 30 minutes",
+        ),
+        Tool(
+            "torch-timeout", "torch.distributed, time-out", "the same with `timeout=` {timeout} s"
+        ),
         Tool(
             "detail",
             "DETAIL",
@@ -129,13 +145,15 @@ TOOLS = {
         Tool(
             "monitored",
             "monitored_barrier",
-            "`monitored_barrier(timeout={timeout} s, wait_all_ranks=True)` before each collective of the program, and "
+            "`monitored_barrier(timeout={timeout} s, wait_all_ranks=True)` before each "
+            "collective of the program, and "
             "`timeout=` {timeout} s",
         ),
         Tool(
             "lightning",
             "Lightning",
-            "`trainer.validate` with `DDPStrategy(process_group_backend='gloo', timeout={timeout} s)`; `self.log(..., "
+            "`trainer.validate` with `DDPStrategy(process_group_backend='gloo', "
+            "timeout={timeout} s)`; `self.log(..., "
             "sync_dist=True)`, `self.all_gather`, `trainer.strategy.barrier`",
         ),
         Tool(
@@ -146,7 +164,10 @@ TOOLS = {
             _GUARD,
         ),
         Tool(
-            "distmetrics-launch", "distmetrics (own launch)", "the same in processes that it has started itself", _GUARD
+            "distmetrics-launch",
+            "distmetrics (own launch)",
+            "the same in processes that it has started itself",
+            _GUARD,
         ),
     )
 }

@@ -1,4 +1,5 @@
-"""One fault with one tool: start the ranks, send the signal, watch the survivors until they have ended.
+"""One fault with one tool: start the ranks, send the signal, watch the survivors until they have
+ended.
 
 No process is left behind: each has a session of its own, and all that is left of those is killed.
 """
@@ -34,7 +35,8 @@ class Run:
     """What was seen of the ranks.
 
     Attributes:
-        fault_at: when the fault happened, by the monotonic clock; None if the job did not come to it.
+        fault_at: when the fault happened, by the monotonic clock; None if the job did not come to
+            it.
         events: of each rank.
         died: when and how ranks ended without a word: rank to time and signal or exit code.
         stderr: the end of what each rank wrote there.
@@ -55,23 +57,51 @@ def run(fault: Fault, tool: Tool, limit: float, timeout: float) -> Run | None:
         with _started(fault, tool, folder, timeout) as processes:
             watch = _Watch(fault, folder, processes)
             watch.follow(limit)
-        return Run(watch.fault_at, watch.events, watch.died, [_tail(path) for path in sorted(folder.glob("*.err"))])
+        return Run(
+            watch.fault_at,
+            watch.events,
+            watch.died,
+            [_tail(path) for path in sorted(folder.glob("*.err"))],
+        )
 
 
 @contextlib.contextmanager
-def _started(fault: Fault, tool: Tool, folder: Path, timeout: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the job's processes, each in a session of its own; kill all of these sessions at the end."""
+def _started(
+    fault: Fault, tool: Tool, folder: Path, timeout: float
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the job's processes, each in a session of its own; kill all of these sessions at the
+    end.
+    """
     processes: list[subprocess.Popen[bytes]] = []
     port = _free_port()
     try:
         for rank in range(1 if tool.name == "distmetrics-launch" else fault.ranks):
-            variables = {name: value.format(timeout=f"{timeout:g}") for name, value in tool.variables}
-            variables |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            variables |= {"WORLD_SIZE": str(fault.ranks), "LOCAL_WORLD_SIZE": str(fault.ranks), "NODE_RANK": "0"}
+            variables = {
+                name: value.format(timeout=f"{timeout:g}") for name, value in tool.variables
+            }
+            variables |= {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }
+            variables |= {
+                "WORLD_SIZE": str(fault.ranks),
+                "LOCAL_WORLD_SIZE": str(fault.ranks),
+                "NODE_RANK": "0",
+            }
             variables |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
             if tool.name == "distmetrics-launch":  # who it starts has to find out from it
                 variables = {name: value for name, value in variables.items() if "RANK" not in name}
-            command = [sys.executable, "-m", "benchmarks.faults.rank", tool.name, fault.name, str(folder), str(timeout)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.faults.rank",
+                tool.name,
+                fault.name,
+                str(folder),
+                str(timeout),
+            ]
             with (folder / f"rank-{rank}.err").open("wb") as errors:
                 processes.append(
                     subprocess.Popen(
@@ -95,7 +125,9 @@ def _started(fault: Fault, tool: Tool, folder: Path, timeout: float) -> Iterator
 class _Watch:
     """What the parent knows of the ranks while they run."""
 
-    def __init__(self, fault: Fault, folder: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    def __init__(
+        self, fault: Fault, folder: Path, processes: Sequence[subprocess.Popen[bytes]]
+    ) -> None:
         self.fault, self.folder, self.processes = fault, folder, processes
         self.fault_at: float | None = None
         self.events: list[list[Event]] = []
@@ -108,7 +140,9 @@ class _Watch:
             self.events = [read(self.folder, rank) for rank in range(self.fault.ranks)]
             self._look_for_the_fault(self.events)
             self._look_for_the_dead()
-            ended = {rank for rank, told in enumerate(self.events) if _has(told, *ENDS)} | self.died.keys()
+            ended = {
+                rank for rank, told in enumerate(self.events) if _has(told, *ENDS)
+            } | self.died.keys()
             if ended.issuperset(self.fault.survivors):
                 return
             deadline = begun + _START if self.fault_at is None else self.fault_at + limit
@@ -122,7 +156,9 @@ class _Watch:
             return
         mine = events[self.fault.wrong]
         if self.fault.signal is None:
-            self.fault_at = next((event["time"] for event in mine if event["kind"] == "fault"), None)
+            self.fault_at = next(
+                (event["time"] for event in mine if event["kind"] == "fault"), None
+            )
         elif _has(mine, "ready") and all(_has(events[rank], "calls") for rank in self.fault.others):
             time.sleep(_BEFORE)
             pid = next(event["pid"] for event in mine if event["kind"] == "start")
@@ -130,7 +166,9 @@ class _Watch:
             os.kill(pid, self.fault.signal)
 
     def _look_for_the_dead(self) -> None:
-        """Note the ranks whose process has ended without a word; a launcher ends after all of its ranks."""
+        """Note the ranks whose process has ended without a word; a launcher ends after all of its
+        ranks.
+        """
         launcher = len(self.processes) < self.fault.ranks
         for rank in range(self.fault.ranks):
             code = self.processes[0 if launcher else rank].poll()
@@ -138,7 +176,10 @@ class _Watch:
                 continue
             self.events[rank] = read(self.folder, rank)  # it may have told as it ended
             if not _has(self.events[rank], *ENDS):
-                self.died[rank] = time.monotonic(), signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                self.died[rank] = (
+                    time.monotonic(),
+                    signal.Signals(-code).name if code < 0 else f"exit code {code}",
+                )
 
 
 def _has(events: Sequence[Event], *kinds: str) -> bool:

@@ -1,4 +1,5 @@
-"""What a rank tells of itself: lines of JSON in a file of its own, read by the parent while the rank runs or hangs.
+"""What a rank tells of itself: lines of JSON in a file of its own, read by the parent while the
+rank runs or hangs.
 
 Times are of the monotonic clock, which the processes of one machine share.
 """
@@ -19,7 +20,9 @@ __all__ = ["ENDS", "Event", "Log", "read", "text_of"]
 Event = dict[str, Any]
 ENDS = ("raised", "done")  # after one of these a rank has nothing more to tell
 _LONG = 4000  # characters of an error
-_NATIVE = re.compile(r"\n?Exception raised from .*?(?=\n\nThe cause of it:|\Z)", re.DOTALL)  # torch's stack in C++
+_NATIVE = re.compile(
+    r"\n?Exception raised from .*?(?=\n\nThe cause of it:|\Z)", re.DOTALL
+)  # torch's stack in C++
 
 
 class Log:
@@ -46,7 +49,9 @@ def read(folder: Path, rank: int) -> list[Event]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an uncaught error prints but for its stack: its text, its notes, and those of its causes."""
+    """Return what an uncaught error prints but for its stack: its text, its notes, and those of its
+    causes.
+    """
     texts = ["".join(traceback.format_exception_only(one)).strip() for one in _chain(error)]
     return _NATIVE.sub("", "\n\nThe cause of it:\n".join(texts)).strip()[:_LONG]
 

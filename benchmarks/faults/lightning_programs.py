@@ -1,8 +1,10 @@
-"""The same faults in the ``validation_step`` of a LightningModule, as far as its own calls can say them.
+"""The same faults in the ``validation_step`` of a LightningModule, as far as its own calls can say
+them.
 
-A reduction is ``self.log(..., sync_dist=True)``, which Lightning does at the end of the epoch, a gather is
-``self.all_gather``, and what one rank does alone is ``trainer.strategy.barrier``. Lines are marked as in
-``programs``. What is absent cannot be expressed: ``self.log`` takes single numbers, so they have no other length.
+A reduction is ``self.log(..., sync_dist=True)``, which Lightning does at the end of the epoch, a
+gather is ``self.all_gather``, and what one rank does alone is ``trainer.strategy.barrier``. Lines
+are marked as in ``programs``. What is absent cannot be expressed: ``self.log`` takes single
+numbers, so they have no other length.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ def extra(job: Job) -> None:
 def sum_max(job: Job) -> None:
     """One rank takes the maximum where the others add."""
     job.fault()
-    job.module.log("val/loss", job.mine()[0], sync_dist=True, reduce_fx="max" if job.faulty else "sum")  # here
+    job.module.log(
+        "val/loss", job.mine()[0], sync_dist=True, reduce_fx="max" if job.faulty else "sum"
+    )  # here
     job.later["val/loss"] = job.total()[0]
 
 
@@ -100,7 +104,10 @@ def dtype_other_size(job: Job) -> None:
 def gather_shape(job: Job) -> None:
     """One rank gathers [3, 2] where the others gather [2, 3]."""
     job.fault()
-    rows = [torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3)) for rank in range(job.world_size)]
+    rows = [
+        torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3))
+        for rank in range(job.world_size)
+    ]
     job.check("scores", job.module.all_gather(rows[job.rank]), rows)  # here
 
 

@@ -1,6 +1,8 @@
-"""The programs, one a fault. A line of the rank at fault, by which a text may name it, ends in the comment "here".
+"""The programs, one a fault. A line of the rank at fault, by which a text may name it, ends in the
+comment "here".
 
-The calls are direct: the tool sees the program's line, and not one of the benchmark's. All ranks have met before.
+The calls are direct: the tool sees the program's line, and not one of the benchmark's. All ranks
+have met before.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def extra(job: Job) -> None:
     """One rank makes a collective that the others do not make."""
     if job.faulty:
         job.fault()
-        job.check("norm", job.all_reduce(job.mine(100), "sum", name="debug/norm"), job.total(100))  # here
+        job.check(
+            "norm", job.all_reduce(job.mine(100), "sum", name="debug/norm"), job.total(100)
+        )  # here
     job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
 
 
@@ -97,13 +101,18 @@ def length(job: Job) -> None:
     """One rank sends three numbers where the others send four."""
     job.fault()
     mine = job.mine()[:3] if job.faulty else job.mine()
-    job.check("loss", job.all_reduce(mine, "sum", name="val/loss"), job.total(size=len(mine)))  # here
+    job.check(
+        "loss", job.all_reduce(mine, "sum", name="val/loss"), job.total(size=len(mine))
+    )  # here
 
 
 def gather_shape(job: Job) -> None:
     """One rank gathers [3, 2] where the others gather [2, 3]."""
     job.fault()
-    rows = [torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3)) for rank in range(job.world_size)]
+    rows = [
+        torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3))
+        for rank in range(job.world_size)
+    ]
     job.check("scores", job.all_gather(rows[job.rank], name="val/scores"), rows)  # here
 
 
@@ -140,7 +149,9 @@ def os_exits(job: Job) -> None:
 
 def lost(job: Job) -> None:
     """One rank gets a signal while the others wait for it."""
-    job.check("step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total())  # here: its last call
+    job.check(
+        "step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total()
+    )  # here: its last call
     if job.faulty:
         job.rest()  # here
     job.calls()
@@ -157,7 +168,9 @@ def slow(job: Job) -> None:
 
 def stuck(job: Job) -> None:
     """One rank never leaves a loop of its own."""
-    job.check("step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total())  # here: its last call
+    job.check(
+        "step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total()
+    )  # here: its last call
     if job.faulty:
         job.fault()
         while True:  # here

@@ -1,6 +1,7 @@
 """What runs in the processes: ``python -m benchmarks.faults.rank TOOL FAULT FOLDER TIMEOUT``.
 
-The environment says which rank it is. For distmetrics' own launch it is the one program that starts the ranks.
+The environment says which rank it is. For distmetrics' own launch it is the one program that starts
+the ranks.
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ def cell(row: Row) -> str:
         whose = "" if hung == len(row.counted) else f"{hung} of {len(row.counted)} "
         parts.append(f"{whose}**hang** (> {row.limit:g} s)")
     if row.seconds:
-        kinds = "abort" if len(aborts) == len(row.seconds) else "abort and error" if aborts else "error"
+        kinds = (
+            "abort" if len(aborts) == len(row.seconds) else "abort and error" if aborts else "error"
+        )
         parts.append(f"{'; ' if hung else ''}{kinds} {_span(row.seconds)} s{_named(row)}")
     return " ".join(parts).replace(" ;", ";")
 
@@ -107,7 +109,9 @@ def markdown(rows: Sequence[Row], facts: Mapping[str, Mapping[str, str]]) -> str
     parts = [
         "# What tools do when a job goes wrong",
         _INTRODUCTION,
-        "\n".join(f"- **{tool.title}**: {tool.about.format(timeout=f'{patience:g}')}." for tool in tools),
+        "\n".join(
+            f"- **{tool.title}**: {tool.about.format(timeout=f'{patience:g}')}." for tool in tools
+        ),
         _overview(rows),
         "## In numbers",
         _totals(rows),
@@ -131,11 +135,16 @@ def _runs(facts: Mapping[str, Mapping[str, str]]) -> str:
 
 def _overview(rows: Sequence[Row]) -> str:
     tools = [name for name in TOOLS if any(row.tool == name for row in rows)]
-    lines = [f"| fault | {' | '.join(TOOLS[name].title for name in tools)} |", "|---" * (1 + len(tools)) + "|"]
+    lines = [
+        f"| fault | {' | '.join(TOOLS[name].title for name in tools)} |",
+        "|---" * (1 + len(tools)) + "|",
+    ]
     for fault in FAULTS.values():
         found = {row.tool: cell(row) for row in rows if row.fault == fault.name}
         if found:
-            lines.append(f"| {fault.title} | {' | '.join(found.get(name, 'not run') for name in tools)} |")
+            lines.append(
+                f"| {fault.title} | {' | '.join(found.get(name, 'not run') for name in tools)} |"
+            )
     return "\n".join(lines)
 
 
@@ -146,7 +155,9 @@ def _totals(rows: Sequence[Row]) -> str:
         "|---" * len(_COUNTED) + "|",
     ]
     for name, tool in TOOLS.items():
-        mine = [row for row in rows if row.tool == name and row.ends and not FAULTS[row.fault].harmless]
+        mine = [
+            row for row in rows if row.tool == name and row.ends and not FAULTS[row.fault].harmless
+        ]
         if not mine:
             continue
         whole = [row for row in mine if len(row.seconds) == len(row.counted)]
@@ -173,7 +184,9 @@ def _details(rows: Sequence[Row]) -> str:
     for row in rows:
         ends = row.counted
         hung, told = sum(end.how == "hang" for end in ends), row.told
-        first, last = (f"{row.seconds[0]:.2f} s", f"{row.seconds[-1]:.2f} s") if row.seconds else ("–", "–")
+        first, last = (
+            (f"{row.seconds[0]:.2f} s", f"{row.seconds[-1]:.2f} s") if row.seconds else ("–", "–")
+        )
         aborts = ", ".join(end.text.partition(":")[0] for end in ends if end.how == "abort")
         cells = [
             row.fault,
@@ -182,7 +195,13 @@ def _details(rows: Sequence[Row]) -> str:
             f"> {row.limit:g} s" if hung else last,
             f"{row.rank_named} of {told}" if told else "–",
             f"{row.line_named} of {told}" if told else "–",
-            "–" if not ends else "silent" if row.outcome == "silent" else "yes" if row.wrong else "no",
+            "–"
+            if not ends
+            else "silent"
+            if row.outcome == "silent"
+            else "yes"
+            if row.wrong
+            else "no",
             f"{hung} of {len(ends)}" if ends else "–",
             aborts or ("no" if ends else "–"),
             _words(row),

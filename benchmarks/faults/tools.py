@@ -24,7 +24,9 @@ Program = Callable[[Job], None]
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
-def plain(program: Program, wrong: int, log: Log, patience: timedelta | None, *, monitored: bool = False) -> None:
+def plain(
+    program: Program, wrong: int, log: Log, patience: timedelta | None, *, monitored: bool = False
+) -> None:
     """Run with torch.distributed alone; its functions work in place and know no names."""
 
     def before(group: Any) -> None:
@@ -71,7 +73,10 @@ def distmetrics(program: Program, wrong: int, log: Log, patience: timedelta) -> 
         return dm.GroupCommunicator(dist.new_group(ranks))
 
     dist.init_process_group("gloo")
-    _run(program, Job(_rank(), _size(), wrong, log, dm.all_reduce, dm.all_gather, dm.sync_and_compute, group))
+    _run(
+        program,
+        Job(_rank(), _size(), wrong, log, dm.all_reduce, dm.all_gather, dm.sync_and_compute, group),
+    )
     dist.destroy_process_group()
 
 
@@ -84,7 +89,16 @@ def launched(comm: Any, program: Program, wrong: int, folder: Path) -> None:
 
     log = Log(folder, comm.rank)
     log.write("start", pid=os.getpid())
-    job = Job(comm.rank, comm.world_size, wrong, log, dm.all_reduce, dm.all_gather, dm.sync_and_compute, group)
+    job = Job(
+        comm.rank,
+        comm.world_size,
+        wrong,
+        log,
+        dm.all_reduce,
+        dm.all_gather,
+        dm.sync_and_compute,
+        group,
+    )
     try:
         _run(program, job)
     except Exception as error:

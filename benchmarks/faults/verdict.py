@@ -13,10 +13,15 @@ from benchmarks.faults.events import Event
 __all__ = ["End", "Row", "judge", "names_line", "names_rank", "tidy"]
 
 # One rank or several: as in "Ranks 1, 2", as in "ranks 0-1 and 3", as in "[rank1]"
-_RANKS = re.compile(r"\branks?[ :=]{0,2}(\d+(?:(?:, | ?and |-| - |–)\d+)*)(?!\d|\.\d)", re.IGNORECASE)
+_RANKS = re.compile(
+    r"\branks?[ :=]{0,2}(\d+(?:(?:, | ?and |-| - |–)\d+)*)(?!\d|\.\d)", re.IGNORECASE
+)
 _PART = re.compile(r"(\d+)(?:(?:-| - |–)(\d+))?")
-# Where something lies on this machine, gloo's own source line, and a peer's port: other ones each time.
-_PLACE = re.compile(rf"{re.escape(str(ROOT))}/|\[(?:enforce fail at )?/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")
+# Where something lies on this machine, gloo's own source line, and a peer's port: other ones each
+# time.
+_PLACE = re.compile(
+    rf"{re.escape(str(ROOT))}/|\[(?:enforce fail at )?/[^\]]*\] ?| ?\[[\d.:]+\]:\d+"
+)
 _WORDS = 600  # characters of what an aborted process wrote
 
 
@@ -47,7 +52,8 @@ class Row:
         outcome: "right", "silent", "error", "abort", "hang", "not expressible" or "not measured".
         ends: of each rank.
         survivors: the ranks that count.
-        rank_named: how many of the ranks that did nothing wrong and ended with an error name the one that did.
+        rank_named: how many of the ranks that did nothing wrong and ended with an error name the
+            one that did.
         line_named: how many name its line.
         told: how many ended with an error, of those that did nothing wrong.
     """
@@ -71,7 +77,11 @@ class Row:
     @property
     def seconds(self) -> list[float]:
         """When survivors ended with an error or an abort, in order."""
-        return sorted(end.seconds for end in self.counted if end.seconds is not None and end.how in ("error", "abort"))
+        return sorted(
+            end.seconds
+            for end in self.counted
+            if end.seconds is not None and end.how in ("error", "abort")
+        )
 
     @property
     def wrong(self) -> bool:
@@ -101,7 +111,8 @@ def names_line(text: str, places: Iterable[tuple[str, int]]) -> bool:
     True
     """
     return any(
-        re.search(rf'\b{re.escape(file)}(?::|", line |:? line ){line}(?!\d)', text) is not None for file, line in places
+        re.search(rf'\b{re.escape(file)}(?::|", line |:? line ){line}(?!\d)', text) is not None
+        for file, line in places
     )
 
 
@@ -115,7 +126,12 @@ def tidy(text: str) -> str:
 
 
 def judge(
-    fault: Fault, tool: str, run: Run | None, places: Sequence[tuple[str, int]], limit: float, timeout: float
+    fault: Fault,
+    tool: str,
+    run: Run | None,
+    places: Sequence[tuple[str, int]],
+    limit: float,
+    timeout: float,
 ) -> Row:
     """Say what became of a job; ``run`` is None where the fault cannot be expressed."""
     if run is None:
@@ -158,7 +174,9 @@ def _end(fault: Fault, run: Run, rank: int) -> End:
         return End("lost", wrong=wrong)
     if rank in run.died:
         at, how = run.died[rank]
-        written = run.stderr[min(rank, len(run.stderr) - 1)].strip()  # of a launcher, if that has started the ranks
+        written = run.stderr[
+            min(rank, len(run.stderr) - 1)
+        ].strip()  # of a launcher, if that has started the ranks
         return End("abort", at - since, f"{how}: {tidy(written[-_WORDS:])}", wrong)
     return End("hang", wrong=wrong)
 

@@ -1,12 +1,14 @@
 """torchmetrics' own distributed unit tests, with its sync and with distmetrics' sync.
 
-python -m benchmarks.upstream_tests CHECKOUT --each 4               # a sample of every test function
-python -m benchmarks.upstream_tests CHECKOUT --families regression  # all cases of one family, printed only
-python -m benchmarks.upstream_tests CHECKOUT --parts A.json B.json  # the results of runs of families, as one
+python -m benchmarks.upstream_tests CHECKOUT --each 4               # a sample of every test
+function python -m benchmarks.upstream_tests CHECKOUT --families regression  # all cases of one
+family, printed only python -m benchmarks.upstream_tests CHECKOUT --parts A.json B.json  # the
+results of runs of families, as one
 
-CHECKOUT is a checkout of torchmetrics at the tag of the installed version. Its tests need packages of their own, such
-as ``cachier``, ``pandas``, ``fairlearn``, ``netcal`` and ``statsmodels``: files that lack one are listed as not
-collected. Nothing of the checkout is installed or changed; what is tested is the installed torchmetrics.
+CHECKOUT is a checkout of torchmetrics at the tag of the installed version. Its tests need packages
+of their own, such as ``cachier``, ``pandas``, ``fairlearn``, ``netcal`` and ``statsmodels``: files
+that lack one are listed as not collected. Nothing of the checkout is installed or changed; what is
+tested is the installed torchmetrics.
 """
 
 from __future__ import annotations
@@ -29,7 +31,17 @@ from pathlib import Path
 
 from benchmarks.conformance.__main__ import facts
 from benchmarks.upstream_tests.plugin import SYNCS, sample_note
-from benchmarks.upstream_tests.results import Pair, Run, counts, joined, part, read, tell, totals, write
+from benchmarks.upstream_tests.results import (
+    Pair,
+    Run,
+    counts,
+    joined,
+    part,
+    read,
+    tell,
+    totals,
+    write,
+)
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -49,16 +61,40 @@ FAMILIES = {
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("checkout", type=Path, help="of torchmetrics, at the tag of the installed version")
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument(
+        "checkout", type=Path, help="of torchmetrics, at the tag of the installed version"
+    )
     ask.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    ask.add_argument("--limit-files", type=int, default=0, metavar="N", help="the first N files of each family")
-    ask.add_argument("--each", type=int, default=0, metavar="N", help="N cases of each test function; default all")
+    ask.add_argument(
+        "--limit-files", type=int, default=0, metavar="N", help="the first N files of each family"
+    )
+    ask.add_argument(
+        "--each",
+        type=int,
+        default=0,
+        metavar="N",
+        help="N cases of each test function; default all",
+    )
     ask.add_argument("--seed", type=int, default=0, help="of the sample")
     ask.add_argument("--limit", type=float, default=120.0, help="seconds that a test may take")
-    ask.add_argument("--run-limit", type=float, default=3600.0, help="seconds that the run of one sync may take")
-    ask.add_argument("--out", type=Path, help=f"folder of the results; default {RESULTS.name}/ if every family is run")
-    ask.add_argument("--parts", type=Path, nargs="+", metavar="JSON", help="write the results of runs of parts as one")
+    ask.add_argument(
+        "--run-limit", type=float, default=3600.0, help="seconds that the run of one sync may take"
+    )
+    ask.add_argument(
+        "--out",
+        type=Path,
+        help=f"folder of the results; default {RESULTS.name}/ if every family is run",
+    )
+    ask.add_argument(
+        "--parts",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="write the results of runs of parts as one",
+    )
     args = ask.parse_args(words)
     args.checkout = args.checkout.resolve()
     if (said := declared(args.checkout)) != version("torchmetrics"):
@@ -74,7 +110,9 @@ def declared(checkout: Path) -> str:
 
 
 def files(tests: Path, family: str, limit: int) -> list[str]:
-    """Return what pytest is given for a family, relative to ``tests``: the first files, or all that there is."""
+    """Return what pytest is given for a family, relative to ``tests``: the first files, or all that
+    there is.
+    """
     place = tests / "unittests" / FAMILIES[family]
     if not limit or place.is_file():
         return [str(place.relative_to(tests))]
@@ -93,25 +131,60 @@ class _Asked:
     run_limit: float
 
     def run(self, sync: str) -> tuple[Run, dict[str, int]]:
-        """Run the tests with one sync; return how they ended, and how many each file has to choose from."""
+        """Run the tests with one sync; return how they ended, and how many each file has to choose
+        from.
+        """
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             tally, found, log = folder / "tally", folder / "found.xml", folder / "log"
             tally.mkdir()
             with log.open("wb") as output:
-                self._carry_out([*self._words(sync, tally), f"--junitxml={found}"], folder / "references", output)
+                self._carry_out(
+                    [*self._words(sync, tally), f"--junitxml={found}"],
+                    folder / "references",
+                    output,
+                )
             if not found.is_file():
-                raise RuntimeError(f"pytest wrote no results for {self.paths}:\n{log.read_text()[-4000:]}")
+                raise RuntimeError(
+                    f"pytest wrote no results for {self.paths}:\n{log.read_text()[-4000:]}"
+                )
             return read(found.read_text()), json.loads(sample_note(tally).read_text())
 
     def _words(self, sync: str, tally: Path) -> list[str]:
         """Their settings are for their CI; what is left of them are markers and warnings."""
         return [
-            *(sys.executable, "-m", "pytest", *self.paths, "-q", "--color=no", "--disable-warnings", "--tb=short"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                *self.paths,
+                "-q",
+                "--color=no",
+                "--disable-warnings",
+                "--tb=short",
+            ),
             *("-o", "addopts=", "-o", "timeout_func_only=true", "--timeout", str(self.limit)),
-            *("-p", "no:cacheprovider", "-p", "no:pytest_distmetrics", "-p", "no:rerunfailures", "-p", "no:xdist"),
+            *(
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:pytest_distmetrics",
+                "-p",
+                "no:rerunfailures",
+                "-p",
+                "no:xdist",
+            ),
             *("--continue-on-collection-errors", "-p", "benchmarks.upstream_tests.plugin"),
-            *("--sync", sync, "--tally", str(tally), "--each", str(self.each), "--sample-seed", str(self.seed)),
+            *(
+                "--sync",
+                sync,
+                "--tally",
+                str(tally),
+                "--each",
+                str(self.each),
+                "--sample-seed",
+                str(self.seed),
+            ),
         ]
 
     def _carry_out(self, words: Sequence[str], references: Path, output: object) -> None:
@@ -120,7 +193,9 @@ class _Asked:
         environment = os.environ | {
             "USE_PYTEST_POOL": "1",
             "OMP_NUM_THREADS": "1",
-            "PYTEST_REFERENCE_CACHE": str(references),  # new for each run: neither is helped by the other
+            "PYTEST_REFERENCE_CACHE": str(
+                references
+            ),  # new for each run: neither is helped by the other
             "PYTHONPATH": f"{ROOT}{os.pathsep}{known}" if known else str(ROOT),
         }
         process = subprocess.Popen(
@@ -190,15 +265,22 @@ def _installed() -> Iterator[str]:
         "nltk",
         "cachier",
     ):
-        with contextlib.suppress(PackageNotFoundError):  # files that need it are listed as not collected
+        with contextlib.suppress(
+            PackageNotFoundError
+        ):  # files that need it are listed as not collected
             yield f"{name} {version(name)}"
 
 
 def _sampled(args: argparse.Namespace) -> dict[str, str]:
-    chosen = f"{args.each} cases of each test function, drawn with seed {args.seed}" if args.each else "all cases"
+    chosen = (
+        f"{args.each} cases of each test function, drawn with seed {args.seed}"
+        if args.each
+        else "all cases"
+    )
     return {
         "torchmetrics' tests": f"tag v{declared(args.checkout)}",
-        "sample": chosen + (f", of the first {args.limit_files} files of each family" if args.limit_files else ""),
+        "sample": chosen
+        + (f", of the first {args.limit_files} files of each family" if args.limit_files else ""),
         "time limit": f"{args.limit:g} s a test",
         "packages of the tests": ", ".join(_installed()),
     }

@@ -1,8 +1,10 @@
-"""Make torchmetrics' metrics sync through distmetrics, in this process: for its own unit tests, and for nothing else.
+"""Make torchmetrics' metrics sync through distmetrics, in this process: for its own unit tests, and
+for nothing else.
 
-``compute()`` and a block of ``sync_context()`` run inside :func:`distmetrics.synced`. ``sync()`` and a forward with
-``dist_sync_on_step`` leave the state of all ranks in the metric: distmetrics makes that state, and torchmetrics keeps
-the local one, as its own tests ask of ``unsync()``. A metric that was given a ``dist_sync_fn`` of its own uses that.
+``compute()`` and a block of ``sync_context()`` run inside :func:`distmetrics.synced`. ``sync()``
+and a forward with ``dist_sync_on_step`` leave the state of all ranks in the metric: distmetrics
+makes that state, and torchmetrics keeps the local one, as its own tests ask of ``unsync()``. A
+metric that was given a ``dist_sync_fn`` of its own uses that.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ _Context = Callable[..., AbstractContextManager[None]]
 
 
 def install(tally: Path) -> None:
-    """Replace the sync of every metric; each sync adds a byte to a file of this process in ``tally``."""
+    """Replace the sync of every metric; each sync adds a byte to a file of this process in
+    ``tally``.
+    """
     if getattr(Metric, "_synced_by", None) == "distmetrics":
         return
     Metric._synced_by = "distmetrics"  # type: ignore[attr-defined]
     Metric.sync_context = _context(Metric.sync_context, tally)  # type: ignore[assignment, method-assign]
     kinds: list[Any] = [Metric, *_below(Metric)]
     for kind in kinds:
-        if "_sync_dist" in vars(kind) and kind is not CompositionalMetric:  # which overrides it to do nothing
+        if (
+            "_sync_dist" in vars(kind) and kind is not CompositionalMetric
+        ):  # which overrides it to do nothing
             kind._sync_dist = _exchange(kind._sync_dist, tally)
 
 
@@ -49,7 +55,9 @@ def syncs(tally: Path) -> int:
 
 
 def _context(own: _Context, tally: Path) -> _Context:
-    """Return what takes the place of ``Metric.sync_context``: with its arguments, and where it would raise, itself."""
+    """Return what takes the place of ``Metric.sync_context``: with its arguments, and where it
+    would raise, itself.
+    """
 
     @functools.wraps(own)
     @contextmanager
@@ -64,7 +72,9 @@ def _context(own: _Context, tally: Path) -> _Context:
         available = distributed_available or self.distributed_available_fn
         wanted = should_sync and available is not None and available()
         if not wanted or self._is_synced or not should_unsync or dist_sync_fn is not None:
-            with own(self, dist_sync_fn, process_group, should_sync, should_unsync, distributed_available):
+            with own(
+                self, dist_sync_fn, process_group, should_sync, should_unsync, distributed_available
+            ):
                 yield
             return
         with _synced(self, process_group, tally):
@@ -77,7 +87,9 @@ def _exchange(own: Callable[..., None], tally: Path) -> Callable[..., None]:
     """Return what takes the place of ``_sync_dist``: it puts the state of all ranks in, for good."""
 
     @functools.wraps(own)
-    def _sync_dist(self: Metric, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
+    def _sync_dist(
+        self: Metric, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None
+    ) -> None:
         if dist_sync_fn not in (gather_all_tensors, None):
             own(self, dist_sync_fn, process_group)
             return

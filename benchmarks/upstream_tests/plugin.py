@@ -1,8 +1,9 @@
-"""A pytest plugin for torchmetrics' unit tests: the distributed ones alone, a sample of them, and whose sync they use.
+"""A pytest plugin for torchmetrics' unit tests: the distributed ones alone, a sample of them, and
+whose sync they use.
 
-``-p benchmarks.upstream_tests.plugin``, in both runs alike. It keeps the tests that are marked ``DDP``, tells every
-process of their pool whose sync to use, and makes a new pool after a test that failed: a rank that is left in a
-collective would spoil all tests after it.
+``-p benchmarks.upstream_tests.plugin``, in both runs alike. It keeps the tests that are marked
+``DDP``, tells every process of their pool whose sync to use, and makes a new pool after a test that
+failed: a rank that is left in a collective would spoil all tests after it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ _made = pytest.StashKey[int]()  # syncs before the test
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that the benchmark passes."""
     parser.addoption("--sync", choices=SYNCS, required=True, help="whose sync the metrics use")
-    parser.addoption("--tally", type=Path, required=True, help="a folder where each sync by distmetrics is counted")
+    parser.addoption(
+        "--tally",
+        type=Path,
+        required=True,
+        help="a folder where each sync by distmetrics is counted",
+    )
     parser.addoption("--each", type=int, default=0, help="cases of each test function; 0 for all")
     parser.addoption("--sample-seed", type=int, default=0)
 
@@ -67,12 +73,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sample_note(tally: Path) -> Path:
-    """Return the file beside ``tally`` that tells how many distributed tests each test file has, in all."""
+    """Return the file beside ``tally`` that tells how many distributed tests each test file has, in
+    all.
+    """
     return tally.with_suffix(".cases")
 
 
 def sample(ids: Iterable[str], each: int, seed: int) -> frozenset[str]:
-    """Choose up to ``each`` cases of every test function, the same ones whatever else is collected; 0 for all."""
+    """Choose up to ``each`` cases of every test function, the same ones whatever else is collected;
+    0 for all.
+    """
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for name in ids:
         functions[name.partition("[")[0]].append(name)

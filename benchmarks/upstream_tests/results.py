@@ -72,11 +72,17 @@ class Pair:
     @property
     def alike(self) -> list[str]:
         """The tests that fail with both."""
-        return [name for name in self.names if {outcome.kind for outcome in self.of(name)} in ({"failed"}, {"error"})]
+        return [
+            name
+            for name in self.names
+            if {outcome.kind for outcome in self.of(name)} in ({"failed"}, {"error"})
+        ]
 
 
 def read(text: str) -> Run:
-    """Read pytest's XML. Of a test that has two entries, as one whose teardown fails, the worse counts."""
+    """Read pytest's XML. Of a test that has two entries, as one whose teardown fails, the worse
+    counts.
+    """
     tests: dict[str, Outcome] = {}
     uncollected: dict[str, str] = {}
     for case in ET.fromstring(text).iter("testcase"):
@@ -119,7 +125,9 @@ def _line(said: str, length: int = 240) -> str:
 
 
 def part(run: Run, place: str) -> Run:
-    """Return what a run found below a place: a test file, such as ``bases/test_ddp.py``, or a folder."""
+    """Return what a run found below a place: a test file, such as ``bases/test_ddp.py``, or a
+    folder.
+    """
     start = "unittests." + place.removesuffix(".py").replace("/", ".")
 
     def within(name: str) -> bool:
@@ -133,7 +141,9 @@ def part(run: Run, place: str) -> Run:
 
 
 def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make one document of those of runs of different families; facts that differ are told one after the other."""
+    """Make one document of those of runs of different families; facts that differ are told one
+    after the other.
+    """
     found: dict[str, Any] = {"facts": {}, "totals": {}, "families": {}}
     for one in parts:
         for name, said in one["facts"].items():
@@ -174,7 +184,9 @@ def document(pairs: Sequence[Pair], facts: Mapping[str, Any]) -> dict[str, Any]:
             "ours": counts(pair.ours),
             "tests_synced_by_ours": sum(outcome.syncs > 0 for outcome in pair.ours.tests.values()),
             "syncs_by_ours": sum(outcome.syncs for outcome in pair.ours.tests.values()),
-            "syncs_by_ours_in_their_run": sum(outcome.syncs for outcome in pair.theirs.tests.values()),
+            "syncs_by_ours_in_their_run": sum(
+                outcome.syncs for outcome in pair.theirs.tests.values()
+            ),
             "uncollected": dict(pair.ours.uncollected),
             "tests": pair.names,
         }
@@ -191,7 +203,13 @@ def document(pairs: Sequence[Pair], facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(pair: Pair, name: str) -> dict[str, Any]:
     theirs, ours = pair.of(name)
-    return {"family": pair.family, "test": name, "theirs": asdict(theirs), "ours": asdict(ours), "cause": ""}
+    return {
+        "family": pair.family,
+        "test": name,
+        "theirs": asdict(theirs),
+        "ours": asdict(ours),
+        "cause": "",
+    }
 
 
 def explain(found: Mapping[str, Any]) -> None:
@@ -242,7 +260,11 @@ def _table(found: Mapping[str, Any]) -> str:
     for name, family in families.items():
         lines.append(_cells(name, family["distributed_cases"], len(family["tests"]), family))
     cases = sum(family["distributed_cases"] for family in families.values())
-    lines.append(_cells("all", cases, sum(len(family["tests"]) for family in families.values()), found["totals"]))
+    lines.append(
+        _cells(
+            "all", cases, sum(len(family["tests"]) for family in families.values()), found["totals"]
+        )
+    )
     return "\n".join(lines)
 
 
@@ -256,14 +278,20 @@ def _listed(rows: Sequence[Mapping[str, Any]], sync: str) -> str:
     alike: defaultdict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         said = "" if row["cause"] else row["test"]
-        alike[row["family"], row["theirs"]["kind"], row["ours"]["kind"], row["cause"], said].append(row)
+        alike[row["family"], row["theirs"]["kind"], row["ours"]["kind"], row["cause"], said].append(
+            row
+        )
     lines = []
     for (family, theirs, ours, cause, _), group in alike.items():
-        names = ", ".join(f"`{row['test'].removeprefix('tests.unittests.')}`" for row in group[:_SHOWN])
+        names = ", ".join(
+            f"`{row['test'].removeprefix('tests.unittests.')}`" for row in group[:_SHOWN]
+        )
         more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
         said = group[0][sync]["said"] or group[0]["theirs"]["said"]
         why = f" Cause: {cause}." if cause else ""
-        lines.append(f"- {family}, theirs {theirs}, ours {ours}: {names}{more}. Says: `{said}`.{why}")
+        lines.append(
+            f"- {family}, theirs {theirs}, ours {ours}: {names}{more}. Says: `{said}`.{why}"
+        )
     return "\n".join(lines) or "None."
 
 
@@ -271,7 +299,11 @@ _SHOWN = 6  # tests of one cause that are named; the JSON has all
 
 
 def _uncollected(families: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [f"- `{name}`: {said}" for family in families.values() for name, said in family["uncollected"].items()]
+    lines = [
+        f"- `{name}`: {said}"
+        for family in families.values()
+        for name, said in family["uncollected"].items()
+    ]
     return "\n".join(lines) or "None."
 
 
@@ -284,5 +316,7 @@ def tell(found: Mapping[str, Any], folder: Path) -> None:
     """Write what was found, with its causes."""
     folder.mkdir(parents=True, exist_ok=True)
     explain(found)
-    (folder / "upstream_tests.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    (folder / "upstream_tests.json").write_text(
+        json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    )
     (folder / "upstream_tests.md").write_text(markdown(found))

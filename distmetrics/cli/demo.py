@@ -16,8 +16,6 @@ import torch
 
 from distmetrics.errors import MissingDependencyError
 
-__all__ = ["Section", "demo"]
-
 RUNS = (("breast cancer", 2), ("digits", 4))
 WAYS = ("rank 0 alone", "mean of ranks", "padded sampler", "torchmetrics", "distmetrics")
 EPOCHS = 8
@@ -40,11 +38,15 @@ class Section:
     scikit_learn: dict[str, float] = field(default_factory=dict)
 
     def difference(self, way: str, metric: str) -> float:
-        """Difference from the truth; for a matrix of counts, how many samples it has too many or too few."""
+        """Difference from the truth; for a matrix of counts, how many samples it has too many or
+        too few.
+        """
         return float((_float(self.ways[way][metric]) - _float(self.truth[metric])).sum())
 
     def right(self, way: str, metric: str) -> bool:
-        """Whether a way gives the single process's number: counts exactly, floats to 1e-6 of the value."""
+        """Whether a way gives the single process's number: counts exactly, floats to 1e-6 of the
+        value.
+        """
         truth = _float(self.truth[metric])
         allowed = 0.0 if truth.ndim else TOLERANCE * float(truth.abs())
         return bool(((_float(self.ways[way][metric]) - truth).abs() <= allowed).all())
@@ -69,7 +71,9 @@ def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
         with demo_report.progress(f"training on {data} with {world_size} processes", quiet=as_json):
             sections.append(run_section(data, world_size))
     findings = lint(BAD_SCRIPT)
-    held = all(section.right("distmetrics", metric) for section in sections for metric in section.truth)
+    held = all(
+        section.right("distmetrics", metric) for section in sections for metric in section.truth
+    )
     if plot is not None:
         demo_report.draw(sections, plot)
     if as_json:
@@ -117,7 +121,9 @@ def run_section(data: str, world_size: int) -> Section:
 
 
 def single_process(module: Any, source: Any) -> tuple[dict[str, Any], dict[str, float]]:
-    """Compute every metric over the whole validation set in this process; and some by scikit-learn, as a witness."""
+    """Compute every metric over the whole validation set in this process; and some by scikit-learn,
+    as a witness.
+    """
     from sklearn import metrics as sk
 
     from distmetrics.cli.demo_train import make_metrics, update

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distmetrics.cli.demo import Section
 
-__all__ = ["as_json", "draw", "progress", "show"]
-
 _STYLE = {  # marker and size: the later lie inside the earlier, so that all show where they coincide
     "rank 0 alone": ("o", 9),
     "mean of ranks": ("s", 9),
@@ -19,7 +17,14 @@ _STYLE = {  # marker and size: the later lie inside the earlier, so that all sho
     "torchmetrics": ("D", 7),
     "distmetrics": ("*", 6),
 }
-_HEADINGS = ("one\nprocess", "rank 0\nalone", "mean of\nranks", "padded\nsampler", "torch-\nmetrics", "dist-\nmetrics")
+_HEADINGS = (
+    "one\nprocess",
+    "rank 0\nalone",
+    "mean of\nranks",
+    "padded\nsampler",
+    "torch-\nmetrics",
+    "dist-\nmetrics",
+)
 
 
 @contextmanager
@@ -35,7 +40,11 @@ def progress(text: str, *, quiet: bool) -> Iterator[None]:
 
 
 def show(
-    sections: Sequence[Section], findings: Sequence[dict[str, Any]], script: Path, seconds: float, plot: Path | None
+    sections: Sequence[Section],
+    findings: Sequence[dict[str, Any]],
+    script: Path,
+    seconds: float,
+    plot: Path | None,
 ) -> None:
     """Print the tables and the findings."""
     from rich.console import Console
@@ -47,8 +56,14 @@ def show(
         console.print(_table(section))
         _notes(console, section)
     _findings(console, findings, script)
-    right = all(section.right("distmetrics", metric) for section in sections for metric in section.truth)
-    verdict = "every number of distmetrics is the single process's" if right else "distmetrics is WRONG somewhere"
+    right = all(
+        section.right("distmetrics", metric) for section in sections for metric in section.truth
+    )
+    verdict = (
+        "every number of distmetrics is the single process's"
+        if right
+        else "distmetrics is WRONG somewhere"
+    )
     console.print(f"\n{verdict}; {seconds:.0f} s in all." + (f" Picture: {plot}" if plot else ""))
 
 
@@ -58,7 +73,14 @@ def _table(section: Section) -> Any:
 
     shards = " + ".join(map(str, section.shards))
     title = f"{section.data}: {section.world_size} processes, shards of {shards} samples"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
     table.add_column("metric", no_wrap=True)
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -88,13 +110,19 @@ def _cell(section: Section, way: str, metric: str) -> str:
 
 def _notes(console: Any, section: Section) -> None:
     gap = max(abs(section.truth[name] - value) for name, value in section.scikit_learn.items())
-    logged = max(abs(section.truth[name] - section.logged[name]) for name in section.logged if name in section.truth)
+    logged = max(
+        abs(section.truth[name] - section.logged[name])
+        for name in section.logged
+        if name in section.truth
+    )
     console.print(
-        "Padded sampler: torchmetrics' sync over what a DistributedSampler deals out, as most trainers evaluate. "
+        "Padded sampler: torchmetrics' sync over what a DistributedSampler deals out, as most "
+        "trainers evaluate. "
         "Collectives: torchmetrics : distmetrics. Of the matrix, the number of samples in it."
     )
     console.print(
-        f"scikit-learn agrees with the truth to {gap:.0e}, what the trainer logged to {logged:.0e}; "
+        f"scikit-learn agrees with the truth to {gap:.0e}, what the trainer logged to "
+        f"{logged:.0e}; "
         f"trained and validated in {section.seconds:.1f} s\n"
     )
 
@@ -102,10 +130,14 @@ def _notes(console: Any, section: Section) -> None:
 def _findings(console: Any, findings: Sequence[dict[str, Any]], script: Path) -> None:
     from rich.markup import escape
 
-    console.print(f"[bold]distlint check {script.name}[/], the kind of script that logs the wrong numbers:\n")
+    console.print(
+        f"[bold]distlint check {script.name}[/], the kind of script that logs the wrong numbers:\n"
+    )
     lines = script.read_text().splitlines()
     for finding in findings:
-        console.print(f"line {finding['line']}  [red]{finding['code']}[/] {escape(finding['message'])}")
+        console.print(
+            f"line {finding['line']}  [red]{finding['code']}[/] {escape(finding['message'])}"
+        )
         shown = {finding["line"]: lines[finding["line"] - 1].strip()}
         shown |= {step["line"]: lines[step["line"] - 1].strip() for step in finding["trace"]}
         for line, text in sorted(shown.items()):
@@ -153,14 +185,27 @@ def draw(sections: Sequence[Section], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, len(sections), figsize=(5.5 * len(sections), 4.2), layout="constrained")
+    figure, panels = plt.subplots(
+        1, len(sections), figsize=(5.5 * len(sections), 4.2), layout="constrained"
+    )
     for axes, section in zip(panels, sections, strict=True):
         names = [name for name, value in section.truth.items() if isinstance(value, float)]
         axes.axhline(0.0, color="black", linewidth=0.8)
         for way, (marker, size) in _STYLE.items():
             off = [section.difference(way, name) for name in names]
-            axes.plot(names, off, marker, label=way, markersize=size, markeredgecolor="white", markeredgewidth=0.5)
-        axes.set_title(f"{section.data}, {section.world_size} processes\nshards {' + '.join(map(str, section.shards))}")
+            axes.plot(
+                names,
+                off,
+                marker,
+                label=way,
+                markersize=size,
+                markeredgecolor="white",
+                markeredgewidth=0.5,
+            )
+        axes.set_title(
+            f"{section.data}, {section.world_size} processes\nshards "
+            f"{' + '.join(map(str, section.shards))}"
+        )
         axes.set_ylabel("value minus that of one process")
         axes.tick_params(axis="x", rotation=25)
     panels[0].legend()

@@ -26,13 +26,12 @@ import distmetrics
 from distmetrics.comm.record import RecordingCommunicator, counted_torch_calls
 from distmetrics.train import DataModule, Module
 
-__all__ = ["LOGGED", "Classifier", "ShardedData", "load", "make_metrics", "shard_bounds", "update"]
-
 BATCH = 32
 
 
 def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
-    """Load a bundled data set of scikit-learn in its own order: three fifths to train, the rest to validate.
+    """Load a bundled data set of scikit-learn in its own order: three fifths to train, the rest to
+    validate.
 
     Returns: training set, validation set, number of classes.
     """
@@ -47,7 +46,8 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
 
 
 def shard_bounds(samples: int, world_size: int) -> list[int]:
-    """Cut ``samples`` into contiguous shards in the ratio 1 : 2 : 3 …, as files of different size would.
+    """Cut ``samples`` into contiguous shards in the ratio 1 : 2 : 3 …, as files of different size
+    would.
 
     >>> shard_bounds(100, 4)
     [0, 10, 30, 60, 100]
@@ -57,7 +57,9 @@ def shard_bounds(samples: int, world_size: int) -> list[int]:
 
 
 class ShardedData(DataModule):
-    """A data set whose validation part lies in shards of different size, one a rank; the trainer adds no sampler."""
+    """A data set whose validation part lies in shards of different size, one a rank; the trainer
+    adds no sampler.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -103,7 +105,9 @@ def update(metrics: Mapping[str, Metric], logits: Tensor, y: Tensor) -> Tensor:
 
 
 class Classifier(Module):
-    """A small network; at the end of validation it writes down what each way of syncing makes of the same shards."""
+    """A small network; at the end of validation it writes down what each way of syncing makes of
+    the same shards.
+    """
 
     def __init__(self, val_set: TensorDataset, classes: int, report: Path) -> None:
         super().__init__()
@@ -132,7 +136,9 @@ class Classifier(Module):
             metric.reset()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Update every metric, and log them the right way: a value with its batch size, metrics as objects."""
+        """Update every metric, and log them the right way: a value with its batch size, metrics as
+        objects.
+        """
         x, y = batch
         loss = update(self.by_name, self.net(x), y)
         self.log("loss", loss)
@@ -146,9 +152,13 @@ class Classifier(Module):
             self.report.write_text(json.dumps(results))
 
     def padded_metrics(self) -> dict[str, Metric]:
-        """Evaluate again as most trainers deal data out: DistributedSampler repeats samples until ranks are even."""
+        """Evaluate again as most trainers deal data out: DistributedSampler repeats samples until
+        ranks are even.
+        """
         comm = distmetrics.current()
-        sampler: DistributedSampler[Any] = DistributedSampler(self.val_set, comm.world_size, comm.rank, shuffle=False)
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            self.val_set, comm.world_size, comm.rank, shuffle=False
+        )
         metrics = make_metrics(self.classes)
         for x, y in DataLoader(self.val_set, batch_size=BATCH, sampler=sampler):
             update(metrics, self.net(x), y)
@@ -160,7 +170,8 @@ class Classifier(Module):
 
 
 def compare(metrics: Mapping[str, Metric], padded: Mapping[str, Metric]) -> dict[str, Any]:
-    """Compute every metric in the ways that people do; called on every rank, the same result on every rank.
+    """Compute every metric in the ways that people do; called on every rank, the same result on
+    every rank.
 
     Args:
         metrics: with this rank's shard in them.
@@ -179,14 +190,21 @@ def compare(metrics: Mapping[str, Metric], padded: Mapping[str, Metric]) -> dict
         distmetrics.sync_and_compute(metric, comm=recording, name=name)
         our_calls[name] = len(recording.calls)
     recording = RecordingCommunicator(distmetrics.current())
-    ours = {name: _plain(value) for name, value in distmetrics.sync_and_compute(metrics, comm=recording).items()}
+    ours = {
+        name: _plain(value)
+        for name, value in distmetrics.sync_and_compute(metrics, comm=recording).items()
+    }
     return {
         "rank 0 alone": per_rank[0],
         "mean of ranks": {name: _mean([values[name] for values in per_rank]) for name in metrics},
         "padded sampler": {name: _plain(metric.compute()) for name, metric in padded.items()},
         "torchmetrics": theirs,
         "distmetrics": ours,
-        "collectives": {"torchmetrics": their_calls, "distmetrics": our_calls, "together": len(recording.calls)},
+        "collectives": {
+            "torchmetrics": their_calls,
+            "distmetrics": our_calls,
+            "together": len(recording.calls),
+        },
     }
 
 

@@ -1,7 +1,9 @@
-"""``python -m distmetrics doctor``: what is wrong with a machine, or with a job, before a training run finds out.
+"""``python -m distmetrics doctor``: what is wrong with a machine, or with a job, before a training
+run finds out.
 
-Alone it looks at this machine and starts two processes. Under a launcher every rank looks at its own, they meet, and
-compare: what is shown, and the exit code, are the same on all of them. Nothing waits for longer than it is told to.
+Alone it looks at this machine and starts two processes. Under a launcher every rank looks at its
+own, they meet, and compare: what is shown, and the exit code, are the same on all of them. Nothing
+waits for longer than it is told to.
 """
 
 from __future__ import annotations
@@ -30,10 +32,9 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.guard.settings import Settings, put_in_force
 from distmetrics.errors import DistmetricsError, PeerLostError, compose, who
-from distmetrics.launch.environment import Environment, reachable
+from distmetrics.launch.environment import reachable
+from distmetrics.launch.place import Environment
 from distmetrics.launch.processes import launch
-
-__all__ = ["Options", "doctor"]
 
 _ALONE = 2  # processes that are started where nothing launched a job
 _LOOKUP = 10.0  # seconds for an answer of a name server, of a longer time-out
@@ -58,7 +59,9 @@ class Options:
 
 def doctor(options: Options) -> int:
     """Check, show what was found; return 1 if a check failed, else 0."""
-    with put_in_force(Settings("off")):  # it watches over itself, whatever the variables say, which it looks at
+    with put_in_force(
+        Settings("off")
+    ):  # it watches over itself, whatever the variables say, which it looks at
         return _look(options)
 
 
@@ -71,7 +74,10 @@ def _look(options: Options) -> int:
     if launcher.status == "ok":
         found = [*local, _gpus(machine, options.backend), *_two_processes(options, machine)]
     else:
-        found = [*local, Finding("rendezvous", "warn", "not tried: who the ranks are is not known", launcher.do)]
+        found = [
+            *local,
+            Finding("rendezvous", "warn", "not tried: who the ranks are is not known", launcher.do),
+        ]
     _show(found, options, "", 1)
     return int(failed(found))
 
@@ -101,16 +107,25 @@ def _show(findings: list[Finding], options: Options, launcher: str, world_size: 
 def _gpus(machine: Machine, backend: str) -> Finding:
     """Tell of this machine's GPUs; that ranks share one can only be seen in their job."""
     if not machine.gpus and backend == "nccl":
-        return Finding("devices", "fail", "no GPU", "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use gloo.")
+        return Finding(
+            "devices", "fail", "no GPU", "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use gloo."
+        )
     if not machine.gpus:
         return Finding("devices", "ok", "no GPU")
     kinds = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
     said = f"{len(machine.gpus)} GPU{'s' * (len(machine.gpus) > 1)}: {kinds}"
     if "nccl" not in machine.backends:
         bad: Status = "fail" if backend == "nccl" else "warn"
-        return Finding("devices", bad, f"{said}, and torch has no nccl", "install a build of torch that has it.")
+        return Finding(
+            "devices",
+            bad,
+            f"{said}, and torch has no nccl",
+            "install a build of torch that has it.",
+        )
     if len(machine.gpus) < _ALONE and backend == "nccl":
-        return Finding("devices", "fail", f"{said}: too few for two ranks of nccl", "leave out --backend nccl.")
+        return Finding(
+            "devices", "fail", f"{said}: too few for two ranks of nccl", "leave out --backend nccl."
+        )
     return Finding("devices", "ok", said)
 
 
@@ -119,7 +134,9 @@ def _two_processes(options: Options, machine: Machine) -> list[Finding]:
     fast = len(machine.gpus) >= _ALONE and "nccl" in machine.backends and options.backend != "gloo"
     connect = functools.partial(dist.init_process_group, timeout=timedelta(seconds=options.timeout))
     started, limit = time.time(), 2 * options.timeout
-    ended = launch(_one_of_two, _ALONE, fast, started, options.timeout, connect=connect, limit=limit)
+    ended = launch(
+        _one_of_two, _ALONE, fast, started, options.timeout, connect=connect, limit=limit
+    )
     errors = [outcome.error for outcome in ended if outcome.error is not None]
     if errors:
         do = "see the other checks; if the machine is just slow, give a longer --timeout."
@@ -133,7 +150,10 @@ def _one_of_two(comm: Communicator, fast: bool, started: float, timeout: float) 
     said = f"{_ALONE} processes of this machine started and connected in {seconds:.1f} s"
     group = _over_gpus(comm.rank, timeout) if fast else None
     begin: Callable[[str], None] = lambda what: None  # noqa: E731  (the parent has the clock)
-    return [Finding("rendezvous", "ok", said, numbers={"seconds": seconds}), *measure(comm, group, step=begin)]
+    return [
+        Finding("rendezvous", "ok", said, numbers={"seconds": seconds}),
+        *measure(comm, group, step=begin),
+    ]
 
 
 def _over_gpus(local_rank: int, timeout: float) -> GroupCommunicator:
@@ -144,17 +164,24 @@ def _over_gpus(local_rank: int, timeout: float) -> GroupCommunicator:
 class _Job:
     """This process as one rank of a job that a launcher started."""
 
-    def __init__(self, options: Options, machine: Machine, environment: Environment, local: list[Finding]) -> None:
+    def __init__(
+        self, options: Options, machine: Machine, environment: Environment, local: list[Finding]
+    ) -> None:
         self._options, self._machine = options, machine
         self._environment, self._local = environment, local
         self._meeting: Meeting | None = None
         self._step = ""
-        self._deaf = options.timeout  # seconds that a rank may wait for a lost one, and hear of nothing
-        # A collective that waits for a lost rank ends after the time-out; only then it is asked who is left.
+        self._deaf = (
+            options.timeout
+        )  # seconds that a rank may wait for a lost one, and hear of nothing
+        # A collective that waits for a lost rank ends after the time-out; only then it is asked who
+        # is left.
         self._watchdog = Watchdog(2 * options.timeout + _SPARE, self._give_up)
 
     def run(self) -> int:
-        """Meet, compare, measure, show; end the process where the group is broken, which could hang the way out."""
+        """Meet, compare, measure, show; end the process where the group is broken, which could hang
+        the way out.
+        """
         with self._watchdog:
             try:
                 waited = self._meet()
@@ -202,7 +229,10 @@ class _Job:
         mine = self._facts(waited, time.monotonic() - started)
         self._begin("the exchange of what ranks found")
         facts = all_gather_object(mine, comm=comm, name="facts")
-        found = [*merged([fact.findings for fact in facts]), *compared(facts, self._options.backend)]
+        found = [
+            *merged([fact.findings for fact in facts]),
+            *compared(facts, self._options.backend),
+        ]
         group = None
         if chosen_backend(facts, self._options.backend) == "nccl":
             self._begin("the connection of all GPUs")
@@ -230,17 +260,21 @@ class _Job:
         self._watchdog.step("the roll call")
         try:
             missing = self._meeting.roll_call(f"failed during {self._step}", self._deaf)
-        except RuntimeError:  # the store went, with the process that hosts it: nobody can be told any more
+        except (
+            RuntimeError
+        ):  # the store went, with the process that hosts it: nobody can be told any more
             missing, self._meeting = [0], None
         if not missing or me in missing:
             return error
         said = [line for line in str(error).splitlines() if line.startswith(_BACKEND_SAYS)]
         text = compose(
             f"{who(missing)} stopped answering during {self._step}",
-            {me: f"waited for {'it' if len(missing) == 1 else 'them'}"} | dict.fromkeys(missing, "does not answer"),
+            {me: f"waited for {'it' if len(missing) == 1 else 'them'}"}
+            | dict.fromkeys(missing, "does not answer"),
             notes=said or [f"{_BACKEND_SAYS}{error}"],
             likely="the process was killed or stopped, or its machine is gone.",
-            do=f"read the log of {who(missing)}, and the kernel's log of its machine (dmesg: out of memory?).",
+            do=f"read the log of {who(missing)}, and the kernel's log of its machine (dmesg: out "
+            "of memory?).",
         )
         return PeerLostError(text, rank=me, peers=missing)
 
@@ -249,12 +283,16 @@ class _Job:
         text = compose(
             f"{step} has not ended after {limit:g} s, and the store of the job does not answer",
             {},
-            likely="the process or machine of rank 0 is stopped, or another program has MASTER_PORT there.",
+            likely="the process or machine of rank 0 is stopped, or another program has "
+            "MASTER_PORT there.",
             do="see that rank 0 runs, and that nothing else listens on its port.",
         )
         self._meeting = None  # it may be the store that hangs
         try:
-            self._tell([*self._local, of_error("group", PeerLostError(text, rank=self._environment.rank))], alone=True)
+            self._tell(
+                [*self._local, of_error("group", PeerLostError(text, rank=self._environment.rank))],
+                alone=True,
+            )
         finally:
             _exit_now()
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from distmetrics.cli.doctor_finding import Finding, Status
 from distmetrics.cli.doctor_machine import Machine
 
-__all__ = ["SLOW_LOOKUP", "interfaces", "is_loopback", "machine_checks", "names", "taken_by_gloo", "unmatched"]
-
 SLOW_LOOKUP = 1.0  # seconds; a name server that works takes milliseconds
 _OLDEST_TORCH = (2, 6)
 _ENOUGH_SHARED = 1 << 30  # Docker gives 64 MiB, which a few batches fill
@@ -29,11 +27,18 @@ def machine_checks(machine: Machine, environ: Mapping[str, str], *, several: boo
 
 
 def versions(machine: Machine) -> Finding:
-    """Tell the versions; refuse a torch that is too old, or that has no gloo, which the rest of the checks needs."""
+    """Tell the versions; refuse a torch that is too old, or that has no gloo, which the rest of the
+    checks needs.
+    """
     said = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     said = f"{said}; backends: {', '.join(machine.backends) or 'none'}"
     if "gloo" not in machine.backends:
-        return Finding("versions", "fail", f"{said}: gloo is not there", "install a build of torch that has gloo.")
+        return Finding(
+            "versions",
+            "fail",
+            f"{said}: gloo is not there",
+            "install a build of torch that has gloo.",
+        )
     torch = machine.versions.get("torch", "")
     if _release(torch) < _OLDEST_TORCH:
         return Finding("versions", "fail", f"{said}: torch is too old", "pip install 'torch>=2.6'.")
@@ -52,7 +57,9 @@ def names(machine: Machine, environ: Mapping[str, str], *, several: bool) -> Fin
     do = f"put {machine.host} with the address of its network interface into /etc/hosts, or set GLOO_SOCKET_IFNAME."
     bad: Status = "fail" if several and not told else "warn"
     if answer.problem:
-        return Finding("names", bad, f"the host name {machine.host} does not resolve: {answer.problem}", do)
+        return Finding(
+            "names", bad, f"the host name {machine.host} does not resolve: {answer.problem}", do
+        )
     to = ", ".join(answer.addresses)
     said = f"the host name {machine.host} resolves to {to}"
     if several and all(map(is_loopback, answer.addresses)):
@@ -65,22 +72,32 @@ def names(machine: Machine, environ: Mapping[str, str], *, several: bool) -> Fin
 
 def interfaces(machine: Machine, environ: Mapping[str, str], *, several: bool) -> Finding:
     """List interfaces, say which gloo takes, and refuse those that are asked for and not there."""
-    there = ", ".join(f"{name} {address or '(no IPv4)'}" for name, address in machine.interfaces.items()) or "none"
+    there = (
+        ", ".join(
+            f"{name} {address or '(no IPv4)'}" for name, address in machine.interfaces.items()
+        )
+        or "none"
+    )
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         asked = environ.get(variable, "")
         said = f"{variable}={asked}"
         if missing := unmatched(variable, asked, machine.interfaces):
             what = f"{said}, but there is no interface {', '.join(missing)}; there are: {there}"
-            return Finding("interfaces", "fail", what, f"unset {variable}, or name an interface that is there.")
+            return Finding(
+                "interfaces", "fail", what, f"unset {variable}, or name an interface that is there."
+            )
         addresses = _addresses(variable, asked, machine.interfaces)
         if several and addresses and all(map(is_loopback, addresses)):
             what = f"{said} is not reached from the job's other machines; there are: {there}"
-            return Finding("interfaces", "fail", what, f"set {variable} to the interface of their network.")
+            return Finding(
+                "interfaces", "fail", what, f"set {variable} to the interface of their network."
+            )
     return Finding("interfaces", "ok", f"{there}; gloo takes {taken_by_gloo(machine, environ)}")
 
 
 def unmatched(variable: str, asked: str, interfaces: Iterable[str]) -> list[str]:
-    """Return the names in a variable that match no interface; NCCL takes prefixes, ``=`` exact ones and ``^`` others.
+    """Return the names in a variable that match no interface; NCCL takes prefixes, ``=`` exact ones
+    and ``^`` others.
 
     >>> unmatched("GLOO_SOCKET_IFNAME", "eth", ["eth0"]), unmatched("NCCL_SOCKET_IFNAME", "eth", ["eth0"])
     (['eth'], [])
@@ -101,17 +118,25 @@ def _addresses(variable: str, asked: str, interfaces: Mapping[str, str]) -> list
         return []
     parts = tuple(part.strip() for part in asked.lstrip("=").split(","))
     prefix = variable == "NCCL_SOCKET_IFNAME" and not asked.startswith("=")
-    return [address for name, address in interfaces.items() if name in parts or (prefix and name.startswith(parts))]
+    return [
+        address
+        for name, address in interfaces.items()
+        if name in parts or (prefix and name.startswith(parts))
+    ]
 
 
 def taken_by_gloo(machine: Machine, environ: Mapping[str, str]) -> str:
-    """Say which address gloo listens on: the interface it is told, else the host name's, else the loopback."""
+    """Say which address gloo listens on: the interface it is told, else the host name's, else the
+    loopback.
+    """
     if told := environ.get("GLOO_SOCKET_IFNAME"):
         return f"{told}, as GLOO_SOCKET_IFNAME says"
     by_address = {address: name for name, address in machine.interfaces.items() if address}
     for address in machine.lookup(machine.host).addresses:
         if not machine.listen(address, 0):
-            name = by_address.get(address) or ("loopback" if is_loopback(address) else "an interface")
+            name = by_address.get(address) or (
+                "loopback" if is_loopback(address) else "an interface"
+            )
             return f"{address} ({name}), to which the host name resolves"
     return "the loopback, as the host name is no address of this machine"
 
@@ -142,7 +167,9 @@ def shared_memory(machine: Machine) -> Finding:
 
 
 def open_files(machine: Machine) -> Finding:
-    """Look at the limit of open files: each peer is a socket, and each tensor of a DataLoader's worker a file."""
+    """Look at the limit of open files: each peer is a socket, and each tensor of a DataLoader's
+    worker a file.
+    """
     limit = machine.open_files
     if limit is None:
         return Finding("open files", "ok", "no limit")

@@ -8,8 +8,6 @@ from typing import Literal
 
 from distmetrics.errors import DistmetricsError, who
 
-__all__ = ["Finding", "Status", "failed", "merged", "of_error"]
-
 Status = Literal["ok", "warn", "fail"]
 _ORDER: dict[Status, int] = {"ok": 0, "warn": 1, "fail": 2}
 _DO = "\nDo:     "
@@ -21,7 +19,8 @@ class Finding:
 
     Attributes:
         name: of the check.
-        status: "ok", "warn" for what is slow or will bite later, "fail" for what stops a job or makes it wrong.
+        status: "ok", "warn" for what is slow or will bite later, "fail" for what stops a job or
+            makes it wrong.
         found: what was found.
         do: what to do about it; nothing where all is well.
         ranks: who found it; empty where it is about the job as a whole.
@@ -49,10 +48,11 @@ def of_error(name: str, error: BaseException) -> Finding:
 
 
 def merged(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Put together what each rank found: one finding where all agree, else one for each that differs.
+    """Put together what each rank found: one finding where all agree, else one for each that
+    differs.
 
-    Names come in the order of the checks; of one name, the worst first. What is fine is one finding whatever the ranks'
-    words are, with each of them.
+    Names come in the order of the checks; of one name, the worst first. What is fine is one finding
+    whatever the ranks' words are, with each of them.
 
     >>> ok, bad = Finding("names", "ok", "fine"), Finding("names", "fail", "no address", "mend it")
     >>> [(finding.status, finding.ranks) for finding in merged([[ok], [bad], [ok]])]
@@ -72,7 +72,9 @@ def merged(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
         if fine:
             found.append(_fine(name, fine))
     everyone = tuple(range(len(by_rank)))
-    return [replace(finding, ranks=()) if finding.ranks == everyone else finding for finding in found]
+    return [
+        replace(finding, ranks=()) if finding.ranks == everyone else finding for finding in found
+    ]
 
 
 _FEW = 4  # sets of ranks whose words are told apart

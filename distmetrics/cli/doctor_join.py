@@ -1,7 +1,9 @@
-"""How the ranks of ``doctor`` find each other: each signs in at the store, and who never came is named in time.
+"""How the ranks of ``doctor`` find each other: each signs in at the store, and who never came is
+named in time.
 
-Torch's own rendezvous waits for minutes and then says how many came, not who. Here the first rank whose patience ends
-writes down who is missing, in one step that no other rank can contradict, and all who came read the same.
+Torch's own rendezvous waits for minutes and then says how many came, not who. Here the first rank
+whose patience ends writes down who is missing, in one step that no other rank can contradict, and
+all who came read the same.
 """
 
 from __future__ import annotations
@@ -21,9 +23,7 @@ import torch.distributed as dist
 from distmetrics.cli.doctor_environ import uses_agent
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError, PeerLostError, compose, who
-from distmetrics.launch.environment import Environment
-
-__all__ = ["Meeting", "Watchdog", "found_store"]
+from distmetrics.launch.place import Environment
 
 _POLL = 0.02
 _KNOCK = 0.2  # seconds between two tries to reach rank 0
@@ -85,7 +85,11 @@ class Meeting:
         size = self.store.compare_set("size", "", str(self._size)).decode()
         if size != str(self._size):
             return f"size {self._rank} {self._size} {size}"
-        return f"twice {self._rank} {self._host}" if self.store.add(f"signed/{self._rank}", 1) > 1 else ""
+        return (
+            f"twice {self._rank} {self._host}"
+            if self.store.add(f"signed/{self._rank}", 1) > 1
+            else ""
+        )
 
     def _verdict(self) -> str:
         return str(self.store.get("verdict").decode()) if self.store.check(["verdict"]) else ""
@@ -112,27 +116,33 @@ class Meeting:
             text = compose(
                 f"two processes say that they are rank {rank}; one of them is on {host}",
                 {},
-                likely="RANK is exported for all processes of the job, or a process of an earlier job is still there.",
+                likely="RANK is exported for all processes of the job, or a process of an "
+                "earlier job is still there.",
                 do="give each process a RANK of its own, or start the job by torchrun.",
             )
             return ConfigurationError(text, rank=self._rank)
         missing = json.loads(rest)
         here = dict.fromkeys(range(self._size), "signed in")
         text = compose(
-            f"{who(missing)} of {self._size} never came to {self._where} within {self._timeout:g} s",
+            f"{who(missing)} of {self._size} never came to {self._where} within "
+            f"{self._timeout:g} s",
             here | dict.fromkeys(missing, "never signed in"),
-            likely="the process did not start or failed before it came here, or can't reach that address: a firewall, "
+            likely="the process did not start or failed before it came here, or can't reach that "
+            "address: a firewall, "
             "or another MASTER_ADDR or MASTER_PORT.",
-            do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a longer --timeout.",
+            do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
+            "longer --timeout.",
         )
         return PeerLostError(text, rank=self._rank, peers=missing)
 
     def roll_call(self, why: str, patience: float = 0.0) -> list[int]:
-        """After a failure: tell the others, sign once more, and return the ranks that do not within a few seconds.
+        """After a failure: tell the others, sign once more, and return the ranks that do not within
+        a few seconds.
 
         Args:
             why: what failed; ends the others' waits for this rank.
-            patience: more seconds, where others may not have heard of the failure and still wait for what is lost.
+            patience: more seconds, where others may not have heard of the failure and still wait
+                for what is lost.
         """
         self.board.leave(self._rank, why, failed=True)
         self.store.set(f"left over/{self._rank}", "")
@@ -142,9 +152,11 @@ class Meeting:
         return missing
 
     def part(self) -> None:
-        """Leave once rank 0 has shown what was found, and, for who may host the store, once the others know.
+        """Leave once rank 0 has shown what was found, and, for who may host the store, once the
+        others know.
 
-        Launchers end a job's other processes when one fails: rank 0 would be ended before it has said why.
+        Launchers end a job's other processes when one fails: rank 0 would be ended before it has
+        said why.
         """
         until = time.monotonic() + _PARTING
         with contextlib.suppress(RuntimeError):  # rank 0, and the store with it, may be gone
@@ -154,7 +166,11 @@ class Meeting:
                 while self.store.add("parted", 0) < here - 1 and time.monotonic() < until:
                     time.sleep(_POLL)
                 return
-            while not self.store.check(["shown"]) and self.store.check(["here/0"]) and time.monotonic() < until:
+            while (
+                not self.store.check(["shown"])
+                and self.store.check(["here/0"])
+                and time.monotonic() < until
+            ):
                 time.sleep(_POLL)
             self.store.add("parted", 1)
 
@@ -180,19 +196,25 @@ def found_store(environment: Environment, environ: Mapping[str, str], deadline: 
     except RuntimeError as error:
         said = str(error).strip().partition("\n")[0]
         text = compose(
-            f"rank {environment.rank} can't {'open' if hosting else 'use'} the store at {host}:{port}",
+            f"rank {environment.rank} can't {'open' if hosting else 'use'} the store at "
+            f"{host}:{port}",
             {environment.rank: said},
-            likely="another program has that port" + (", or rank 0 is not on that machine." if hosting else "."),
-            do="set MASTER_PORT to a free port, the same on all ranks; or start the job by torchrun.",
+            likely="another program has that port"
+            + (", or rank 0 is not on that machine." if hosting else "."),
+            do="set MASTER_PORT to a free port, the same on all ranks; or start the job by "
+            "torchrun.",
         )
         raise ConfigurationError(text, rank=environment.rank) from error
-    # A restarted job has the same store of torchrun's agent, in which the first one's ranks have signed.
+    # A restarted job has the same store of torchrun's agent, in which the first one's ranks have
+    # signed.
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"distmetrics doctor {attempt}", store)  # type: ignore[attr-defined]
 
 
 def _resolve(host: str) -> None:
-    """Refuse an address that is none: torch would listen, and then wait for itself until the time is over."""
+    """Refuse an address that is none: torch would listen, and then wait for itself until the time
+    is over.
+    """
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError) as error:
@@ -218,20 +240,27 @@ def _knock(environment: Environment, deadline: float) -> None:
             return
     text = compose(
         f"rank 0 was not at {host}:{port} within {time.monotonic() - started:.0f} s",
-        {0: "never came, or is not reached", environment.rank: f"waited for it; the last answer: {said}"},
-        likely="rank 0 did not start or failed early, a firewall is between them, or MASTER_ADDR and MASTER_PORT are "
+        {
+            0: "never came, or is not reached",
+            environment.rank: f"waited for it; the last answer: {said}",
+        },
+        likely="rank 0 did not start or failed early, a firewall is between them, or MASTER_ADDR "
+        "and MASTER_PORT are "
         "not those of rank 0.",
-        do="read rank 0's log, and try that address from this machine; if it is just slow, give a longer --timeout.",
+        do="read rank 0's log, and try that address from this machine; if it is just slow, give "
+        "a longer --timeout.",
     )
     raise PeerLostError(text, rank=environment.rank, peers=[0])
 
 
 class Watchdog:
-    """Ends this process if one step takes too long: a call that never returns can't be ended otherwise.
+    """Ends this process if one step takes too long: a call that never returns can't be ended
+    otherwise.
 
     Args:
         limit: seconds for each step.
-        end: called with the step that took too long and its limit, in a thread of its own; it should end the process.
+        end: called with the step that took too long and its limit, in a thread of its own; it
+            should end the process.
     """
 
     def __init__(self, limit: float, end: Callable[[str, float], None]) -> None:
@@ -252,7 +281,10 @@ class Watchdog:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with self._change:
             self._over = True

@@ -1,6 +1,8 @@
-"""What ``doctor`` finds of a machine: facts as plain data, and the two questions that it asks of the network.
+"""What ``doctor`` finds of a machine: facts as plain data, and the two questions that it asks of
+the network.
 
-The checks take a :class:`Machine` and judge it; they open nothing themselves. So each can be tested by examples.
+The checks take a :class:`Machine` and judge it; they open nothing themselves. So each can be tested
+by examples.
 """
 
 from __future__ import annotations
@@ -24,8 +26,6 @@ import torch
 import torch.distributed as dist
 
 from distmetrics._version import __version__
-
-__all__ = ["Gpu", "Lookup", "Machine", "this_machine"]
 
 _SHARED = Path("/dev/shm")  # noqa: S108  (not a temporary file: the memory that DataLoader's workers share)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -81,7 +81,9 @@ class Machine:
 
 
 def this_machine(patience: float) -> Machine:
-    """Look at the machine of this process; a name server that does not answer is given up on after ``patience`` s."""
+    """Look at the machine of this process; a name server that does not answer is given up on after
+    ``patience`` s.
+    """
     return Machine(
         host=socket.gethostname(),
         boot=_BOOT.read_text().strip() if _BOOT.is_file() else "",
@@ -98,7 +100,11 @@ def this_machine(patience: float) -> Machine:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__, "distmetrics": __version__}
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "distmetrics": __version__,
+    }
     with contextlib.suppress(metadata.PackageNotFoundError):
         found["torchmetrics"] = metadata.version("torchmetrics")
     if torch.version.cuda:
@@ -107,7 +113,11 @@ def _versions() -> dict[str, str]:
 
 
 def _backends() -> tuple[str, ...]:
-    there = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
+    there = {
+        "gloo": dist.is_gloo_available(),
+        "nccl": dist.is_nccl_available(),
+        "mpi": dist.is_mpi_available(),
+    }
     return tuple(name for name, available in there.items() if available)
 
 
@@ -140,14 +150,18 @@ def _address(interface: str) -> str:
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            found = fcntl.ioctl(
+                probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15])
+            )
         except OSError:  # it has none
             return ""
     return socket.inet_ntoa(found[20:24])
 
 
 def _lookup(name: str, patience: float) -> Lookup:
-    """Ask for a name's addresses in a thread of its own: a name server that is gone can hold it for minutes."""
+    """Ask for a name's addresses in a thread of its own: a name server that is gone can hold it for
+    minutes.
+    """
     answers: list[Lookup] = []
     started = time.perf_counter()
 

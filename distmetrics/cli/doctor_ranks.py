@@ -9,8 +9,6 @@ from distmetrics.cli.doctor_finding import Finding, Status
 from distmetrics.cli.doctor_machine import Gpu
 from distmetrics.errors import compose, who
 
-__all__ = ["Facts", "chosen_backend", "compared", "devices", "machines", "rendezvous", "same_versions"]
-
 _MUST_AGREE = ("torch", "distmetrics")  # what talks to itself on the other ranks
 _SLOW_CONNECT = 3.0
 
@@ -60,7 +58,11 @@ def rendezvous(facts: Sequence[Facts]) -> Finding:
     longest = max(fact.waited for fact in facts)
     last = min(range(len(facts)), key=lambda rank: facts[rank].waited)
     connected = max(fact.connected for fact in facts)
-    came = f"{len(facts)} ranks came within {longest:.1f} s, rank {last} last" if len(facts) > 1 else "one rank"
+    came = (
+        f"{len(facts)} ranks came within {longest:.1f} s, rank {last} last"
+        if len(facts) > 1
+        else "one rank"
+    )
     said = f"{came}; connected in {connected:.1f} s"
     numbers = {"waited_s": longest, "connected_s": connected}
     if connected >= _SLOW_CONNECT:
@@ -87,7 +89,9 @@ def same_versions(facts: Sequence[Facts]) -> Finding:
 def machines(facts: Sequence[Facts]) -> Finding:
     """Compare where ranks are with what the launcher says of it."""
     hosts = _groups(facts, _where)
-    said = f"{len(facts)} rank{'s' * (len(facts) > 1)} on {len(hosts)} machine{'s' * (len(hosts) > 1)}"
+    said = (
+        f"{len(facts)} rank{'s' * (len(facts) > 1)} on {len(hosts)} machine{'s' * (len(hosts) > 1)}"
+    )
     twice = _groups(facts, lambda fact: (_where(fact), fact.local_rank))
     clash = [ranks for ranks in twice.values() if len(ranks) > 1]
     do = "set LOCAL_RANK and LOCAL_WORLD_SIZE for each machine; torchrun does."
@@ -95,10 +99,16 @@ def machines(facts: Sequence[Facts]) -> Finding:
         local = facts[clash[0][0]].local_rank
         what = f"{who(clash[0])} are all local rank {local} of {facts[clash[0][0]].host}, as if they shared a GPU"
         return Finding("machines", "warn", f"{said}; {what}", do)
-    wrong = {rank: fact for rank, fact in enumerate(facts) if fact.local_world_size != len(hosts[_where(fact)])}
+    wrong = {
+        rank: fact
+        for rank, fact in enumerate(facts)
+        if fact.local_world_size != len(hosts[_where(fact)])
+    }
     if wrong:
         rank, fact = next(iter(wrong.items()))
-        what = f"{said}; rank {rank} is told of {fact.local_world_size} on {fact.host}, and there are "
+        what = (
+            f"{said}; rank {rank} is told of {fact.local_world_size} on {fact.host}, and there are "
+        )
         return Finding("machines", "warn", f"{what}{len(hosts[_where(fact)])}", do)
     return Finding("machines", "ok", said)
 
@@ -117,7 +127,9 @@ def devices(facts: Sequence[Facts], backend: str) -> Finding:
     if backend == "nccl" and any("nccl" not in fact.backends for fact in facts):
         which = who(rank for rank, fact in enumerate(facts) if "nccl" not in fact.backends)
         what = f"nccl is asked for, and torch of {which} has none"
-        return Finding("devices", "fail", what, "install a build of torch that has it, or use gloo.")
+        return Finding(
+            "devices", "fail", what, "install a build of torch that has it, or use gloo."
+        )
     if not with_gpu:
         if backend == "nccl":
             do = "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use gloo."
@@ -127,7 +139,11 @@ def devices(facts: Sequence[Facts], backend: str) -> Finding:
         what = f"{who(without)} {'sees' if len(without) == 1 else 'see'} no GPU, and {who(with_gpu)} do"
         do = "see nvidia-smi there, CUDA_VISIBLE_DEVICES, and what the scheduler was asked for."
         return Finding("devices", "fail" if backend != "gloo" else "warn", what, do)
-    shared = [ranks for ranks in _groups(facts, lambda fact: fact.gpu and fact.gpu.uuid).values() if len(ranks) > 1]
+    shared = [
+        ranks
+        for ranks in _groups(facts, lambda fact: fact.gpu and fact.gpu.uuid).values()
+        if len(ranks) > 1
+    ]
     if shared:
         said = [f"{who(ranks)} are all on {_name(facts[ranks[0]])}" for ranks in shared]
         do = "start no more ranks on a machine than it has GPUs, and let each see its own or take cuda:LOCAL_RANK."
@@ -136,11 +152,20 @@ def devices(facts: Sequence[Facts], backend: str) -> Finding:
     if chosen_backend(facts, backend) == "gloo":
         why = "gloo is asked for" if backend == "gloo" else "this torch has no nccl"
         what = f"each rank has a GPU, and {why}: tensors go through the processors' memory, slowly"
-        return Finding("devices", "warn", what, "use nccl for tensors on GPUs: backend='cpu:gloo,cuda:nccl'.")
+        return Finding(
+            "devices", "warn", what, "use nccl for tensors on GPUs: backend='cpu:gloo,cuda:nccl'."
+        )
     if len(kinds) > 1:
         said = [f"{who(ranks)}: {name}" for name, ranks in kinds.items()]
-        return Finding("devices", "warn", "GPUs differ\n" + "\n".join(said), "expect all to wait for the slowest.")
-    return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {', '.join(map(str, kinds))}")
+        return Finding(
+            "devices",
+            "warn",
+            "GPUs differ\n" + "\n".join(said),
+            "expect all to wait for the slowest.",
+        )
+    return Finding(
+        "devices", "ok", f"nccl, a GPU of its own for each rank: {', '.join(map(str, kinds))}"
+    )
 
 
 def _name(fact: Facts) -> str:

@@ -12,8 +12,6 @@ from typing import Any
 from distmetrics.cli.doctor_finding import Finding, failed
 from distmetrics.errors import who
 
-__all__ = ["as_json", "complain", "lines", "show", "summary"]
-
 _WIDE = 120  # a log file has no edge
 _COLOUR = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -55,7 +53,10 @@ def lines(findings: Sequence[Finding]) -> list[str]:
     """
     written = []
     for finding in findings:
-        first, *more = [*_found(finding).split("\n"), *([f"Do: {finding.do}"] if finding.do else [])]
+        first, *more = [
+            *_found(finding).split("\n"),
+            *([f"Do: {finding.do}"] if finding.do else []),
+        ]
         written.append(f"{finding.status:<4}  {finding.name:<14} {first}")
         written += [f"{'':<22}{line}".rstrip() for line in more]
     return written

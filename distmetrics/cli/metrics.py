@@ -18,9 +18,7 @@ from distmetrics.testing.check import check_metric, drawn
 from distmetrics.testing.laws import Laws
 from distmetrics.testing.report import Report
 from distmetrics.testing.rows import as_batch
-from distmetrics.testing.trial import quiet
-
-__all__ = ["Options", "chosen", "judge", "verify_metrics"]
+from distmetrics.testing.subject import quiet
 
 _TRIED = 5  # examples, one of which must make a value
 _SETS = {"all": laws.ALL, "default": laws.DEFAULT, "numerics": laws.NUMERICS, "exact": laws.EXACT}
@@ -70,7 +68,8 @@ def verify_metrics(
         with progress(f"{each.name} ({number} of {len(found)})", quiet=as_json):
             rows.append(judge(each, asked, options))
     if as_json:
-        print(json.dumps([row if isinstance(row, dict) else row.to_dict() for row in rows], indent=1))  # noqa: T201
+        records = [row if isinstance(row, dict) else row.to_dict() for row in rows]
+        print(json.dumps(records, indent=1))  # noqa: T201
     else:
         show(rows)
     if html is not None:
@@ -106,7 +105,9 @@ def judge(target: Target, asked: Laws, options: Options) -> Report | dict[str, A
 
 
 def _refusal(make: Callable[[], Any], batches: Any, options: Options) -> str:
-    """Say why no batches make a value in a single process; every law would hold for the wrong reason."""
+    """Say why no batches make a value in a single process; every law would hold for the wrong
+    reason.
+    """
     examples = drawn(batches, _TRIED, options.seed) if hasattr(batches, "example") else [batches]
     said = ""
     for example in examples:
@@ -125,7 +126,8 @@ def _refusal(make: Callable[[], Any], batches: Any, options: Options) -> str:
 
 
 def chosen(text: str) -> Laws:
-    """Read which laws to judge: names or numbers with commas between, sets of them, and ``-name`` for off.
+    """Read which laws to judge: names or numbers with commas between, sets of them, and ``-name``
+    for off.
 
     >>> len(chosen("default,-rank-order")), [law.number for law in chosen("1,no-hang")]
     (18, [1, 15])
@@ -135,7 +137,9 @@ def chosen(text: str) -> Laws:
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise ConfigurationError("--laws names none; write names or numbers with commas between, all, or default")
+        raise ConfigurationError(
+            "--laws names none; write names or numbers with commas between, all, or default"
+        )
     found = laws.DEFAULT if names[0].startswith("-") else laws.DEFAULT - laws.ALL
     for name in names:
         if name.startswith("-"):

@@ -8,8 +8,6 @@ from typing import Any
 from distmetrics.testing.laws import Law
 from distmetrics.testing.report import Report, columns
 
-__all__ = ["show"]
-
 _WIDE = 160  # what 24 laws take; a log file has no edge
 _FEW = 3  # metrics that fit beside each other
 _LEGEND = "✓ holds  ✗ broken  – skipped  ○ declared off"
@@ -43,7 +41,13 @@ def _table(reports: Sequence[Report], judged: Sequence[Law]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, caption=_LEGEND, caption_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+        caption=_LEGEND,
+        caption_justify="left",
+    )
     table.add_column("metric", no_wrap=True)
     for law in judged:
         table.add_column(str(law.number), justify="right", no_wrap=True)
@@ -56,7 +60,9 @@ def _turned(reports: Sequence[Report], judged: Sequence[Law]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, caption=_LEGEND, caption_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, caption=_LEGEND, caption_justify="left"
+    )
     table.add_column("", justify="right")
     table.add_column("law", no_wrap=True)
     for report in reports:
@@ -71,7 +77,9 @@ def _cell(report: Report, law: Law) -> str:
         return "[bold red]✗[/]"
     if law in report.off:
         return "[dim]○[/]"
-    return "[green]✓[/]" if law in report.judged else "[yellow]–[/]" if law in report.skipped else ""
+    return (
+        "[green]✓[/]" if law in report.judged else "[yellow]–[/]" if law in report.skipped else ""
+    )
 
 
 def _violations(console: Any, reports: Sequence[Report]) -> None:

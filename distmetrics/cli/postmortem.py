@@ -1,4 +1,6 @@
-"""``python -m distmetrics postmortem DIR``: what the ranks of a job left behind when it ended in an error."""
+"""``python -m distmetrics postmortem DIR``: what the ranks of a job left behind when it ended in an
+error.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from typing import Any
 from distmetrics.errors import ConfigurationError
 from distmetrics.guard.postmortem import Divergence, PostMortem, examine
 from distmetrics.guard.postmortem_text import describe, parting
-
-__all__ = ["postmortem", "to_dict"]
 
 
 def postmortem(folder: Path, *, html: Path | None = None, as_json: bool = False) -> int:
@@ -24,7 +24,8 @@ def postmortem(folder: Path, *, html: Path | None = None, as_json: bool = False)
     Returns: 0.
 
     Raises:
-        ConfigurationError: there is nothing to read, it makes no sense, or the page cannot be written.
+        ConfigurationError: there is nothing to read, it makes no sense, or the page cannot be
+            written.
     """
     post = examine(folder)
     if html is not None:
@@ -33,7 +34,9 @@ def postmortem(folder: Path, *, html: Path | None = None, as_json: bool = False)
         try:
             write(post, html, f"Postmortem of {folder.resolve().name}")
         except OSError as error:
-            raise ConfigurationError(f"--html: {html} cannot be written: {error.strerror or error}") from error
+            raise ConfigurationError(
+                f"--html: {html} cannot be written: {error.strerror or error}"
+            ) from error
     if as_json:
         print(json.dumps(to_dict(post), indent=1))  # noqa: T201
     else:
@@ -52,7 +55,13 @@ def to_dict(post: PostMortem) -> dict[str, Any]:
         "text": parting(post),
         "divergences": [_divergence(one) for one in post.divergences],
         "errors": [
-            {"kind": error.kind, "code": error.code, "text": error.text, "site": error.site, "ranks": ranks}
+            {
+                "kind": error.kind,
+                "code": error.code,
+                "text": error.text,
+                "site": error.site,
+                "ranks": ranks,
+            }
             for error, ranks in post.errors.items()
         ],
         "ranks": [
@@ -62,7 +71,11 @@ def to_dict(post: PostMortem) -> dict[str, Any]:
                 "pid": report.pid,
                 "raised": report.error.kind if report.error else None,
                 "where": list(report.where),
-                "waits": [{"group": call.group, "number": call.number} for call in report.calls if call.ended is None],
+                "waits": [
+                    {"group": call.group, "number": call.number}
+                    for call in report.calls
+                    if call.ended is None
+                ],
             }
             for rank, report in post.reports.items()
         ],
@@ -78,5 +91,8 @@ def _divergence(one: Divergence) -> dict[str, Any]:
         "group": one.group,
         "number": one.number,
         "absent": list(one.absent),
-        "calls": [{"op": op, "detail": detail, "site": site, "ranks": who} for (op, detail, site), who in came.items()],
+        "calls": [
+            {"op": op, "detail": detail, "site": site, "ranks": who}
+            for (op, detail, site), who in came.items()
+        ],
     }

@@ -1,4 +1,6 @@
-"""What ``verify TARGET`` names: a metric class, a function that makes a metric, or all metrics of a module."""
+"""What ``verify TARGET`` names: a metric class, a function that makes a metric, or all metrics of a
+module.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,6 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.guess import Guess, fed_like, guess
-
-__all__ = ["Target", "arguments", "inputs", "load", "targets"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def targets(text: str, given: Mapping[str, Any]) -> list[Target]:
         return [_target(text, found, given)]
     metrics = dict(_metrics(found))
     if not metrics:
-        raise ConfigurationError(f"there is no metric in {text}: no class with update() and compute()")
+        raise ConfigurationError(
+            f"there is no metric in {text}: no class with update() and compute()"
+        )
     return [_target(f"{text}:{name}", cls, given) for name, cls in metrics.items()]
 
 
@@ -68,8 +70,8 @@ def _target(name: str, found: Any, given: Mapping[str, Any]) -> Target:
     make = found if callable(found) and not _is_metric(found) else getattr(found, "make", None)
     if not callable(make):
         raise ConfigurationError(
-            f"{name} is a {type(found).__name__}, which makes no metrics\n"
-            "Do:     name a class, a function that makes a metric, or an object with a method make()."
+            f"{name} is a {type(found).__name__}, which makes no metrics",
+            do="name a class, a function that makes a metric, or an object with a method make().",
         )
     guessed = guess(make, given)
     bound = functools.partial(make, **guessed.arguments) if guessed.arguments else make
@@ -80,7 +82,9 @@ def _target(name: str, found: Any, given: Mapping[str, Any]) -> Target:
 
 
 def _is_metric(found: Any) -> bool:
-    return not inspect.isclass(found) and all(callable(getattr(found, name, None)) for name in ("update", "compute"))
+    return not inspect.isclass(found) and all(
+        callable(getattr(found, name, None)) for name in ("update", "compute")
+    )
 
 
 def _metrics(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -90,13 +94,17 @@ def _metrics(module: ModuleType) -> Iterator[tuple[str, Any]]:
         found = getattr(module, name, None)
         if not inspect.isclass(found) or name.startswith("_") or inspect.isabstract(found):
             continue
-        own = listed is not None or found.__module__.partition(".")[0] == module.__name__.partition(".")[0]
+        own = (
+            listed is not None
+            or found.__module__.partition(".")[0] == module.__name__.partition(".")[0]
+        )
         if own and all(callable(getattr(found, method, None)) for method in ("update", "compute")):
             yield name, found
 
 
 def load(text: str) -> Any:
-    """Import ``package.module:name`` or ``package.module``; the working directory is looked in first.
+    """Import ``package.module:name`` or ``package.module``; the working directory is looked in
+    first.
 
     Raises:
         ConfigurationError: there is none.
@@ -111,12 +119,20 @@ def load(text: str) -> Any:
         if error.name and not f"{module}.".startswith(f"{error.name}."):
             raise  # of something that the module imports
         parent, _, last = module.rpartition(".")
-        hint = f": write {parent}:{last}" if parent and last[:1].isupper() else ", looked for here and in sys.path"
+        hint = (
+            f": write {parent}:{last}"
+            if parent and last[:1].isupper()
+            else ", looked for here and in sys.path"
+        )
         raise ConfigurationError(f"there is no module {error.name}{hint}") from error
     for part in filter(None, name.split(".")):
         if not hasattr(found, part):
-            close = ", ".join(other for other in dir(found) if other.lower().startswith(part[:4].lower()))
-            raise ConfigurationError(f"{module} has no {part}" + (f"; it has {close}" if close else ""))
+            close = ", ".join(
+                other for other in dir(found) if other.lower().startswith(part[:4].lower())
+            )
+            raise ConfigurationError(
+                f"{module} has no {part}" + (f"; it has {close}" if close else "")
+            )
         found = getattr(found, part)
     return found
 
@@ -144,11 +160,13 @@ def _literal(text: str) -> Any:
 
 
 def inputs(text: str, guessed: Guess) -> Any:
-    """Return the batches that ``--inputs`` names, or those that were guessed: a strategy, or a list.
+    """Return the batches that ``--inputs`` names, or those that were guessed: a strategy, or a
+    list.
 
     Args:
-        text: a ready strategy, with options in brackets or without: ``multiclass(num_classes=3)``; or
-            ``package.module:name`` of batches, a strategy, or a function that returns either; "" for what was guessed.
+        text: a ready strategy, with options in brackets or without: ``multiclass(num_classes=3)``;
+            or ``package.module:name`` of batches, a strategy, or a function that returns either; ""
+            for what was guessed.
         guessed: what the metric's names tell.
     """
     if ":" in text and "(" not in text:
@@ -158,8 +176,12 @@ def inputs(text: str, guessed: Guess) -> Any:
 
     name, options = _call(text) if text else (guessed.inputs, {})
     if name not in ready.__all__:
-        raise ConfigurationError(f"there are no ready inputs {name!r}; there are {', '.join(ready.__all__)}")
-    return getattr(ready, name)(**{**(guessed.options if name == guessed.inputs else {}), **options})
+        raise ConfigurationError(
+            f"there are no ready inputs {name!r}; there are {', '.join(ready.__all__)}"
+        )
+    return getattr(ready, name)(
+        **{**(guessed.options if name == guessed.inputs else {}), **options}
+    )
 
 
 def _call(text: str) -> tuple[str, dict[str, Any]]:
@@ -169,7 +191,11 @@ def _call(text: str) -> tuple[str, dict[str, Any]]:
         if isinstance(tree, ast.Name):
             return tree.id, {}
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
-            return tree.func.id, {str(each.arg): ast.literal_eval(each.value) for each in tree.keywords}
+            return tree.func.id, {
+                str(each.arg): ast.literal_eval(each.value) for each in tree.keywords
+            }
     except (SyntaxError, ValueError) as error:
         raise ConfigurationError(f"--inputs cannot be read: {text!r}: {error}") from error
-    raise ConfigurationError(f"--inputs takes NAME, NAME(option=value) or package.module:function, got {text!r}")
+    raise ConfigurationError(
+        f"--inputs takes NAME, NAME(option=value) or package.module:function, got {text!r}"
+    )

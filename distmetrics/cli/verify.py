@@ -16,10 +16,11 @@ from distmetrics.cli.verify_table import judge, tables
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.registry import available
 
-__all__ = ["verify"]
-
 START, END = "<!-- made by python -m distmetrics verify -->", "<!-- end -->"
-PARTS, SPMD = ("float32", "uneven", "bf16"), "xla-spmd"  # those of verify_cell, which is not imported here
+PARTS, SPMD = (
+    ("float32", "uneven", "bf16"),
+    "xla-spmd",
+)  # those of verify_cell, which is not imported here
 _SECONDS = 1500  # that a cell may take: deepspeed builds an extension first, XLA compiles each shape of batch
 
 
@@ -31,7 +32,8 @@ def verify(
     update: Path | None = None,
     pythons: Sequence[str] = (),
 ) -> int:
-    """Run every strategy in every world, print the lines; return 0 if all that was run equals one process.
+    """Run every strategy in every world, print the lines; return 0 if all that was run equals one
+    process.
 
     Args:
         strategies: names with commas between, or "all".
@@ -52,7 +54,9 @@ def verify(
             for count in devices if name != "single" else [1]:
                 if (python, count) not in expected:
                     expected[python, count] = _expected(python, count, Path(folder))
-                verdict = judge(name, count, _run(python, name, count, Path(folder)), expected[python, count])
+                verdict = judge(
+                    name, count, _run(python, name, count, Path(folder)), expected[python, count]
+                )
                 verdicts.append(verdict)
                 if not as_json:
                     print(f"{name:18} {count}  {verdict}", flush=True)  # noqa: T201
@@ -73,7 +77,9 @@ def _chosen(strategies: str) -> list[str]:
     names = [name.strip() for name in strategies.split(",")]
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ConfigurationError(f"there is no strategy {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ConfigurationError(
+            f"there is no strategy {', '.join(unknown)}; there are {', '.join(known)}"
+        )
     return names
 
 
@@ -83,7 +89,9 @@ def _pythons(given: Sequence[str]) -> dict[str, str]:
     for item in given:
         name, _, path = item.partition("=")
         if name not in available() or not Path(path).is_file():
-            raise ConfigurationError(f"--python takes STRATEGY=PATH of an interpreter, got {item!r}")
+            raise ConfigurationError(
+                f"--python takes STRATEGY=PATH of an interpreter, got {item!r}"
+            )
         found[name] = path
     return found | ({"tpu_spawn": found["xla"]} if "xla" in found else {})
 
@@ -118,7 +126,12 @@ def _process(python: str, arguments: Sequence[str], strategy: str, devices: int)
     command = [python, "-m", "distmetrics.cli.verify_cell", *arguments]
     try:
         done = subprocess.run(  # noqa: S603  (our own module)
-            command, env=_environ(strategy, devices), capture_output=True, text=True, timeout=_SECONDS, check=False
+            command,
+            env=_environ(strategy, devices),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"no end after {_SECONDS} s"
@@ -127,8 +140,15 @@ def _process(python: str, arguments: Sequence[str], strategy: str, devices: int)
 
 def _environ(strategy: str, devices: int) -> Mapping[str, str]:
     here = str(Path(__file__).parents[2])  # for an interpreter that does not have us installed
-    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, [here, environ.get("PYTHONPATH")]))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    environ |= {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [here, environ.get("PYTHONPATH")])),
+    }
     if strategy == SPMD:
         environ["CPU_NUM_DEVICES"] = str(devices)
     return environ
@@ -146,5 +166,7 @@ def _replaced(page: str, table: str) -> str:
     before, start, rest = page.partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        raise ConfigurationError(f"the page has no marks {START} and {END} for the tables to go between")
+        raise ConfigurationError(
+            f"the page has no marks {START} and {END} for the tables to go between"
+        )
     return f"{before}{START}\n{table}\n{END}{after}"

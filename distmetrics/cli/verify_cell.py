@@ -2,11 +2,12 @@
 
     python -m distmetrics.cli.verify_cell STRATEGY DEVICES OUT PART...
 
-PART is float32 (train, and validate in each layout), uneven (train, ranks having different numbers of batches) or bf16
-(train). OUT is written anew after each, so that what follows may fail. ``xla-spmd`` is XLA's strategy with one process.
-The single process trains twice in bf16, on whole batches and on the ranks' parts of them, as roundings are theirs.
-A script of its own, since strategies may run it again for the other ranks. Ordinary user code otherwise: a module, a
-data module with shards of its own, metrics as objects, a hand-made gather.
+PART is float32 (train, and validate in each layout), uneven (train, ranks having different numbers
+of batches) or bf16 (train). OUT is written anew after each, so that what follows may fail.
+``xla-spmd`` is XLA's strategy with one process. The single process trains twice in bf16, on whole
+batches and on the ranks' parts of them, as roundings are theirs. A script of its own, since
+strategies may run it again for the other ranks. Ordinary user code otherwise: a module, a data
+module with shards of its own, metrics as objects, a hand-made gather.
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ from distmetrics.cli.verify_data import CLASSES, LAYOUTS, WIDTH, Shards, counts
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import Callback, Module, Trainer
 
-__all__ = ["IN_PARTS", "PARTS", "SPMD", "Cell"]
-
 PARTS = ("float32", "uneven", "bf16")
 IN_PARTS = "bf16 in parts"
-# Of learning; at the larger one what bfloat16 rounds is more than a strategy can be held to (docs/strategies.md).
+# Of learning; at the larger one what bfloat16 rounds is more than a strategy can be held to
+# (docs/strategies.md).
 RATES = {"float32": 0.05, "uneven": 0.05, "bf16": 0.01}
 SPMD, LOADER = "xla-spmd", "/dataloader_idx_"
 ONE_PROCESS = ("single", "dp", "ddp2", SPMD)
@@ -76,12 +76,18 @@ class Judged(Module):
         """Return the mean loss of the batch."""
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
-    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_validation_batch_start(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Note whose batch it is: the end of a step is not told."""
         self.loader = dataloader_idx
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
-        """Return scores and labels; what is done with them is up to the step's end, which sees the whole batch."""
+    def validation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, Tensor]:
+        """Return scores and labels; what is done with them is up to the step's end, which sees the
+        whole batch.
+        """
         return {"logits": self.net(batch[0]), "labels": batch[1]}
 
     def validation_step_end(self, outputs: Any) -> None:
@@ -89,10 +95,14 @@ class Judged(Module):
         kept: Any = self.kept[self.loader]
         scores, labels = outputs["logits"].float().softmax(1), outputs["labels"]
         for name, metric in kept.logged.items():
-            metric.update(*((scores[:, 0], (labels == 0).float()) if name == "RMSE" else (scores, labels)))
+            metric.update(
+                *((scores[:, 0], (labels == 0).float()) if name == "RMSE" else (scores, labels))
+            )
             self.log(name, metric)
         kept.confusion.update(scores, labels)
-        self.log("weighted loss", nn.functional.nll_loss(scores.log(), labels), batch_size=len(labels))
+        self.log(
+            "weighted loss", nn.functional.nll_loss(scores.log(), labels), batch_size=len(labels)
+        )
         kept.margins.append(scores.max(1).values)
 
     def on_validation_epoch_end(self) -> None:
@@ -115,9 +125,11 @@ class Judged(Module):
 
 
 class InParts(Judged):
-    """Has the gradients of so many ranks in one process: each is that of a part, and they are added up in float32.
+    """Has the gradients of so many ranks in one process: each is that of a part, and they are added
+    up in float32.
 
-    The trainer accumulates as many batches, but would divide the loss, not the gradients: bfloat16 rounds the quotient.
+    The trainer accumulates as many batches, but would divide the loss, not the gradients: bfloat16
+    rounds the quotient.
     """
 
     def __init__(self, parts: int) -> None:
@@ -140,7 +152,8 @@ class Keep(Callback):
 
     Args:
         path: of the file.
-        ranks: number of ranks that there must be: fewer would have the single process's weights, and prove nothing.
+        ranks: number of ranks that there must be: fewer would have the single process's weights,
+            and prove nothing.
     """
 
     def __init__(self, path: Path, ranks: int) -> None:
@@ -154,7 +167,11 @@ class Keep(Callback):
         """Called on every rank: weights may have to be gathered."""
         weights = trainer.strategy.weights(module)
         if trainer.is_global_zero:
-            values = [value for name in sorted(weights) for value in weights[name].flatten().double().tolist()]
+            values = [
+                value
+                for name in sorted(weights)
+                for value in weights[name].flatten().double().tolist()
+            ]
             self.path.write_text(json.dumps(values))
 
 
@@ -175,13 +192,17 @@ def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
         from distmetrics.strategies.xla import XLA
 
         chosen = XLA(spmd=True)
-    every = -1 if devices == 1 else devices  # a process for each device there is, which 1 does not say
+    every = (
+        -1 if devices == 1 else devices
+    )  # a process for each device there is, which 1 does not say
     return Trainer(
         strategy=chosen,
         devices={"single": 1, "tpu_spawn": every, SPMD: -1}.get(strategy, devices),
         accelerator="cpu",
         max_epochs=1,
-        callbacks=[Keep(out.with_suffix(".weights.json"), 1 if strategy in ONE_PROCESS else devices)],
+        callbacks=[
+            Keep(out.with_suffix(".weights.json"), 1 if strategy in ONE_PROCESS else devices)
+        ],
         use_distributed_sampler=False,
         enable_progress_bar=False,
         default_root_dir=out.parent,

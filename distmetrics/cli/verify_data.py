@@ -11,26 +11,32 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from distmetrics.train import DataModule
 
-__all__ = ["CLASSES", "LAYOUTS", "WIDTH", "Shards", "bounds", "counts"]
-
 CLASSES, WIDTH, BATCH, STEPS, SAMPLES = 3, 6, 12, 10, 24
 LAYOUTS = ("even", "uneven", "one rank empty")
 
 
 class Shards(DataModule):
-    """Training data dealt out as one process would see it; validation data in shards of each layout.
+    """Training data dealt out as one process would see it; validation data in shards of each
+    layout.
 
-    A strategy with one process cuts each batch for its replicas: there the layout is one of batches.
+    A strategy with one process cuts each batch for its replicas: there the layout is one of
+    batches.
 
     Args:
         devices: ranks, or replicas in one.
         layouts: of the validation data.
-        steps: number of training batches of each rank; of one process each batch holds what all ranks' do.
+        steps: number of training batches of each rank; of one process each batch holds what all
+            ranks' do.
         apart: one process has a batch for each rank's instead.
     """
 
     def __init__(
-        self, devices: int, layouts: Sequence[str] = (), steps: Sequence[int] = (), *, apart: bool = False
+        self,
+        devices: int,
+        layouts: Sequence[str] = (),
+        steps: Sequence[int] = (),
+        *,
+        apart: bool = False,
     ) -> None:
         self.devices, self.layouts, self.apart = devices, layouts, apart
         self.steps = steps or [STEPS] * devices
@@ -41,13 +47,19 @@ class Shards(DataModule):
         self.val_set = TensorDataset(x[BATCH * STEPS :], y[BATCH * STEPS :])
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Batches of every W-th sample: together the ranks' n-th batches are the n-th of one process."""
+        """Batches of every W-th sample: together the ranks' n-th batches are the n-th of one
+        process.
+        """
         assert self.trainer is not None
         alone = self.trainer.world_size == 1
         mine = range(self.devices) if alone else [self.trainer.global_rank]
         turns = [[rank] for rank in mine] if self.apart else [mine]
         batches = [
-            [sample for sample in range(BATCH * step, BATCH * (step + 1)) if sample % self.devices in there]
+            [
+                sample
+                for sample in range(BATCH * step, BATCH * (step + 1))
+                if sample % self.devices in there
+            ]
             for step in range(STEPS)
             for ranks in turns
             if (there := {rank for rank in ranks if step < self.steps[rank]})
@@ -62,7 +74,9 @@ class Shards(DataModule):
         assert self.trainer is not None
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         if world_size == 1:
-            size = {"even": 2 * self.devices, "uneven": 2 * self.devices + 1}.get(layout, self.devices - 1)
+            size = {"even": 2 * self.devices, "uneven": 2 * self.devices + 1}.get(
+                layout, self.devices - 1
+            )
             return DataLoader(self.val_set, batch_size=max(1, size))
         first, last = bounds(layout, world_size)[rank : rank + 2]
         return DataLoader(Subset(self.val_set, range(first, last)), batch_size=4)

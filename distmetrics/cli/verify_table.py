@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LIMITS", "Verdict", "judge", "tables"]
-
 EXACT, CLOSE = 0.0, 1e-6
 LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 2e-3}  # of a weight's difference, by part
 _IN_PARTS = "bf16 in parts"  # of verify_cell, which is not imported here
@@ -26,8 +24,8 @@ class Verdict:
         equal: for each metric the layouts in which it is the single process's.
         differ: ``layout/name`` of each value that is not, with both values.
         weights: the largest difference of a trained weight from the single process's, by part.
-        in_parts: that in bf16 from the single process that has the gradients of the ranks' parts one after the other;
-            None where that was not run.
+        in_parts: that in bf16 from the single process that has the gradients of the ranks' parts
+            one after the other; None where that was not run.
         problems: why a part could not be run, by part.
     """
 
@@ -42,7 +40,9 @@ class Verdict:
     @property
     def wrong(self) -> bool:
         """Whether something that was run is not as it should be."""
-        return bool(self.differ) or any(self.weight(part).startswith(_WRONG) for part in self.weights)
+        return bool(self.differ) or any(
+            self.weight(part).startswith(_WRONG) for part in self.weights
+        )
 
     def weight(self, part: str) -> str:
         """Say how far the weights of a part are off, and what of it is rounding."""
@@ -59,11 +59,16 @@ class Verdict:
             same = sum(len(layouts) for layouts in self.equal.values())
             said.append(f"{_WRONG if self.differ else 'ok '}{same}/{same + len(self.differ)}")
         said += [f"{_HEADS[part]} {self.weight(part)}" for part in self.weights]
-        said += [f"{_HEADS[part] if said else ''} not run: {why}".strip() for part, why in self.problems.items()]
+        said += [
+            f"{_HEADS[part] if said else ''} not run: {why}".strip()
+            for part, why in self.problems.items()
+        ]
         return ", ".join(said)
 
 
-def judge(strategy: str, devices: int, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
+def judge(
+    strategy: str, devices: int, found: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Verdict:
     """Compare one cell with the single process: counts exactly, the rest to 1e-6.
 
     Args:
@@ -83,7 +88,11 @@ def judge(strategy: str, devices: int, found: Mapping[str, Any], expected: Mappi
             else:
                 differ.append(f"{layout}/{name}: {got} instead of {want}")
     weights = {part: _apart(found[part], expected[part]) for part in LIMITS if part in found}
-    parts = _apart(found["bf16"], expected[_IN_PARTS]) if "bf16" in found and _IN_PARTS in expected else None
+    parts = (
+        _apart(found["bf16"], expected[_IN_PARTS])
+        if "bf16" in found and _IN_PARTS in expected
+        else None
+    )
     return Verdict(strategy, devices, equal, differ, weights, parts, found.get("problems", {}))
 
 
@@ -106,11 +115,18 @@ def tables(verdicts: Iterable[Verdict]) -> str:
 
 
 def _by_metric(by: Mapping[str, Mapping[int, Verdict]]) -> str:
-    names = {name: None for row in by.values() for verdict in row.values() for name in _metrics(verdict)}
-    lines = [_line("strategy", *names, *_HEADS.values()), "|---|" + "---|" * (len(names) + len(_HEADS))]
+    names = {
+        name: None for row in by.values() for verdict in row.values() for name in _metrics(verdict)
+    }
+    lines = [
+        _line("strategy", *names, *_HEADS.values()),
+        "|---|" + "---|" * (len(names) + len(_HEADS)),
+    ]
     for strategy, row in by.items():
         cells = [_metric_cell(name, row.values()) for name in names]
-        lines.append(_line(f"`{strategy}`", *cells, *(_weight_cell(part, row.values()) for part in _HEADS)))
+        lines.append(
+            _line(f"`{strategy}`", *cells, *(_weight_cell(part, row.values()) for part in _HEADS))
+        )
     return "\n".join(lines)
 
 
@@ -133,9 +149,16 @@ def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
     right = run = 0
     for verdict in row:
         bad = {
-            line.partition("/")[0] for line in verdict.differ if metric == _group(line.partition(":")[0].split("/")[1])
+            line.partition("/")[0]
+            for line in verdict.differ
+            if metric == _group(line.partition(":")[0].split("/")[1])
         }
-        good = {layout for name, found in verdict.equal.items() if _group(name) == metric for layout in found}
+        good = {
+            layout
+            for name, found in verdict.equal.items()
+            if _group(name) == metric
+            for layout in found
+        }
         right, run = right + len(good - bad), run + len(good | bad)
     return ("" if right == run else _WRONG) + f"{right}/{run}" if run else "not run"
 
@@ -145,7 +168,9 @@ def _weight_cell(part: str, row: Iterable[Verdict]) -> str:
     found = [verdict for verdict in row if part in verdict.weights]
     if not found:
         return "not run"
-    return max(found, key=lambda each: (each.weight(part).startswith(_WRONG), each.weights[part])).weight(part)
+    return max(
+        found, key=lambda each: (each.weight(part).startswith(_WRONG), each.weights[part])
+    ).weight(part)
 
 
 def _by_world(by: Mapping[str, Mapping[int, Verdict]]) -> str:

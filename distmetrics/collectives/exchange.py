@@ -1,13 +1,15 @@
 """The one round that every collective of ours starts with: manifests, and small data riding along.
 
-A transport may abort when ranks send different numbers of bytes, so what the round sends has one size, whatever the
-call: a frame. It holds the manifest and, where it fits, the data. So a call of small tensors costs one collective, and
-ranks that mean different calls still meet in equal frames and learn of it. What does not fit follows in a second round,
-after the manifests have been compared.
+A transport may abort when ranks send different numbers of bytes, so what the round sends has one
+size, whatever the call: a frame. It holds the manifest and, where it fits, the data. So a call of
+small tensors costs one collective, and ranks that mean different calls still meet in equal frames
+and learn of it. What does not fit follows in a second round, after the manifests have been
+compared.
 
-In a large world even frames are too much to send to everyone. There the first round is one max-reduce of a hash h and
-of -h: the two maxima are each other's negatives only where all ranks sent the same, and then nobody needs to read what
-the others mean. Frames follow only where the hashes differ.
+In a large world even frames are too much to send to everyone. There the first round is one
+max-reduce of a hash h and of -h: the two maxima are each other's negatives only where all ranks
+sent the same, and then nobody needs to read what the others mean. Frames follow only where the
+hashes differ.
 """
 
 from __future__ import annotations
@@ -30,24 +32,10 @@ from distmetrics.collectives.past import check_lines, past_of, refuse_past
 from distmetrics.comm.base import Communicator, Meanwhile, in_call
 from distmetrics.errors import MismatchError
 
-__all__ = [
-    "HASH_BYTES",
-    "LARGE_WORLD",
-    "Judge",
-    "exchange",
-    "follows",
-    "frame_size",
-    "gather_padded",
-    "head_of",
-    "inline_capacity",
-    "manifest_area",
-    "new_frame",
-    "parts_of",
-    "to_bytes",
-]
-
 Judge = Callable[[Sequence[bytes]], None]
-_HEAD = struct.Struct("<QQQQQ")  # mark and protocol; bytes of manifest, inline and bulk data; hash of direct calls
+_HEAD = struct.Struct(
+    "<QQQQQ"
+)  # mark and protocol; bytes of manifest, inline and bulk data; hash of direct calls
 _MARK = 0x646D6574_00000003  # "dmet", protocol 3
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
@@ -68,11 +56,13 @@ class _Frame(NamedTuple):
 
 
 def frame_size(world_size: int) -> int:
-    """Return the bytes of a frame: 32 KiB up to 8 ranks, else 16 KiB, less where all frames would exceed 4 MiB.
+    """Return the bytes of a frame: 32 KiB up to 8 ranks, else 16 KiB, less where all frames would
+    exceed 4 MiB.
 
-    Up to there the time of an all_gather is its latency, so the room costs nothing (measured on gloo, between other
-    work: 32 KiB takes as long as 16 between 2 ranks, 64 KiB a fourth longer). A multiple of 64, so that the data, which
-    starts after a quarter or less, is aligned for every dtype.
+    Up to there the time of an all_gather is its latency, so the room costs nothing (measured on
+    gloo, between other work: 32 KiB takes as long as 16 between 2 ranks, 64 KiB a fourth longer). A
+    multiple of 64, so that the data, which starts after a quarter or less, is aligned for every
+    dtype.
 
     >>> [frame_size(world_size) >> 10 for world_size in (2, 8, 9, 256, 1024)]
     [32, 32, 16, 16, 4]
@@ -96,7 +86,8 @@ def inline_capacity(world_size: int) -> int:
 
 
 def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
-    """Return how many bytes of one rank's data follow in the second round: what does not fit into its frame.
+    """Return how many bytes of one rank's data follow in the second round: what does not fit into
+    its frame.
 
     >>> [follows(10, 40, capacity) for capacity in (64, 55, 9)]
     [0, 40, 50]
@@ -111,7 +102,9 @@ def _after(inline_bytes: int) -> int:
     return -(-inline_bytes // ALIGN) * ALIGN
 
 
-def parts_of(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int) -> tuple[Tensor, Tensor]:
+def parts_of(
+    frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int
+) -> tuple[Tensor, Tensor]:
     """Return the runs of a frame where inline and bulk data lie; an empty one for what follows."""
     start, capacity = manifest_area(world_size), inline_capacity(world_size)
     left = follows(inline_bytes, bulk_bytes, capacity)
@@ -123,15 +116,23 @@ def parts_of(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int)
 def new_frame(
     comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a frame to be sent, its head in place, and the runs in it for inline and bulk data, if they fit."""
+    """Return a frame to be sent, its head in place, and the runs in it for inline and bulk data, if
+    they fit.
+    """
     empty = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), comm.world_size).empty
     frame = empty.to(comm.device, copy=True)
     return frame, *parts_of(frame, inline_bytes, bulk_bytes, comm.world_size)
 
 
-def head_of(comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int) -> bytes | None:
-    """Return the beginning of a frame, up to where the data is; None where it does not hold the whole manifest."""
-    blob, head, _ = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), comm.world_size)
+def head_of(
+    comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int
+) -> bytes | None:
+    """Return the beginning of a frame, up to where the data is; None where it does not hold the
+    whole manifest.
+    """
+    blob, head, _ = _head(
+        manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), comm.world_size
+    )
     return head if _HEAD.size + len(blob) <= manifest_area(comm.world_size) else None
 
 
@@ -153,9 +154,11 @@ def exchange(
         manifest: what this rank is about to do.
         inline: uint8 on ``comm.device``; rides along where it fits.
         bulk: uint8 on ``comm.device``; rides along where it fits beside ``inline``.
-        judge: gets the encoded manifests; raises, the same on every rank, if they don't go together.
+        judge: gets the encoded manifests; raises, the same on every rank, if they don't go
+            together.
         frame: of :func:`new_frame`, where what rides along lies in one already.
-        meanwhile: called once while the first round is under way; not in a large world, nor in a world of one.
+        meanwhile: called once while the first round is under way; not in a large world, nor in a
+            world of one.
         rows: every rank's frame, where the first round has been made already.
 
     Returns: every rank's ``(inline, bulk)``, in rank order, on ``comm.device``.
@@ -182,15 +185,24 @@ def exchange(
     result = []
     for read, size, row in zip(frames, sizes, rests, strict=True):
         split = size - read.bulk_bytes  # of what follows: inline data, then bulk data
-        result.append((row[:split] if split > 0 else read.inline, row[max(split, 0) : size] if size else read.bulk))
+        result.append(
+            (
+                row[:split] if split > 0 else read.inline,
+                row[max(split, 0) : size] if size else read.bulk,
+            )
+        )
     return result
 
 
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
-    """Whether all ranks have the same manifest and the same sizes, by a max-reduce of a few numbers."""
+    """Whether all ranks have the same manifest and the same sizes, by a max-reduce of a few
+    numbers.
+    """
     text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), past_of(comm))
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
-    mine = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest)) >> 1  # so that -h is in range as well
+    mine = (
+        torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest)) >> 1
+    )  # so that -h is in range as well
     largest, smallest = comm.all_reduce(torch.cat([mine, -mine]).to(comm.device), "max").chunk(2)
     return torch.equal(largest, -smallest)
 
@@ -221,16 +233,23 @@ def _gather_frames(
         frame, *room = new_frame(comm, manifest, inline.numel(), bulk.numel())
         for run, data in zip(room, (inline, bulk), strict=True):
             run.copy_(data[: run.numel()])
-    mine = _Frame(blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline, bulk)
+    mine = _Frame(
+        blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline, bulk
+    )
     rows = comm.all_gather(frame, meanwhile) if rows is None else rows
-    frames = [mine if r == comm.rank else _read_frame(row, comm.world_size, mine, head) for r, row in enumerate(rows)]
+    frames = [
+        mine if r == comm.rank else _read_frame(row, comm.world_size, mine, head)
+        for r, row in enumerate(rows)
+    ]
     longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
     if longest == 0:
         return frames
     left = torch.frombuffer(bytearray(blob[area - _HEAD.size :]) or bytearray(1), dtype=torch.uint8)
     tails = gather_padded(comm, left.to(comm.device), longest)
     return [
-        read._replace(manifest=read.manifest + to_bytes(tail[: read.manifest_bytes - len(read.manifest)]))
+        read._replace(
+            manifest=read.manifest + to_bytes(tail[: read.manifest_bytes - len(read.manifest)])
+        )
         for read, tail in zip(frames, tails, strict=True)
     ]
 
@@ -249,8 +268,14 @@ def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, past: int, world_size
     size, area = frame_size(world_size), manifest_area(world_size)
     if len(blob) > area - _HEAD.size:
         blob = zlib.compress(blob, level=1)
-    beginning = _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes, past) + blob[: area - _HEAD.size]
-    return _Head(blob, beginning, torch.frombuffer(bytearray(beginning.ljust(size, b"\0")), dtype=torch.uint8))
+    beginning = (
+        _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes, past) + blob[: area - _HEAD.size]
+    )
+    return _Head(
+        blob,
+        beginning,
+        torch.frombuffer(bytearray(beginning.ljust(size, b"\0")), dtype=torch.uint8),
+    )
 
 
 def _read_frame(row: Tensor, world_size: int, mine: _Frame, head: bytes) -> _Frame:
@@ -262,9 +287,11 @@ def _read_frame(row: Tensor, world_size: int, mine: _Frame, head: bytes) -> _Fra
     mark, manifest_bytes, inline_bytes, bulk_bytes, past = _HEAD.unpack_from(start)
     if mark != _MARK:
         raise MismatchError(
-            "a rank answered with data that is no frame of distmetrics\n"
-            "Likely: another collective of the same group got in between, or two versions of distmetrics.\n"
-            "Do:     make every rank call the same collectives in the same order, with one version installed."
+            "a rank answered with data that is no frame of distmetrics",
+            likely="another collective of the same group got in between, or two versions of "
+            "distmetrics.",
+            do="make every rank call the same collectives in the same order, with one version "
+            "installed.",
         )
     manifest = to_bytes(row[_HEAD.size : min(area, _HEAD.size + manifest_bytes)])
     data = parts_of(row, inline_bytes, bulk_bytes, world_size)
@@ -285,7 +312,9 @@ def _inflate(blob: bytes) -> bytes:
 
 
 def _beginning(row: Tensor, count: int) -> bytes:
-    """Copy the first bytes of a frame out of torch; without an operation of torch where they are at hand."""
+    """Copy the first bytes of a frame out of torch; without an operation of torch where they are at
+    hand.
+    """
     if row.is_cpu and row.is_contiguous():
         return ctypes.string_at(row.data_ptr(), count)
     return to_bytes(row[:count])

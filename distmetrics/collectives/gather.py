@@ -15,8 +15,6 @@ from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 
-__all__ = ["gather_rows", "gather_runs", "gather_with_gradients"]
-
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
 
@@ -48,11 +46,17 @@ class _Gather(torch.autograd.Function):
     """Gather; backward, each rank's gradient is the sum of all ranks' gradients of its row."""
 
     @staticmethod
-    def forward(ctx: Any, comm: Communicator, mine: Prepared, *leaves: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, comm: Communicator, mine: Prepared, *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.name = comm, mine.manifest.name
-        rows = [row.clone() for row in gather_rows(comm, mine)]  # no views of one buffer: users change them in place
+        rows = [
+            row.clone() for row in gather_rows(comm, mine)
+        ]  # no views of one buffer: users change them in place
         ctx.smooth = [row.is_floating_point() or row.is_complex() for row in rows]
-        ctx.mark_non_differentiable(*(row for row, smooth in zip(rows, ctx.smooth, strict=True) if not smooth))
+        ctx.mark_non_differentiable(
+            *(row for row, smooth in zip(rows, ctx.smooth, strict=True) if not smooth)
+        )
         return tuple(rows)
 
     @staticmethod
@@ -64,7 +68,9 @@ class _Gather(torch.autograd.Function):
 
 
 class _SumOfRows(torch.autograd.Function):
-    """Sum, over all ranks, of this rank's row; backward, gather: so second derivatives are right as well."""
+    """Sum, over all ranks, of this rank's row; backward, gather: so second derivatives are right as
+    well.
+    """
 
     @staticmethod
     def forward(ctx: Any, comm: Communicator, name: str, *stacks: Tensor) -> tuple[Tensor, ...]:
@@ -74,5 +80,7 @@ class _SumOfRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        mine = prepare("all_gather with gradients", f"{ctx.name} (gradients of gradients)".strip(), list(grads))
+        mine = prepare(
+            "all_gather with gradients", f"{ctx.name} (gradients of gradients)".strip(), list(grads)
+        )
         return (None, None, *gather_with_gradients(ctx.comm, mine))

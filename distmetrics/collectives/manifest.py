@@ -1,7 +1,7 @@
 """What one rank is about to send, and whether all ranks mean the same call. Pure.
 
-Manifests are compared before any data moves: transports take unequal calls for equal ones, and then abort the process
-or hand out a wrong number without a word.
+Manifests are compared before any data moves: transports take unequal calls for equal ones, and then
+abort the process or hand out a wrong number without a word.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from distmetrics.comm.base import Call, Site
-from distmetrics.errors import DistmetricsError, InputError, InputTypeError, MismatchError, StateError, compose, who
-
-__all__ = ["LeafSpec", "Manifest", "agree", "judge", "refuse_problems"]
+from distmetrics.comm.base import Call
+from distmetrics.errors import (
+    DistmetricsError,
+    InputError,
+    InputTypeError,
+    MismatchError,
+    Site,
+    StateError,
+    compose,
+    who,
+)
 
 _PROBLEMS: dict[str, type[DistmetricsError]] = {
     kind.__name__: kind for kind in (InputError, InputTypeError, StateError)
@@ -26,7 +33,9 @@ _NO_PROBLEM = b",null]"  # how an encoded manifest without a problem ends
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """One tensor: where it sits in the tree, its dtype, its shape, and what a layer above adds (a reduction, say)."""
+    """One tensor: where it sits in the tree, its dtype, its shape, and what a layer above adds (a
+    reduction, say).
+    """
 
     path: str
     dtype: str
@@ -38,21 +47,26 @@ class LeafSpec:
         return self
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.path, f"{self.dtype}{list(self.shape)}", self.note) if part)
+        return " ".join(
+            part for part in (self.path, f"{self.dtype}{list(self.shape)}", self.note) if part
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One rank's call: operation, name, tree, leaves, where in the user's code; or why it cannot be made.
+    """One rank's call: operation, name, tree, leaves, where in the user's code; or why it cannot be
+    made.
 
     Attributes:
-        op: the operation with all that must be equal: ``all_reduce sum``, ``broadcast from rank 0``.
+        op: the operation with all that must be equal: ``all_reduce sum``,
+            ``broadcast from rank 0``.
         name: the user's name of the call.
         tree: text of the tree's structure.
         leaves: the tensors, in the order in which they travel.
         site: the user's line; ranks may differ in it.
         told: the line that reports show instead, where another one has asked for the call.
-        problem: ``(kind, text)`` of an input that this rank must refuse; it joins the round, so that all ranks raise.
+        problem: ``(kind, text)`` of an input that this rank must refuse; it joins the round, so
+            that all ranks raise.
     """
 
     op: str
@@ -98,16 +112,25 @@ class Manifest:
 
 def refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
     """Raise on every rank what any rank must refuse."""
-    bad = {r: manifest.problem for r, manifest in enumerate(manifests) if manifest.problem is not None}
+    bad = {
+        r: manifest.problem for r, manifest in enumerate(manifests) if manifest.problem is not None
+    }
     if not bad:
         return
     first, (kind, text) = next(iter(bad.items()))
     problem, _, advice = text.partition("\nDo: ")
     lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
-    lines |= {r: f"{manifests[r].call()}  {known[1].partition(chr(10))[0]}" for r, known in bad.items()}
+    lines |= {
+        r: f"{manifests[r].call()}  {known[1].partition(chr(10))[0]}" for r, known in bad.items()
+    }
     notes = ["No data was moved."]
     raise _PROBLEMS[kind](
-        compose(f"{manifests[first].call().op}: {problem} ({who(bad)})", lines, notes=notes, do=advice.strip()),
+        compose(
+            f"{manifests[first].call().op}: {problem} ({who(bad)})",
+            lines,
+            notes=notes,
+            do=advice.strip(),
+        ),
         rank=rank,
         peers=bad,
         site=manifests[rank].call().site,
@@ -133,7 +156,8 @@ def agree(
     Args:
         manifests: every rank's, in rank order.
         rank: the rank that asks, for the error's attributes.
-        leaf_key: what of a leaf must be equal: by default all of it; None to leave the leaves alone.
+        leaf_key: what of a leaf must be equal: by default all of it; None to leave the leaves
+            alone.
         do: advice for shapes that differ, where the operation has some.
 
     Raises:
@@ -173,7 +197,9 @@ def _leaf(index: int, manifest: Manifest) -> str:
 def _mismatch(
     manifests: Sequence[Manifest], rank: int, part: Callable[[Manifest], str], do: str = ""
 ) -> DistmetricsError:
-    """Build the error for manifests that differ in ``part``, which is also what its text shows of each rank."""
+    """Build the error for manifests that differ in ``part``, which is also what its text shows of
+    each rank.
+    """
     groups: dict[str, list[int]] = {}
     for r, manifest in enumerate(manifests):
         groups.setdefault(part(manifest), []).append(r)
@@ -181,8 +207,13 @@ def _mismatch(
     odd = {view: ranks for view, ranks in groups.items() if view != usual}
     verb = "call" if part is _operation else "send"
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    said = [f"{who(ranks)} {verb}{'s' * (len(ranks) == 1)} {short[view]}" for view, ranks in [*odd.items()][:_SHOWN]]
-    rest = who(groups[usual]) if len(groups[usual]) == 1 or len(groups) > _SHOWN + 1 else "the others"
+    said = [
+        f"{who(ranks)} {verb}{'s' * (len(ranks) == 1)} {short[view]}"
+        for view, ranks in [*odd.items()][:_SHOWN]
+    ]
+    rest = (
+        who(groups[usual]) if len(groups[usual]) == 1 or len(groups) > _SHOWN + 1 else "the others"
+    )
     what = "a collective" if part is _operation else manifests[rank].call().op
     lines = {}
     for r, manifest in enumerate(manifests):
@@ -213,12 +244,18 @@ def _advice(manifests: Sequence[Manifest], part: Callable[[Manifest], str]) -> t
         )
     if part in (_tree, _count):
         return (
-            "a key or an element that only some ranks have, or metrics made with different arguments.",
-            "give every rank the same keys, with zeros if need be; make metrics with the same arguments.",
+            "a key or an element that only some ranks have, or metrics made with different "
+            "arguments.",
+            "give every rank the same keys, with zeros if need be; make metrics with the same "
+            "arguments.",
         )
-    if any(len({leaf.dtype for leaf in leaves}) > 1 for leaves in zip(*(m.leaves for m in manifests), strict=False)):
+    if any(
+        len({leaf.dtype for leaf in leaves}) > 1
+        for leaves in zip(*(m.leaves for m in manifests), strict=False)
+    ):
         return (
-            "a rank without data built its tensor from Python numbers, and torch inferred the dtype.",
+            "a rank without data built its tensor from Python numbers, and torch inferred the "
+            "dtype.",
             "give the dtype, or keep the numbers in a metric.",
         )
     return "shards of different size.", _EQUAL_SHAPES
@@ -231,13 +268,16 @@ def _clip(views: Sequence[str]) -> list[str]:
     start = max(0, _common(views) - _LONG // 2)
     cut = [view[start : start + _LONG] for view in views]
     return [
-        f"{'…' * (start > 0)}{part}{'…' * (start + _LONG < len(view))}" for part, view in zip(cut, views, strict=True)
+        f"{'…' * (start > 0)}{part}{'…' * (start + _LONG < len(view))}"
+        for part, view in zip(cut, views, strict=True)
     ]
 
 
 def _common(views: Sequence[str]) -> int:
     """Length of the beginning that all texts share."""
-    return next((index for index, chars in enumerate(zip(*views, strict=False)) if len(set(chars)) > 1), 0)
+    return next(
+        (index for index, chars in enumerate(zip(*views, strict=False)) if len(set(chars)) > 1), 0
+    )
 
 
 def _shorten(leaves: Sequence[LeafSpec]) -> str:

@@ -1,7 +1,8 @@
 """Collectives over trees of tensors, agreed by all ranks before data moves.
 
-Every function takes keyword-only ``comm`` (default: the communicator in force) and ``name`` (shown in errors). Each
-must be called by every rank; what ranks disagree on is a :class:`~distmetrics.errors.MismatchError` on all of them.
+Every function takes keyword-only ``comm`` (default: the communicator in force) and ``name`` (shown
+in errors). Each must be called by every rank; what ranks disagree on is a
+:class:`~distmetrics.errors.MismatchError` on all of them.
 """
 
 from __future__ import annotations
@@ -19,40 +20,32 @@ from distmetrics.collectives.gather import gather_rows, gather_runs, gather_with
 from distmetrics.collectives.manifest import LeafSpec, Manifest, agree, judge
 from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
-from distmetrics.collectives.reduce import all_reduce, mean
-from distmetrics.comm.base import Communicator, Site, call_site
+from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
-
-__all__ = [
-    "all_gather",
-    "all_gather_cat",
-    "all_gather_object",
-    "all_reduce",
-    "all_true",
-    "any_true",
-    "barrier",
-    "broadcast",
-    "gather_objects",
-    "mean",
-]
+from distmetrics.errors import Site
 
 T = TypeVar("T")
 
 
-def all_gather(tree: T, *, sync_grads: bool = False, comm: Communicator | None = None, name: str = "") -> T:
-    """Every rank's tree, stacked: each leaf becomes ``[world_size, *shape]``, in rank order, on every rank.
+def all_gather(
+    tree: T, *, sync_grads: bool = False, comm: Communicator | None = None, name: str = ""
+) -> T:
+    """Every rank's tree, stacked: each leaf becomes ``[world_size, *shape]``, in rank order, on
+    every rank.
 
     Args:
-        tree: tensors or numbers, any dtype, of equal shapes on all ranks. Numbers become 0-dim tensors.
-        sync_grads: let gradients flow back: the gradient of this rank's leaf is the sum, over all ranks, of the
-            gradients of its row. All ranks must then run backward through the result.
+        tree: tensors or numbers, any dtype, of equal shapes on all ranks. Numbers become 0-dim
+            tensors.
+        sync_grads: let gradients flow back: the gradient of this rank's leaf is the sum, over all
+            ranks, of the gradients of its row. All ranks must then run backward through the result.
         comm: default the communicator in force.
         name: shown in errors.
 
     Returns: the same tree, leaves on the devices where they were; detached unless ``sync_grads``.
 
     Raises:
-        MismatchError: trees, dtypes or shapes differ between ranks (on every rank, before data moves).
+        MismatchError: trees, dtypes or shapes differ between ranks (on every rank, before data
+            moves).
         InputTypeError: a leaf is no dense tensor and no number (on every rank).
 
     >>> run(2, lambda comm: all_gather({"loss": torch.tensor(comm.rank + 0.5)}, comm=comm))[0]
@@ -70,8 +63,9 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     """Every rank's tree, joined along dim 0 in rank order; uneven and empty ranks allowed.
 
     Args:
-        tree: tensors of equal dtype and equal shape but for dim 0; 0-dim leaves count as one row. A rank without data
-            passes a tensor of 0 rows, or simply ``torch.empty(0)``, whatever the others' dtype and shape.
+        tree: tensors of equal dtype and equal shape but for dim 0; 0-dim leaves count as one row. A
+            rank without data passes a tensor of 0 rows, or simply ``torch.empty(0)``, whatever the
+            others' dtype and shape.
         comm: default the communicator in force.
         name: shown in errors.
 
@@ -108,7 +102,9 @@ def _join(parts: Sequence[Tensor], like: LeafSpec) -> Tensor:
 
 
 def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Let a rank's ``torch.empty(0)`` take the dtype and trailing shape of the ranks that have data."""
+    """Let a rank's ``torch.empty(0)`` take the dtype and trailing shape of the ranks that have
+    data.
+    """
     filled = [list(manifest.leaves) for manifest in manifests]
     if len({len(leaves) for leaves in filled}) > 1:
         return list(manifests)  # the trees differ, which is for agree() to say
@@ -116,7 +112,9 @@ def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
         known = max((leaves[column] for leaves in filled), key=_weight)
         for leaves in filled:
             if leaves[column].shape == (0,):
-                leaves[column] = LeafSpec(leaves[column].path, known.dtype, (0, *known.shape[1:]), known.note)
+                leaves[column] = LeafSpec(
+                    leaves[column].path, known.dtype, (0, *known.shape[1:]), known.note
+                )
     return [
         Manifest(m.op, m.name, m.tree, tuple(leaves), m.site, m.problem)
         for m, leaves in zip(manifests, filled, strict=True)
@@ -124,32 +122,40 @@ def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 def _weight(leaf: LeafSpec) -> tuple[bool, bool]:
-    """Rank what leaves say of dtype and shape: rows do, then an empty tensor of a dtype that someone chose."""
+    """Rank what leaves say of dtype and shape: rows do, then an empty tensor of a dtype that
+    someone chose.
+    """
     return leaf.shape != (0,), dtype_of(leaf.dtype) != torch.get_default_dtype()
 
 
 def _layout_of(manifest: Manifest) -> Layout:
-    return layout([dtype_of(leaf.dtype) for leaf in manifest.leaves], [leaf.shape for leaf in manifest.leaves])
+    return layout(
+        [dtype_of(leaf.dtype) for leaf in manifest.leaves], [leaf.shape for leaf in manifest.leaves]
+    )
 
 
 def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: str = "") -> T:
     """Rank ``src``'s tree, on every rank.
 
     Args:
-        tree: tensors or numbers of equal shapes and dtypes on all ranks; only ``src``'s values count.
+        tree: tensors or numbers of equal shapes and dtypes on all ranks; only ``src``'s values
+            count.
         src: the rank that has the values.
         comm: default the communicator in force.
         name: shown in errors.
 
     Raises:
         MismatchError: trees, shapes, dtypes or ``src`` differ between ranks.
-        InputError: there is no rank ``src``; InputTypeError: a leaf cannot be sent (each on every rank).
+        InputError: there is no rank ``src``; InputTypeError: a leaf cannot be sent (each on every
+            rank).
 
     >>> run(2, lambda comm: broadcast(torch.tensor(comm.rank), src=1, comm=comm))
     [tensor(1), tensor(1)]
     """
     comm = chosen(comm)
-    mine = prepare(f"broadcast from rank {src}", name, tree, problem=_source_problem(src, comm.world_size))
+    mine = prepare(
+        f"broadcast from rank {src}", name, tree, problem=_source_problem(src, comm.world_size)
+    )
     data = pack(mine.tensors, mine.layout, comm.device)
     nothing = data.new_empty(0)
     verdict = partial(judge, rank=comm.rank)
@@ -160,7 +166,9 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
         exchange(comm, mine.manifest, nothing, nothing, verdict)
         run = comm.broadcast(data, src)
     received = unpack(run, mine.layout)
-    copies = [new.to(old.device, copy=True) for new, old in zip(received, mine.tensors, strict=True)]
+    copies = [
+        new.to(old.device, copy=True) for new, old in zip(received, mine.tensors, strict=True)
+    ]
     result: T = mine.rebuild(copies)
     return result
 
@@ -168,7 +176,11 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
 def _source_problem(src: Any, world_size: int) -> tuple[str, str] | None:
     if not isinstance(src, int):
         return "InputTypeError", f"the source must be a rank, got a {type(src).__name__}"
-    return None if 0 <= src < world_size else ("InputError", f"there is no rank {src} in a world of {world_size}")
+    return (
+        None
+        if 0 <= src < world_size
+        else ("InputError", f"there is no rank {src} in a world of {world_size}")
+    )
 
 
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
@@ -208,7 +220,8 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
 def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str = "") -> list[Any]:
     """Every rank's picklable object, in rank order.
 
-    For small things that are no tensors. Objects are unpickled on every rank, so use it among ranks you trust.
+    For small things that are no tensors. Objects are unpickled on every rank, so use it among ranks
+    you trust.
 
     Raises:
         InputTypeError: the object cannot be pickled on some rank (on every rank).
@@ -237,6 +250,12 @@ def gather_objects(
     except Exception as error:  # noqa: BLE001  (any class may raise anything from its own pickling)
         problem = ("InputTypeError", f"a {type(obj).__name__} cannot be pickled: {error}")
     manifest = Manifest("all_gather_object", name, site=site, problem=problem, told=told)
-    sent = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    rows = exchange(comm, manifest, sent.to(comm.device), sent.new_empty(0), partial(judge, rank=comm.rank))
+    sent = (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data
+        else torch.empty(0, dtype=torch.uint8)
+    )
+    rows = exchange(
+        comm, manifest, sent.to(comm.device), sent.new_empty(0), partial(judge, rank=comm.rank)
+    )
     return [pickle.loads(to_bytes(row)) for row, _ in rows]  # noqa: S301  (documented: trusted ranks)

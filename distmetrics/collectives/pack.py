@@ -1,7 +1,8 @@
 """Tensors of many dtypes and shapes in one run of bytes, and back. Pure.
 
-Tensors that share a key (their dtype, and for reductions the operation) lie side by side in one bucket, so that a
-bucket is one ``torch.cat`` to build and one operation to reduce, however many tensors it holds.
+Tensors that share a key (their dtype, and for reductions the operation) lie side by side in one
+bucket, so that a bucket is one ``torch.cat`` to build and one operation to reduce, however many
+tensors it holds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Bucket", "Layout", "dtype_of", "layout", "pack", "unpack"]
-
 _device_of = operator.attrgetter("device")
 ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
 
@@ -29,10 +28,12 @@ class Bucket:
         dtype: of all of them.
         key: what else they share.
         members: their places in the list that was laid out.
-        groups: ``(shape, count, elements)`` of each run of equal shapes, in the order of ``members``.
+        groups: ``(shape, count, elements)`` of each run of equal shapes, in the order of
+            ``members``.
         start: first byte in the run; ``stop``: the byte after the last.
         pick: takes the members out of the list that was laid out.
-        cuts: sizes of the runs that the elements are cut into: each vector, and all members of another shape together.
+        cuts: sizes of the runs that the elements are cut into: each vector, and all members of
+            another shape together.
     """
 
     dtype: torch.dtype
@@ -41,14 +42,21 @@ class Bucket:
     groups: tuple[tuple[tuple[int, ...], int, int], ...]
     start: int
     stop: int
-    pick: Callable[[Sequence[Tensor]], Sequence[Tensor]] = field(init=False, compare=False, repr=False)
+    pick: Callable[[Sequence[Tensor]], Sequence[Tensor]] = field(
+        init=False, compare=False, repr=False
+    )
     cuts: list[int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         first, *others = self.members
-        places = self.members if others else (slice(first, first + 1),)  # always a sequence, also of one
+        places = (
+            self.members if others else (slice(first, first + 1),)
+        )  # always a sequence, also of one
         object.__setattr__(self, "pick", operator.itemgetter(*places))
-        cuts = [[size // count] * count if len(shape) == 1 else [size] for shape, count, size in self.groups]
+        cuts = [
+            [size // count] * count if len(shape) == 1 else [size]
+            for shape, count, size in self.groups
+        ]
         object.__setattr__(self, "cuts", list(itertools.chain.from_iterable(cuts)))
 
     @property
@@ -61,12 +69,18 @@ class Bucket:
         return run[self.start : self.stop].view(self.dtype)
 
     def fill(self, view: Tensor, tensors: Sequence[Tensor]) -> None:
-        """Copy the members' tensors, given in their order, to their places in ``view``: this bucket's of a run."""
+        """Copy the members' tensors, given in their order, to their places in ``view``: this
+        bucket's of a run.
+        """
         flat: list[Tensor] = []
         start = 0
         for shape, count, _ in self.groups:  # vectors need nothing, the rest one operation a shape
             group = tensors[start : start + count]
-            flat += group if len(shape) == 1 else [torch.cat([*group]).reshape(-1) if shape else torch.stack([*group])]
+            flat += (
+                group
+                if len(shape) == 1
+                else [torch.cat([*group]).reshape(-1) if shape else torch.stack([*group])]
+            )
             start += count
         if flat[0].device == view.device:
             torch.cat(flat, out=view)
@@ -78,7 +92,8 @@ class Bucket:
 
         One operation for all vectors together, which are the most, and one for each other shape.
         """
-        # "Unsafe" only where a gradient flows, which it does not here; takes less time than the safe one.
+        # "Unsafe" only where a gradient flows, which it does not here; takes less time than the
+        # safe one.
         runs = torch.unsafe_split_with_sizes(elements, self.cuts, dim=-1)
         parts: list[Tensor] = []
         lead = elements.shape[:-1]
@@ -114,7 +129,9 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def layout(
-    dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]], keys: Sequence[Hashable] | None = None
+    dtypes: Sequence[torch.dtype],
+    shapes: Sequence[tuple[int, ...]],
+    keys: Sequence[Hashable] | None = None,
 ) -> Layout:
     """Lay tensors out in buckets by (dtype, key), in order of first appearance.
 
@@ -129,7 +146,9 @@ def layout(
     start = 0
     for by_shape in buckets.values():
         members = tuple(index for same in by_shape.values() for index in same)
-        groups = tuple((shape, len(same), len(same) * math.prod(shape)) for shape, same in by_shape.items())
+        groups = tuple(
+            (shape, len(same), len(same) * math.prod(shape)) for shape, same in by_shape.items()
+        )
         dtype, key = dtypes[members[0]], None if keys is None else keys[members[0]]
         stop = start + dtype.itemsize * sum(size for _, _, size in groups)
         placed.append(Bucket(dtype, key, members, groups, start, stop))
@@ -147,7 +166,8 @@ def pack(
 ) -> Tensor:
     """Copy tensors into one uint8 run on ``device``, as ``where`` says.
 
-    ``together``: the tensors are known to be on one device, and need not be asked; ``into``: the run, if there is one.
+    ``together``: the tensors are known to be on one device, and need not be asked; ``into``: the
+    run, if there is one.
     """
     run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device) if into is None else into
     if not where.buckets:

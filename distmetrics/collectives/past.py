@@ -1,8 +1,10 @@
-"""What ranks did before this call: in what order, from which lines, and by direct use of the transport.
+"""What ranks did before this call: in what order, from which lines, and by direct use of the
+transport.
 
-Calls that agree one by one can still be the wrong ones: two lines that make the same call, reached in another order on
-two ranks, pair up silently. And what is called on a communicator directly is not agreed upon at all; each rank counts
-it into a hash that travels with its next call, so that a slip comes to light there.
+Calls that agree one by one can still be the wrong ones: two lines that make the same call, reached
+in another order on two ranks, pair up silently. And what is called on a communicator directly is
+not agreed upon at all; each rank counts it into a hash that travels with its next call, so that a
+slip comes to light there.
 """
 
 from __future__ import annotations
@@ -21,41 +23,59 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.guard.settings import in_force
 from distmetrics.errors import DistmetricsError, MismatchError, compose
 
-__all__ = ["at_one_line", "check_lines", "past_of", "refuse_past"]
-
 _KEPT = 64  # calls from unequal lines, since ranks were last at one line, that are compared
-_SAME_ORDER = (
-    "make every rank call the same collectives, in the same order; a name= for each lets ranks tell them apart."
-)
+_SAME_ORDER = "make every rank call the same collectives, in the same order; a name= for each lets ranks tell them apart."
 _lines: weakref.WeakKeyDictionary[Any, deque[tuple[Manifest, ...]]] = weakref.WeakKeyDictionary()
 
 
 def past_of(comm: Communicator) -> int:
-    """Return the hash of all that this rank called on the communicator directly, in that order; 0 for nothing."""
+    """Return the hash of all that this rank called on the communicator directly, in that order; 0
+    for nothing.
+    """
     return int(getattr(comm, "past", 0))
 
 
-def refuse_past(comm: Communicator, gather: Callable[[Tensor, int], list[Tensor]]) -> DistmetricsError:
-    """Build the error for ranks whose direct calls differ; every rank must call this. ``gather``: pads, and gathers."""
+def refuse_past(
+    comm: Communicator, gather: Callable[[Tensor, int], list[Tensor]]
+) -> DistmetricsError:
+    """Build the error for ranks whose direct calls differ; every rank must call this. ``gather``:
+    pads, and gathers.
+    """
     last: Sequence[str] = getattr(comm, "direct_calls", ())
-    mine = torch.frombuffer(bytearray(json.dumps([*last]).encode()), dtype=torch.uint8).to(comm.device)
-    sizes = [int(size) for size in comm.all_gather(torch.tensor([mine.numel()], device=comm.device))]
+    mine = torch.frombuffer(bytearray(json.dumps([*last]).encode()), dtype=torch.uint8).to(
+        comm.device
+    )
+    sizes = [
+        int(size) for size in comm.all_gather(torch.tensor([mine.numel()], device=comm.device))
+    ]
     rows = gather(mine, max(sizes))
     told = [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)]
-    first = next((n for n in range(max(map(len, told))) if len({calls[n : n + 1].__repr__() for calls in told}) > 1), 0)
-    lines = {rank: calls[first] if first < len(calls) else "no further call" for rank, calls in enumerate(told)}
+    first = next(
+        (
+            n
+            for n in range(max(map(len, told)))
+            if len({calls[n : n + 1].__repr__() for calls in told}) > 1
+        ),
+        0,
+    )
+    lines = {
+        rank: calls[first] if first < len(calls) else "no further call"
+        for rank, calls in enumerate(told)
+    }
     text = compose(
         "ranks disagree on calls that were made on the communicator directly, before this one",
         lines,
         notes=["What those calls returned may be wrong on every rank."],
         likely="a collective under a condition, or in a loop, that not all ranks share.",
-        do="make every rank call the same collectives; distmetrics.all_reduce and its kin compare before data moves.",
+        do="make every rank call the same collectives; distmetrics.all_reduce and its kin "
+        "compare before data moves.",
     )
     return MismatchError(text, rank=comm.rank, peers=range(comm.world_size))
 
 
 def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
-    """Refuse equal calls that two ranks make from their lines in another order; in strict mode, from other lines.
+    """Refuse equal calls that two ranks make from their lines in another order; in strict mode,
+    from other lines.
 
     Two lines alone are no error: a condition may have the same call on both its ways.
 
@@ -72,7 +92,11 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
     if mode == "off":
         return
     if mode == "strict":
-        raise _refused(comm, [made], "ranks make the same call from different lines, which the strict guard refuses")
+        raise _refused(
+            comm,
+            [made],
+            "ranks make the same call from different lines, which the strict guard refuses",
+        )
     if made[0].name:  # the user's own name says that it is one call
         return
     since = _lines.setdefault(_innermost(comm), deque(maxlen=_KEPT))
@@ -91,20 +115,32 @@ def at_one_line(comm: Communicator) -> None:
 
 
 def _innermost(comm: Any) -> Any:
-    """Return the communicator that others pass their calls on to: what was called through any of them counts."""
+    """Return the communicator that others pass their calls on to: what was called through any of
+    them counts.
+    """
     while (inner := getattr(comm, "inner", None)) is not None:
         comm = inner
     return comm
 
 
-def _refused(comm: Communicator, since: Sequence[Sequence[Manifest]], headline: str) -> DistmetricsError:
+def _refused(
+    comm: Communicator, since: Sequence[Sequence[Manifest]], headline: str
+) -> DistmetricsError:
     lines = {}
     for rank in range(comm.world_size):
         made = [manifests[rank] for manifests in since]
-        lines[rank] = f"{made[-1].call().op}  " + ", then ".join(str(manifest.site) for manifest in made[-4:])
-    notes = ["What the earlier of them returned may be wrong on every rank."] if len(since) > 1 else []
+        lines[rank] = f"{made[-1].call().op}  " + ", then ".join(
+            str(manifest.site) for manifest in made[-4:]
+        )
+    notes = (
+        ["What the earlier of them returned may be wrong on every rank."] if len(since) > 1 else []
+    )
     site = since[-1][comm.rank].site
     text = compose(
-        headline, lines, notes=notes, likely="a set, or a dict, that ranks walk in another order.", do=_SAME_ORDER
+        headline,
+        lines,
+        notes=notes,
+        likely="a set, or a dict, that ranks walk in another order.",
+        do=_SAME_ORDER,
     )
     return MismatchError(text, rank=comm.rank, peers=range(comm.world_size), site=site)

@@ -15,8 +15,6 @@ from distmetrics.comm.base import call_site
 from distmetrics.errors import InputTypeError
 from distmetrics.tree import Spec, flatten
 
-__all__ = ["Prepared", "prepare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -43,8 +41,8 @@ def prepare(
 ) -> Prepared:
     """Take a tree apart for the call ``op``.
 
-    An input that must be refused becomes the manifest's problem: this rank still joins the round, so that the others
-    learn of it and raise too, where they would otherwise wait for ever.
+    An input that must be refused becomes the manifest's problem: this rank still joins the round,
+    so that the others learn of it and raise too, where they would otherwise wait for ever.
 
     Args:
         op: the operation with all that must be equal on all ranks.
@@ -89,10 +87,12 @@ def _tensor(leaf: Any, path: str) -> Tensor:
         if hasattr(leaf, "__array__"):
             return _from_array(leaf)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputTypeError(f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}") from error
+        raise InputTypeError(
+            f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
+        ) from error
     raise InputTypeError(
-        f"{where} is a {type(leaf).__name__}, which is no tensor and no number\n"
-        "Do: for other objects call all_gather_object."
+        f"{where} is a {type(leaf).__name__}, which is no tensor and no number",
+        do="for other objects call all_gather_object.",
     )
 
 

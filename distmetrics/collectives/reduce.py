@@ -1,8 +1,9 @@
 """Reductions over trees of tensors: sum, mean, max, min, prod, and the mean weighted by samples.
 
-Small data rides in the first round and is folded in rank order; large data is reduced by the transport, whose bytes do
-not grow with the world. Sums are kept wide (float32 for half precision, int64 for integers), so neither a rounding nor
-an overflow gets in silently (but int64 itself wraps, as everywhere in torch).
+Small data rides in the first round and is folded in rank order; large data is reduced by the
+transport, whose bytes do not grow with the world. Sums are kept wide (float32 for half precision,
+int64 for integers), so neither a rounding nor an overflow gets in silently (but int64 itself wraps,
+as everywhere in torch).
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.comm.current import chosen
 from distmetrics.errors import InputError
 
-__all__ = ["Reduction", "all_reduce", "mean", "reduce_large"]
-
 T = TypeVar("T")
 Reduction = Literal["sum", "mean", "max", "min", "prod"]
 _REDUCTIONS = get_args(Reduction)
 
 
-def all_reduce(tree: T, op: Reduction = "sum", *, comm: Communicator | None = None, name: str = "") -> T:
+def all_reduce(
+    tree: T, op: Reduction = "sum", *, comm: Communicator | None = None, name: str = ""
+) -> T:
     """Reduce every leaf over all ranks, elementwise; every rank gets the same bits.
 
     Args:
         tree: tensors or numbers of equal shapes and dtypes on all ranks.
-        op: "sum", "mean" (each rank counts once: for shards of different size use :func:`mean`), "max", "min", "prod".
+        op: "sum", "mean" (each rank counts once: for shards of different size use :func:`mean`),
+            "max", "min", "prod".
         comm: default the communicator in force.
         name: shown in errors.
 
-    Returns: the same tree. Dtypes are kept, but: sum and prod of bool are counted in int64, and the mean of integers
-        is float64, never floored. NaN on one rank is NaN on all.
+    Returns: the same tree. Dtypes are kept, but: sum and prod of bool are counted in int64, and the
+        mean of integers is float64, never floored. NaN on one rank is NaN on all.
 
     Raises:
-        MismatchError: trees, shapes, dtypes or ``op`` differ between ranks (on every rank, before data moves).
+        MismatchError: trees, shapes, dtypes or ``op`` differ between ranks (on every rank, before
+            data moves).
         InputError: an unknown ``op``, or an integer result that its dtype cannot hold.
         InputTypeError: a leaf cannot be reduced so, such as the maximum of complex numbers.
 
@@ -53,34 +56,43 @@ def all_reduce(tree: T, op: Reduction = "sum", *, comm: Communicator | None = No
     problem = None
     if op not in _REDUCTIONS:
         problem = ("InputError", f"no reduction {op!r}\nDo: use one of {', '.join(_REDUCTIONS)}.")
-    mine = prepare(f"all_reduce {op}", name, tree, refuse=partial(_irreducible, op=op), problem=problem)
+    mine = prepare(
+        f"all_reduce {op}", name, tree, refuse=partial(_irreducible, op=op), problem=problem
+    )
     wide = [tensor.detach().to(_wide_dtype(tensor.dtype, op)) for tensor in mine.tensors]
     reduced = _reduce(comm, mine, wide, "sum" if op == "mean" else op)
     if op == "mean":
         reduced = [tensor / comm.world_size for tensor in reduced]
     pairs = zip(reduced, mine.tensors, strict=True)
-    result: T = mine.rebuild([_narrowed(new, old, op, comm.rank).to(old.device) for new, old in pairs])
+    result: T = mine.rebuild(
+        [_narrowed(new, old, op, comm.rank).to(old.device) for new, old in pairs]
+    )
     return result
 
 
 def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, name: str = "") -> T:
     """Mean of every leaf over all ranks, each rank counted by its weight.
 
-    mean = Σᵣ wᵣ·xᵣ / Σᵣ wᵣ, summed in float64. With ``weight`` = number of samples behind ``x`` this is the mean over
-    all samples, however unevenly the ranks share them; a rank without data passes weight 0, and its ``x`` is not looked
-    at, even where it is the NaN that the mean of nothing is.
+    mean = Σᵣ wᵣ·xᵣ / Σᵣ wᵣ, summed in float64. With ``weight`` = number of samples behind ``x``
+    this is the mean over all samples, however unevenly the ranks share them; a rank without data
+    passes weight 0, and its ``x`` is not looked at, even where it is the NaN that the mean of
+    nothing is.
 
     Args:
-        tree: tensors or numbers of the same shapes on all ranks; integers are averaged as float64, never floored.
+        tree: tensors or numbers of the same shapes on all ranks; integers are averaged as float64,
+            never floored.
         weight: finite, non-negative, 0-dim; the sum over ranks must be positive.
         comm: default the communicator in force.
         name: shown in errors.
 
-    Returns: the same tree; floating and complex leaves keep their dtype, integer and bool leaves become float64.
+    Returns: the same tree; floating and complex leaves keep their dtype, integer and bool leaves
+    become float64.
 
     Raises:
-        MismatchError: trees, shapes or dtypes differ between ranks (on every rank, before data moves).
-        InputError: a weight is negative, not finite or no single number; all weights are zero (on every rank).
+        MismatchError: trees, shapes or dtypes differ between ranks (on every rank, before data
+            moves).
+        InputError: a weight is negative, not finite or no single number; all weights are zero (on
+            every rank).
 
     >>> run(2, lambda comm: mean(torch.tensor(float(comm.rank)), weight=1 + comm.rank, comm=comm))
     [tensor(0.6667), tensor(0.6667)]
@@ -95,20 +107,25 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     total, *sums = _reduce(comm, mine, scaled, "sum")
     if float(total) == 0.0:
         raise InputError(
-            "mean: the weights of all ranks are zero, so there is nothing to average\n"
-            "Likely: no rank had data.\nDo:     skip the mean where no rank has samples.",
+            "mean: the weights of all ranks are zero, so there is nothing to average",
+            likely="no rank had data.",
+            do="skip the mean where no rank has samples.",
             rank=comm.rank,
             peers=range(comm.world_size),
             site=mine.manifest.site,
         )
     pairs = zip(sums, mine.tensors, strict=True)
-    result: T = mine.rebuild([_narrowed(new / total, old, "mean", comm.rank).to(old.device) for new, old in pairs])
+    result: T = mine.rebuild(
+        [_narrowed(new / total, old, "mean", comm.rank).to(old.device) for new, old in pairs]
+    )
     return result
 
 
 def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: Op) -> list[Tensor]:
     """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
-    where = layout([tensor.dtype for tensor in tensors], [tuple(tensor.shape) for tensor in tensors])
+    where = layout(
+        [tensor.dtype for tensor in tensors], [tuple(tensor.shape) for tensor in tensors]
+    )
     verdict = partial(judge, rank=comm.rank)
     run = pack(tensors, where, comm.device)
     nothing = run.new_empty(0)
@@ -125,7 +142,9 @@ def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: O
 
 
 def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
-    """Reduce by the transport's own all_reduce, complex numbers and NaN included; no agreement is made here."""
+    """Reduce by the transport's own all_reduce, complex numbers and NaN included; no agreement is
+    made here.
+    """
     if x.numel() == 0:
         return x
     if x.is_complex():
@@ -133,7 +152,8 @@ def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
             return torch.view_as_complex(comm.all_reduce(torch.view_as_real(x), op))
         return fold(comm.all_gather(x), op)
     if op in ("max", "min") and x.is_floating_point():
-        # Transports compare with < and lose NaN on some ranks: reduce the numbers and the NaNs apart.
+        # Transports compare with < and lose NaN on some ranks: reduce the numbers and the NaNs
+        # apart.
         nan = x.isnan()
         filler = float("-inf" if op == "max" else "inf")
         reduced = comm.all_reduce(x.masked_fill(nan, filler), op)
@@ -145,7 +165,10 @@ def _checked_weight(weight: Any) -> tuple[float, tuple[str, str] | None]:
     """Return the weight as a number, or zero and the problem with it."""
     if isinstance(weight, Tensor):
         if weight.ndim:
-            return 0.0, ("InputError", f"the weight must be one number, got a tensor of shape {list(weight.shape)}")
+            return 0.0, (
+                "InputError",
+                f"the weight must be one number, got a tensor of shape {list(weight.shape)}",
+            )
         weight = weight.detach()
     try:
         number = float(weight)
@@ -170,7 +193,9 @@ def _irreducible(x: Tensor, op: str) -> str:
 
 
 def _wide_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
-    """Return the dtype in which ``op`` is carried out: wide enough to lose nothing, and one that transports know."""
+    """Return the dtype in which ``op`` is carried out: wide enough to lose nothing, and one that
+    transports know.
+    """
     if dtype.is_complex or dtype in (torch.float32, torch.float64):
         return torch.promote_types(dtype, torch.complex64) if dtype.is_complex else dtype
     if dtype.is_floating_point:
@@ -195,7 +220,8 @@ def _narrowed(result: Tensor, old: Tensor, op: str, rank: int) -> Tensor:
     if result.numel() and (result.min() < limits.min or result.max() > limits.max):
         raise InputError(
             f"all_reduce {op}: the result, up to {result.abs().max().item()}, does not fit into "
-            f"{str(dtype).removeprefix('torch.')}\nDo:     reduce x.long().",
+            f"{str(dtype).removeprefix('torch.')}",
+            do="reduce x.long().",
             rank=rank,
         )
     return result.to(dtype)

@@ -1,7 +1,8 @@
 """What a transport must offer, and where in the user's code a call came from.
 
-A :class:`Communicator` moves equal shapes in rank order and never in place. Everything above it (trees, uneven sizes,
-agreement, metrics) is built from these five calls, so a new transport is one small class.
+A :class:`Communicator` moves equal shapes in rank order and never in place. Everything above it
+(trees, uneven sizes, agreement, metrics) is built from these five calls, so a new transport is one
+small class.
 """
 
 from __future__ import annotations
@@ -22,31 +23,10 @@ from torch import Tensor
 
 from distmetrics.errors import Site
 
-__all__ = [
-    "OPS",
-    "Call",
-    "Communicator",
-    "Meanwhile",
-    "Op",
-    "Passing",
-    "Site",
-    "brief",
-    "call_site",
-    "check_parts",
-    "check_src",
-    "current_call",
-    "fold",
-    "in_call",
-    "is_library",
-    "is_of_python",
-    "is_user_code",
-    "raise_site",
-    "short_path",
-    "under_way",
-]
-
 Op = Literal["sum", "prod", "max", "min"]
-Meanwhile = Callable[[], None]  # work of this rank alone that need not wait for the others; it must not communicate
+Meanwhile = Callable[
+    [], None
+]  # work of this rank alone that need not wait for the others; it must not communicate
 OPS: tuple[str, ...] = get_args(Op)
 _PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
@@ -57,7 +37,8 @@ _PAIRWISE: dict[str, Callable[..., Tensor]] = {
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
-# Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()` through torch.
+# Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()`
+# through torch.
 _BETWEEN = (_PACKAGE, contextlib.__file__, str(Path(torch.__file__).parent) + os.sep)
 
 _STANDARD = str(Path(os.__file__).parent) + os.sep
@@ -89,7 +70,9 @@ class Communicator(Protocol):
         ...
 
     def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
-        """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under way."""
+        """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under
+        way.
+        """
         ...
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -97,7 +80,9 @@ class Communicator(Protocol):
         ...
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Give ``parts[r]`` to rank r; the result holds what each rank gave to this one, in rank order."""
+        """Give ``parts[r]`` to rank r; the result holds what each rank gave to this one, in rank
+        order.
+        """
         ...
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
@@ -133,9 +118,13 @@ class Passing:
 def check_parts(parts: Sequence[Tensor], world_size: int) -> None:
     """Refuse parts of an all_to_all that are not one for each rank, or not alike."""
     if len(parts) != world_size:
-        raise ValueError(f"all_to_all needs one part for each of {world_size} ranks, got {len(parts)}")
+        raise ValueError(
+            f"all_to_all needs one part for each of {world_size} ranks, got {len(parts)}"
+        )
     if len({(part.dtype, part.shape) for part in parts}) > 1:
-        raise ValueError(f"all_to_all needs parts alike, got {', '.join(brief(p.dtype, p.shape) for p in parts)}")
+        raise ValueError(
+            f"all_to_all needs parts alike, got {', '.join(brief(p.dtype, p.shape) for p in parts)}"
+        )
 
 
 def check_src(src: int, world_size: int) -> None:
@@ -147,8 +136,9 @@ def check_src(src: int, world_size: int) -> None:
 def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
     """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
 
-    A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on another processor.
-    ``out``: where to put the result, if there is a place for it already; it must be none of the rows.
+    A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on
+    another processor. ``out``: where to put the result, if there is a place for it already; it must
+    be none of the rows.
     """
     if len(rows) == 1:
         return rows[0].clone() if out is None else out.copy_(rows[0])
@@ -160,8 +150,8 @@ def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
 class Call:
     """What a rank is doing, in the user's terms: ``all_gather "val/f1" float32[10]`` and where.
 
-    ``exact`` is what a strict world compares besides the transport's own call: the destination of a gather, say, which
-    a transport without gathers moves by an all_gather.
+    ``exact`` is what a strict world compares besides the transport's own call: the destination of a
+    gather, say, which a transport without gathers moves by an all_gather.
     """
 
     op: str
@@ -170,7 +160,9 @@ class Call:
     exact: tuple[Hashable, ...] = ()
 
     def __str__(self) -> str:
-        return "  ".join(part for part in (f"{self.op} {self.detail}".strip(), str(self.site or "")) if part)
+        return "  ".join(
+            part for part in (f"{self.op} {self.detail}".strip(), str(self.site or "")) if part
+        )
 
 
 _call: ContextVar[Call | None] = ContextVar("distmetrics_call", default=None)
@@ -187,7 +179,9 @@ def in_call(call: Call) -> Iterator[None]:
 
 
 def under_way() -> Call | None:
-    """Return the user's call that the transport calls of this moment are made for, if one was named."""
+    """Return the user's call that the transport calls of this moment are made for, if one was
+    named.
+    """
     return _call.get()
 
 
@@ -235,7 +229,9 @@ def is_user_code(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_of_python(file: str) -> bool:
-    """Whether a file is of Python's own library: what a process is started by says nothing of where it is."""
+    """Whether a file is of Python's own library: what a process is started by says nothing of where
+    it is.
+    """
     return file.startswith(_STANDARD) and not is_library(file)
 
 

@@ -1,8 +1,9 @@
 """The notice board: where a rank that leaves says so, for those who still wait for it.
 
-A small record in the job's key-value store, which is hosted outside the ranks wherever we launch them. Whoever waits
-looks there from time to time, so "rank 1 raised ValueError" reaches it within a fraction of a second instead of a
-time-out. A rank that is killed cannot write; whoever watches its process writes for it.
+A small record in the job's key-value store, which is hosted outside the ranks wherever we launch
+them. Whoever waits looks there from time to time, so "rank 1 raised ValueError" reaches it within a
+fraction of a second instead of a time-out. A rank that is killed cannot write; whoever watches its
+process writes for it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from typing import Any
 from distmetrics.comm.base import raise_site
 from distmetrics.errors import PeerLostError
 
-__all__ = ["Board", "Departure", "meet", "reason"]
-
 
 @dataclass(frozen=True, slots=True)
 class Departure:
     """That ``rank`` left: after how many transport calls, why, and whether that was a failure.
 
-    ``calls`` are those of the group of all ranks; ``groups`` has those of others by their names, where they are known.
+    ``calls`` are those of the group of all ranks; ``groups`` has those of others by their names,
+    where they are known.
     """
 
     rank: int
@@ -33,7 +33,9 @@ class Departure:
     groups: dict[str, int] = field(default_factory=dict)
 
     def calls_of(self, group: str, world: str) -> int | None:
-        """Return how many calls of a group the rank made before it left; None where that is not known."""
+        """Return how many calls of a group the rank made before it left; None where that is not
+        known.
+        """
         return self.groups.get(group, self.calls if group == world else None)
 
 
@@ -54,7 +56,13 @@ class Board:
         self._seen: list[Departure] = []
 
     def leave(
-        self, rank: int, why: str, *, failed: bool, calls: int = 0, groups: Mapping[str, int] | None = None
+        self,
+        rank: int,
+        why: str,
+        *,
+        failed: bool,
+        calls: int = 0,
+        groups: Mapping[str, int] | None = None,
     ) -> None:
         """Publish that ``rank`` has left after ``calls`` transport calls."""
         number = self.store.add("left", 1)
@@ -73,7 +81,9 @@ class Board:
         return list(self._seen)
 
     def missing(self, call: int) -> list[Departure]:
-        """Return the departures of ranks that will never make transport call number ``call`` (from 1)."""
+        """Return the departures of ranks that will never make transport call number ``call`` (from
+        1).
+        """
         return [departure for departure in self.departures() if departure.calls < call]
 
 
@@ -89,7 +99,9 @@ def meet(store: Any, board: Board, rank: int, world_size: int) -> None:
         store.set("all in", "")
     while not store.check(["all in"]):
         lost = [departure for departure in board.departures() if departure.failed]
-        if lost and not store.check(["all in"]):  # one that failed after all had come is no matter of this
+        if lost and not store.check(
+            ["all in"]
+        ):  # one that failed after all had come is no matter of this
             text = f"rank {lost[0].rank} failed before the world was complete: {lost[0].why}"
             raise PeerLostError(text, rank=rank, peers=[lost[0].rank])
         time.sleep(0.002)

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
 
-__all__ = ["Crew", "Shift"]
-
 _LAST = 1.0  # seconds at the end for a thread that has no more work
 
 
@@ -36,7 +34,10 @@ class Crew:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -75,7 +76,8 @@ class Shift:
 
     Attributes:
         ident: of the thread.
-        ended: whether it is over; ``abandoned``: whether it was told to end; ``over``: free once it is over.
+        ended: whether it is over; ``abandoned``: whether it was told to end; ``over``: free once it
+            is over.
     """
 
     def __init__(self, crew: Crew, name: str, act: Callable[[], None], ident: int) -> None:
@@ -95,14 +97,20 @@ class Shift:
         with self._crew.lock:
             if not self.ended:
                 self.abandoned = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(error))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self.ident), ctypes.py_object(error)
+                )
 
 
 def _forget() -> None:
-    """Forget what this thread keeps in any ``threading.local``: the interpreter has it in one dict, a thread's own."""
+    """Forget what this thread keeps in any ``threading.local``: the interpreter has it in one dict,
+    a thread's own.
+    """
     address = _thread_dict()
     if address:
-        names: dict[object, object] = ctypes.cast(address, ctypes.py_object).value  # borrowed, and held from here on
+        names: dict[object, object] = ctypes.cast(
+            address, ctypes.py_object
+        ).value  # borrowed, and held from here on
         names.clear()
 
 

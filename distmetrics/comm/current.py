@@ -12,8 +12,6 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import InputTypeError
 
-__all__ = ["chosen", "current", "in_force", "use"]
-
 _in_force: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
 _single = SingleCommunicator()
 
@@ -21,8 +19,8 @@ _single = SingleCommunicator()
 def current() -> Communicator:
     """Return the communicator in force.
 
-    That is the one of the nearest :func:`use`; else ``torch.distributed``'s default group where a job has one; else a
-    world of one.
+    That is the one of the nearest :func:`use`; else ``torch.distributed``'s default group where a
+    job has one; else a world of one.
 
     >>> current().world_size
     1
@@ -52,8 +50,8 @@ def chosen(comm: Communicator | None) -> Communicator:
         return current()
     if not hasattr(comm, "device") or not hasattr(comm, "all_gather"):
         raise InputTypeError(
-            f"comm= must be a communicator, got a {type(comm).__name__}\n"
-            "Do:     for a process group pass distmetrics.GroupCommunicator(group)."
+            f"comm= must be a communicator, got a {type(comm).__name__}",
+            do="for a process group pass distmetrics.GroupCommunicator(group).",
         )
     return comm
 

@@ -1,4 +1,5 @@
-"""Connect the ranks of a group that are all on one machine: each finds that it can, and all do or none does.
+"""Connect the ranks of a group that are all on one machine: each finds that it can, and all do or
+none does.
 
 Large data, other machines and other operations stay with the backend.
 """
@@ -18,13 +19,13 @@ from pathlib import Path
 from distmetrics.comm.links import Links
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["LINKS", "link", "links_wanted"]
-
 LINKS = "DISTMETRICS_LINKS"
 _MOST = 64  # ranks: each holds a socket for every other
 _SET_UP = 5.0  # seconds for what is there already, when it is asked for
 _TOKEN = 16  # bytes by which a rank knows another
-_RECORD = struct.Struct(f"32s{_TOKEN}s")  # the machine, and the rank's token; zeros from a rank that wants no links
+_RECORD = struct.Struct(
+    f"32s{_TOKEN}s"
+)  # the machine, and the rank's token; zeros from a rank that wants no links
 _NAMESPACES = ("net", "pid", "user")  # in which two processes may differ on one machine
 
 _Gather = Callable[[bytes], Sequence[bytes]]  # every rank's bytes, as many on each
@@ -41,7 +42,7 @@ def links_wanted(environ: Mapping[str, str] | None = None) -> bool:
     """
     said = (os.environ if environ is None else environ).get(LINKS, "").strip().lower() or "on"
     if said not in ("on", "off"):
-        raise ConfigurationError(f"{LINKS}: neither on nor off: {said!r}\nDo:     say on or off.")
+        raise ConfigurationError(f"{LINKS}: neither on nor off: {said!r}", do="say on or off.")
     return said == "on" and sys.platform.startswith("linux")
 
 
@@ -54,10 +55,12 @@ def link(
     timeout: float | None = None,
     names: Sequence[int] = (),
 ) -> Links | None:
-    """Connect the ranks of a group, if all are on one machine and want it; every rank gets links, or none does.
+    """Connect the ranks of a group, if all are on one machine and want it; every rank gets links,
+    or none does.
 
     Args:
-        gather: gives every rank's bytes, by another way: one to three times, as often on every rank.
+        gather: gives every rank's bytes, by another way: one to three times, as often on every
+            rank.
         rank: of this process in the group.
         world_size: number of its ranks.
         wanted: whether this rank may have links.
@@ -69,7 +72,9 @@ def link(
         mine = _RECORD.pack(_machine(), token) if listener is not None else bytes(_RECORD.size)
         records = [_RECORD.unpack(record) for record in gather(mine)]
         tokens = [record[1] for record in records]
-        if listener is None or any(machine != records[0][0] or not any(machine) for machine, _ in records):
+        if listener is None or any(
+            machine != records[0][0] or not any(machine) for machine, _ in records
+        ):
             return None
         found = _connect(tokens[:rank], token, at_failure)
         if not all(map(any, gather(bytes([found is not None])))):
@@ -85,12 +90,16 @@ def link(
 
 
 def _listen(at_failure: contextlib.ExitStack) -> tuple[socket.socket | None, bytes]:
-    """Open a socket that the others find by a token which only they get; None where there are to be no links."""
+    """Open a socket that the others find by a token which only they get; None where there are to be
+    no links.
+    """
     token = secrets.token_bytes(_TOKEN)
     try:
         listener = at_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.settimeout(_SET_UP)
-        listener.bind(_address(token))  # in Linux's abstract namespace: no file, and none in another network namespace
+        listener.bind(
+            _address(token)
+        )  # in Linux's abstract namespace: no file, and none in another network namespace
         listener.listen(_MOST)
     except OSError:  # a sandbox that has no such sockets: told to all by an empty record
         return None, b""
@@ -98,11 +107,15 @@ def _listen(at_failure: contextlib.ExitStack) -> tuple[socket.socket | None, byt
 
 
 def _address(token: bytes) -> bytes:
-    """Name a rank's socket; the machine's other users see it, and must not learn the token by which it knows ranks."""
+    """Name a rank's socket; the machine's other users see it, and must not learn the token by which
+    it knows ranks.
+    """
     return b"\0distmetrics-" + hashlib.sha256(token).hexdigest()[: 2 * _TOKEN].encode()
 
 
-def _connect(tokens: Sequence[bytes], mine: bytes, at_failure: contextlib.ExitStack) -> list[socket.socket] | None:
+def _connect(
+    tokens: Sequence[bytes], mine: bytes, at_failure: contextlib.ExitStack
+) -> list[socket.socket] | None:
     """Connect to the ranks below, and say who this is; None where one can't be reached."""
     sockets = []
     try:
@@ -120,7 +133,9 @@ def _connect(tokens: Sequence[bytes], mine: bytes, at_failure: contextlib.ExitSt
 def _accept(
     listener: socket.socket, tokens: Sequence[bytes], rank: int, at_failure: contextlib.ExitStack
 ) -> dict[int, socket.socket] | None:
-    """Take the connections of the ranks above, which have been made; None where one is not of theirs."""
+    """Take the connections of the ranks above, which have been made; None where one is not of
+    theirs.
+    """
     sockets: dict[int, socket.socket] = {}
     above = {token: peer for peer, token in enumerate(tokens) if peer > rank}
     try:

@@ -1,8 +1,9 @@
 """Sockets from rank to rank, for small data of a group whose ranks are all on one machine.
 
-What gloo moves passes through a thread of its own on either side: each is to be woken, and competes with the job's own
-threads for the cores. A message that the kernel takes from one rank straight to the other wakes that one alone: between
-two ranks that have just computed 32 KiB take a sixth of the time.
+What gloo moves passes through a thread of its own on either side: each is to be woken, and competes
+with the job's own threads for the cores. A message that the kernel takes from one rank straight to
+the other wakes that one alone: between two ranks that have just computed 32 KiB take a sixth of the
+time.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Exchange", "Links", "UnevenError"]
-
 _BUFFER = 1 << 20  # bytes that a socket should hold; the kernel may allow less
-_HEAD = struct.Struct("qq")  # before each message: which of the group's it is, and how many bytes it has
+_HEAD = struct.Struct(
+    "qq"
+)  # before each message: which of the group's it is, and how many bytes it has
 _QUIET = getattr(socket, "MSG_NOSIGNAL", 0)  # whose reader is gone is an error, no SIGPIPE
 
 
 class UnevenError(RuntimeError):
-    """A rank sends something else than this one in the same place: another number of bytes, or another call's.
+    """A rank sends something else than this one in the same place: another number of bytes, or
+    another call's.
 
     Attributes:
         peer: that rank; ``me``: this one.
@@ -64,7 +66,9 @@ class Links:
         self.names = names
         self.lock = threading.RLock()  # a signal's handler may gather as well
         self.begun = 0
-        self.pending: list[Exchange] = []  # not done, the oldest first: those that were interrupted keep their place
+        self.pending: list[
+            Exchange
+        ] = []  # not done, the oldest first: those that were interrupted keep their place
         for sock in self.sockets.values():
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
@@ -77,7 +81,8 @@ class Links:
         return self.names[rank] if self.names else rank
 
     def exchange(self, sent: Tensor, rows: Sequence[Tensor]) -> Exchange:
-        """Begin to send ``sent`` to every other rank, and to receive theirs into their places of ``rows``.
+        """Begin to send ``sent`` to every other rank, and to receive theirs into their places of
+        ``rows``.
 
         Args:
             sent: uint8, 1-dim, contiguous, on the CPU; of the same length on every rank.
@@ -119,10 +124,12 @@ class Links:
 
 
 class Exchange:
-    """A message to every other rank and one from each: it goes on while somebody waits for it, or for a later one.
+    """A message to every other rank and one from each: it goes on while somebody waits for it, or
+    for a later one.
 
-    A signal's handler may raise between any two steps here. So what was moved is known by lists that only grow, and
-    that grow in the same step of the interpreter in which the kernel moves it; everything else is derived from them.
+    A signal's handler may raise between any two steps here. So what was moved is known by lists
+    that only grow, and that grow in the same step of the interpreter in which the kernel moves it;
+    everything else is derived from them.
     """
 
     def __init__(self, links: Links, number: int, sent: Tensor, rows: Sequence[Tensor]) -> None:
@@ -130,10 +137,17 @@ class Exchange:
         self._head = _HEAD.pack(number, sent.numel())
         self._length = _HEAD.size + sent.numel()
         self._message = memoryview(self._head), _view(sent)
-        self._rooms = {rank: (memoryview(bytearray(_HEAD.size)), _view(rows[rank])) for rank in links.sockets}
+        self._rooms = {
+            rank: (memoryview(bytearray(_HEAD.size)), _view(rows[rank])) for rank in links.sockets
+        }
         self._sent: dict[int, list[int]] = {rank: [] for rank in links.sockets}
-        self._received: dict[int, list[tuple[int, Any, int, Any]]] = {rank: [] for rank in links.sockets}
-        self._unsent, self._unread = set(links.sockets), set(links.sockets)  # derived, and never short of a rank
+        self._received: dict[int, list[tuple[int, Any, int, Any]]] = {
+            rank: [] for rank in links.sockets
+        }
+        self._unsent, self._unread = (
+            set(links.sockets),
+            set(links.sockets),
+        )  # derived, and never short of a rank
         self._deadline = None if links.timeout is None else time.monotonic() + links.timeout
 
     @property
@@ -145,7 +159,8 @@ class Exchange:
         """Whether it has ended within some seconds.
 
         Raises:
-            RuntimeError: the connection to a rank is closed or broken, or the group's time-out is over.
+            RuntimeError: the connection to a rank is closed or broken, or the group's time-out is
+                over.
             UnevenError: a rank sends another number of bytes, or another call's.
         """
         until = time.monotonic() + seconds
@@ -162,35 +177,54 @@ class Exchange:
 
     def wanted(self, rank: int) -> int:
         """What of a rank's socket is to be waited for."""
-        return (select.POLLOUT if rank in self._unsent else 0) | (select.POLLIN if rank in self._unread else 0)
+        return (select.POLLOUT if rank in self._unsent else 0) | (
+            select.POLLIN if rank in self._unread else 0
+        )
 
     def send(self, full: set[int]) -> None:
-        """Send what the kernel takes, but to ranks in ``full``; add those for which it does not take all."""
+        """Send what the kernel takes, but to ranks in ``full``; add those for which it does not
+        take all.
+        """
         for rank in [*self._unsent]:
             counts = self._sent[rank]
             while rank not in full and (at := sum(counts)) < self._length:
                 try:  # one step for the interpreter: no signal comes between what is sent and that it is known
-                    counts.extend(map(self._links.sockets[rank].sendmsg, [_rest(self._message, at)], [()], [_QUIET]))
+                    counts.extend(
+                        map(
+                            self._links.sockets[rank].sendmsg,
+                            [_rest(self._message, at)],
+                            [()],
+                            [_QUIET],
+                        )
+                    )
                 except BlockingIOError:
                     full.add(rank)
                 except OSError as error:
                     name = self._links.name(rank)
-                    raise RuntimeError(f"Connection reset: sending to rank {name} failed: {error}") from error
+                    raise RuntimeError(
+                        f"Connection reset: sending to rank {name} failed: {error}"
+                    ) from error
             if sum(counts) == self._length:
                 self._unsent.discard(rank)
 
     def receive(self, behind: set[int]) -> None:
-        """Receive what is there, but from ranks in ``behind``; add those from which not all has come."""
+        """Receive what is there, but from ranks in ``behind``; add those from which not all has
+        come.
+        """
         for rank in [*self._unread]:
             counts = self._received[rank]
             while rank not in behind and (at := _bytes(counts)) < self._length:
                 try:  # likewise
-                    counts.extend(map(self._links.sockets[rank].recvmsg_into, [_rest(self._rooms[rank], at)]))
+                    counts.extend(
+                        map(self._links.sockets[rank].recvmsg_into, [_rest(self._rooms[rank], at)])
+                    )
                 except BlockingIOError:
                     behind.add(rank)
                 except OSError as error:
                     name = self._links.name(rank)
-                    raise RuntimeError(f"Connection reset: receiving from rank {name} failed: {error}") from error
+                    raise RuntimeError(
+                        f"Connection reset: receiving from rank {name} failed: {error}"
+                    ) from error
                 else:
                     if not counts[-1][0]:
                         raise RuntimeError(f"Connection closed by rank {self._links.name(rank)}")
@@ -204,12 +238,17 @@ class Exchange:
         if head != self._head:
             links = self._links
             raise UnevenError(
-                links.name(rank), links.name(links.rank), _HEAD.unpack(head)[1], _HEAD.unpack(self._head)[1]
+                links.name(rank),
+                links.name(links.rank),
+                _HEAD.unpack(head)[1],
+                _HEAD.unpack(self._head)[1],
             )
 
 
 def _view(tensor: Tensor) -> memoryview:
-    """The memory of a tensor of bytes, which must be held as long; without NumPy, which torch may be without."""
+    """The memory of a tensor of bytes, which must be held as long; without NumPy, which torch may
+    be without.
+    """
     if not tensor.numel():
         return memoryview(bytearray())
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
@@ -234,7 +273,9 @@ _live: weakref.WeakSet[Links] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """A child of a rank, a data loader's worker say, must not keep the sockets of a rank that has died open."""
+    """A child of a rank, a data loader's worker say, must not keep the sockets of a rank that has
+    died open.
+    """
     for links in [*_live]:
         links.close()
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from distmetrics.errors import DivergedError, PeerLostError, who
 
-__all__ = ["Outcome", "blame", "settle"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -23,8 +21,8 @@ class Outcome:
 def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     """Return every rank's value in rank order, or raise the error that started it all.
 
-    A rank that was only let down (``DivergedError``, ``PeerLostError``) never hides the rank that raised first; what
-    the other ranks raised is added to the error as notes.
+    A rank that was only let down (``DivergedError``, ``PeerLostError``) never hides the rank that
+    raised first; what the other ranks raised is added to the error as notes.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if not failed:

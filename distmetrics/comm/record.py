@@ -14,9 +14,15 @@ from torch import Tensor
 
 from distmetrics.comm.base import Communicator, Meanwhile, Op, Passing
 
-__all__ = ["Recorded", "RecordingCommunicator", "counted_torch_calls"]
-
-_COLLECTIVES = ("all_gather", "all_reduce", "all_to_all_single", "barrier", "broadcast", "gather", "reduce")
+_COLLECTIVES = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,9 @@ class RecordingCommunicator(Passing):
 def counted_torch_calls() -> Iterator[Counter[str]]:
     """Count the calls of ``torch.distributed``'s collectives inside the block, whoever makes them.
 
-    The functions are wrapped for the length of the block, by explicit wish, and put back whatever happens. For
-    measuring peers; our own calls are better counted by :class:`RecordingCommunicator`.
+    The functions are wrapped for the length of the block, by explicit wish, and put back whatever
+    happens. For measuring peers; our own calls are better counted by
+    :class:`RecordingCommunicator`.
     """
     calls: Counter[str] = Counter()
     originals = {name: getattr(dist, name) for name in _COLLECTIVES}

@@ -1,4 +1,6 @@
-"""Names in modules that mean something else for the length of a block, and are put back whatever happens."""
+"""Names in modules that mean something else for the length of a block, and are put back whatever
+happens.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-
-__all__ = ["Name", "Replacing"]
 
 
 class Name(NamedTuple):
@@ -52,7 +52,9 @@ class Replacing:
             with self._lock:
                 if not self._before:
                     for where, name, value in find():
-                        self._before.append(Name(where, name, where[name]))  # first: an interrupt must not lose it
+                        self._before.append(
+                            Name(where, name, where[name])
+                        )  # first: an interrupt must not lose it
                         where[name] = value
             yield
         finally:

@@ -1,4 +1,6 @@
-"""A world of one rank: every collective is the identity, with the same copies as on any other transport."""
+"""A world of one rank: every collective is the identity, with the same copies as on any other
+transport.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ import torch
 from torch import Tensor
 
 from distmetrics.comm.base import Meanwhile, Op, check_parts, check_src
-
-__all__ = ["SingleCommunicator"]
 
 
 class SingleCommunicator:

@@ -1,7 +1,8 @@
 """ThreadWorld: W ranks as threads of one process, for tests, docs and the testing kit.
 
-As strict as gloo (equal dtype and shape on all ranks), and it *decides* deadlock instead of timing it: a wait fails
-the moment it can never be met, because a rank that it needs has returned or raised, or because every live rank waits.
+As strict as gloo (equal dtype and shape on all ranks), and it *decides* deadlock instead of timing
+it: a wait fails the moment it can never be met, because a rank that it needs has returned or
+raised, or because every live rank waits.
 """
 
 from __future__ import annotations
@@ -25,15 +26,24 @@ from distmetrics.comm.board import reason
 from distmetrics.comm.crew import Crew, Shift
 from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome, settle
-from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
+from distmetrics.errors import (
+    DistmetricsError,
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    compose,
+    who,
+)
 
-__all__ = ["LeftBehind", "ThreadCommunicator", "ThreadWorld", "is_of_threads"]
-
-_LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without them
+_LAST_WORDS = (
+    1.0  # seconds for ranks that were told to end, before their world goes on without them
+)
 
 
 class LeftBehind(SystemExit):
-    """Ends the Python code of a rank that its world no longer waits for; nobody hears what it has to say."""
+    """Ends the Python code of a rank that its world no longer waits for; nobody hears what it has
+    to say.
+    """
 
 
 @dataclass
@@ -81,24 +91,32 @@ class ThreadWorld:
 
     def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world, or of the subgroup ``members``."""
-        return ThreadCommunicator(self, rank, tuple(range(self.world_size)) if members is None else tuple(members))
+        return ThreadCommunicator(
+            self, rank, tuple(range(self.world_size)) if members is None else tuple(members)
+        )
 
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call ``fn(comm, *args)`` on every rank; return the results in rank order, or raise the first cause."""
+        """Call ``fn(comm, *args)`` on every rank; return the results in rank order, or raise the
+        first cause.
+        """
         return settle(self.outcomes(fn, *args))
 
-    def outcomes(self, fn: Callable[..., Any], *args: Any, limit: float | None = None) -> list[Outcome]:
+    def outcomes(
+        self, fn: Callable[..., Any], *args: Any, limit: float | None = None
+    ) -> list[Outcome]:
         """Like :meth:`run`, but return how each rank ended and raise nothing.
 
-        A deadlock is decided at once. What never comes back outside of a collective is left behind after ``limit``
-        seconds, and its outcome says where each rank was.
+        A deadlock is decided at once. What never comes back outside of a collective is left behind
+        after ``limit`` seconds, and its outcome says where each rank was.
         """
         self._reset()
         ended: list[Outcome | None] = [None] * self.world_size
 
         def main(rank: int) -> None:
             comm = self.communicator(rank)
-            torch.set_grad_enabled(True)  # as in a new thread, whatever the last rank in this one has left
+            torch.set_grad_enabled(
+                True
+            )  # as in a new thread, whatever the last rank in this one has left
             try:
                 with use(comm):
                     value = fn(comm, *args)
@@ -112,13 +130,17 @@ class ThreadWorld:
         crew = self._crew or Crew()
         try:
             shifts = [
-                crew.start(f"rank {rank}", functools.partial(contextvars.copy_context().run, main, rank))
+                crew.start(
+                    f"rank {rank}", functools.partial(contextvars.copy_context().run, main, rank)
+                )
                 for rank in range(self.world_size)
             ]
             self._wait_for(shifts, limit)
             known = [*ended]
             late = [rank for rank, outcome in enumerate(known) if outcome is None]
-            found = [outcome for outcome in known if outcome is not None] + self._give_up(late, shifts, limit)
+            found = [outcome for outcome in known if outcome is not None] + self._give_up(
+                late, shifts, limit
+            )
         finally:
             if crew is not self._crew:
                 crew.close()
@@ -134,7 +156,9 @@ class ThreadWorld:
             self._break(lambda rank: PeerLostError(text, rank=rank))
             raise
 
-    def _give_up(self, late: list[int], shifts: Sequence[Shift], limit: float | None) -> list[Outcome]:
+    def _give_up(
+        self, late: list[int], shifts: Sequence[Shift], limit: float | None
+    ) -> list[Outcome]:
         """Say where ranks are that have not ended, and end what can be ended."""
         frames = sys._current_frames()
         ended = []
@@ -144,8 +168,13 @@ class ThreadWorld:
             frame = frames.get(shifts[rank].ident)
             if frame is not None:
                 stack = traceback.extract_stack(frame)
-                begin = next((place for place, call in enumerate(stack, 1) if call.filename == __file__), 0)
-                error.add_note(f"rank {rank} was here:\n" + "".join(traceback.format_list(stack[begin:])).rstrip())
+                begin = next(
+                    (place for place, call in enumerate(stack, 1) if call.filename == __file__), 0
+                )
+                error.add_note(
+                    f"rank {rank} was here:\n"
+                    + "".join(traceback.format_list(stack[begin:])).rstrip()
+                )
             ended.append(Outcome(rank, error=error))
         if late:
             self._break(lambda rank: PeerLostError("the limit of this run is over", rank=rank))
@@ -157,7 +186,12 @@ class ThreadWorld:
         return ended
 
     def meet(
-        self, rank: int, members: tuple[int, ...], kind: tuple[Any, ...], sent: list[Tensor], call: Call
+        self,
+        rank: int,
+        members: tuple[int, ...],
+        kind: tuple[Any, ...],
+        sent: list[Tensor],
+        call: Call,
     ) -> dict[int, list[Tensor]]:
         """Join this rank's next collective of ``members``; return what every member sent."""
         with self._change:
@@ -188,10 +222,13 @@ class ThreadWorld:
                 {rank: str(call) for rank, call in meeting.calls.items()},
                 notes=["No data was moved."],
                 likely="a condition, a loop length or a shape that differs between ranks.",
-                do="make every rank call the same collectives, in the same order, with equal shapes and dtypes.",
+                do="make every rank call the same collectives, in the same order, with equal "
+                "shapes and dtypes.",
             )
             calls = meeting.calls
-            meeting.error = lambda rank: MismatchError(text, rank=rank, peers=sorted(calls), site=calls[rank].site)
+            meeting.error = lambda rank: MismatchError(
+                text, rank=rank, peers=sorted(calls), site=calls[rank].site
+            )
 
     def _leave(self, rank: int, error: BaseException | None) -> None:
         with self._change:
@@ -202,7 +239,12 @@ class ThreadWorld:
 
     def _find_stuck(self) -> None:
         """End every wait that can no longer be met; called with the lock held after each change."""
-        lost = {rank for meeting in self._waiting.values() for rank in meeting.members if rank in self._gone}
+        lost = {
+            rank
+            for meeting in self._waiting.values()
+            for rank in meeting.members
+            if rank in self._gone
+        }
         alive = [rank for rank in range(self.world_size) if rank not in self._gone]
         if not lost and (not self._waiting or any(rank not in self._waiting for rank in alive)):
             return
@@ -216,7 +258,9 @@ class ThreadWorld:
         lines = waits | self._gone
         if raised := lost & self._raised:
             headline = f"{who(raised)} failed and will never answer"
-            return compose(headline, lines, do=f"mend the failure of {who(raised)} first."), PeerLostError
+            return compose(
+                headline, lines, do=f"mend the failure of {who(raised)} first."
+            ), PeerLostError
         if lost:
             headline = f"{who(lost)} {'has' if len(lost) == 1 else 'have'} returned, and others still wait for it"
             likely = "a collective under a condition that only some ranks meet, or loops of different lengths."
@@ -227,7 +271,9 @@ class ThreadWorld:
         return compose(headline, lines, likely=likely, do=do), DivergedError
 
     def _break(self, error: Callable[[int], DistmetricsError]) -> None:
-        """End every wait, also in groups that could go on: whom they wait for may call next, and hear it then."""
+        """End every wait, also in groups that could go on: whom they wait for may call next, and
+        hear it then.
+        """
         with self._change:
             self._broken = error
             for meeting in self._waiting.values():
@@ -253,7 +299,9 @@ class ThreadCommunicator:
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
-        return ThreadCommunicator(self._world, self._me, tuple(self._members[rank] for rank in sorted(ranks)))
+        return ThreadCommunicator(
+            self._world, self._me, tuple(self._members[rank] for rank in sorted(ranks))
+        )
 
     def _meet(self, kind: tuple[Any, ...], sent: list[Tensor], op: str) -> list[list[Tensor]]:
         x = sent[0] if sent else None

@@ -1,7 +1,8 @@
-"""Make a transport's calls, and never wait for ever: each wait ends, or ends in an error that says why it can't.
+"""Make a transport's calls, and never wait for ever: each wait ends, or ends in an error that says
+why it can't.
 
-A wait is done in short slices. Between them this rank looks whether there is a verdict: the guard's, where one watches,
-else what the notice board says of those who left.
+A wait is done in short slices. Between them this rank looks whether there is a verdict: the
+guard's, where one watches, else what the notice board says of those who left.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ from distmetrics.comm.guard.judge import Verdict, departed
 from distmetrics.comm.guard.sentry import Sentry
 from distmetrics.comm.guard.wait import Wait
 from distmetrics.comm.links import Exchange, UnevenError
-from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
-
-__all__ = ["Waits", "is_connection_error", "uneven"]
+from distmetrics.errors import (
+    DistmetricsError,
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    compose,
+    who,
+)
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks what is known
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for somebody to name who left
@@ -48,7 +54,13 @@ class Waits:
     """
 
     def __init__(
-        self, rank: int, name: str, members: str, device: torch.device, board: Board | None, sentry: Sentry | None
+        self,
+        rank: int,
+        name: str,
+        members: str,
+        device: torch.device,
+        board: Board | None,
+        sentry: Sentry | None,
     ) -> None:
         self.calls = 0
         self.past = 0
@@ -62,12 +74,19 @@ class Waits:
         self._broken: Verdict | None = None
 
     def run(
-        self, call: Call, kind: str, start: Callable[[], Any], meanwhile: Meanwhile | None = None, held: Any = None
+        self,
+        call: Call,
+        kind: str,
+        start: Callable[[], Any],
+        meanwhile: Meanwhile | None = None,
+        held: Any = None,
     ) -> None:
-        """Start a call of the transport and wait for its end; ``held``: the tensors that it works on.
+        """Start a call of the transport and wait for its end; ``held``: the tensors that it works
+        on.
 
         Raises:
-            DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the same.
+            DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the
+                same.
             RuntimeError: the backend refuses to make such a call.
         """
         if self._broken is not None:
@@ -101,7 +120,9 @@ class Waits:
                 self.sentry.leave(wait, begun=begun)
 
     def _note(self, call: Call, kind: str) -> None:
-        """Count a direct use of the transport, which nobody agrees upon, into the hash that tells of a slip."""
+        """Count a direct use of the transport, which nobody agrees upon, into the hash that tells
+        of a slip.
+        """
         text = f"{kind} {call.detail}"
         self.past = zlib.crc32(text.encode(), self.past)
         self.direct_calls.append(f"{text}  {call.site or ''}".rstrip())
@@ -110,12 +131,18 @@ class Waits:
         """Name the rank behind a connection error of the backend that did not pass through here."""
         if not is_connection_error(error) or self._board is None:
             return None
-        departures = sorted((d for d in self._board.departures() if d.rank != self._rank), key=lambda d: not d.failed)
+        departures = sorted(
+            (d for d in self._board.departures() if d.rank != self._rank),
+            key=lambda d: not d.failed,
+        )
         if not departures:
             return None
         first = departures[0]
         peers = [first.rank]
-        lines = {first.rank: first.why, self._rank: "was in a collective of torch.distributed's own (DDP, say)"}
+        lines = {
+            first.rank: first.why,
+            self._rank: "was in a collective of torch.distributed's own (DDP, say)",
+        }
         if first.failed:
             headline, do = (
                 f"{who(peers)} failed while this rank talked to it",
@@ -125,15 +152,20 @@ class Waits:
         text = compose(
             f"{who(peers)} has left, and this rank still waits for it",
             lines,
-            likely="ranks take different numbers of steps, or a condition on the rank ends one early.",
+            likely="ranks take different numbers of steps, or a condition on the rank ends one "
+            "early.",
             do="let every rank take the same steps.",
         )
         return DivergedError(text, rank=self._rank, peers=peers)
 
     def give_up(self, error: BaseException, scope: str) -> None:
-        """Tell the others that this rank has left ``scope`` by an exception; refuse every later call."""
+        """Tell the others that this rank has left ``scope`` by an exception; refuse every later
+        call.
+        """
         if self._broken is None:
-            text = f"this rank has left {scope}: it {reason(error)}\nThe other ranks have been told."
+            text = (
+                f"this rank has left {scope}: it {reason(error)}\nThe other ranks have been told."
+            )
             self._broken = Verdict(DivergedError.code, text, (self._rank,))
             if self.sentry is not None:
                 self.sentry.depart(f"left {scope}: it {reason(error)}")
@@ -167,10 +199,15 @@ class Waits:
         return self._departed(missing, wait) if missing else None
 
     def _departed(self, missing: list[Departure], wait: Wait) -> Verdict:
-        return departed({departure.rank: departure for departure in missing}, {self._rank: f"waits in {wait.call}"})
+        return departed(
+            {departure.rank: departure for departure in missing},
+            {self._rank: f"waits in {wait.call}"},
+        )
 
     def _lost(self, wait: Wait, error: RuntimeError) -> DistmetricsError:
-        """Build the error for a connection that broke; whoever watches the lost rank may be a moment late."""
+        """Build the error for a connection that broke; whoever watches the lost rank may be a
+        moment late.
+        """
         began = time.monotonic()
         deadline = began + _NAME_GRACE
         gone: list[int] = []
@@ -185,7 +222,9 @@ class Waits:
         return self._end(verdict or self._unnamed(wait, error, gone), wait)
 
     def _unnamed(self, wait: Wait, error: RuntimeError, gone: list[int]) -> Verdict:
-        """Say what the backend says, and whose process is gone, if one is: nobody else has a word for it."""
+        """Say what the backend says, and whose process is gone, if one is: nobody else has a word
+        for it.
+        """
         text = compose(
             f"the connection to {who(gone) if gone else 'another rank'} broke",
             {self._rank: f"waits in {wait.call}"} | dict.fromkeys(gone, "its process is gone"),
@@ -215,13 +254,16 @@ def uneven(wait: Wait, error: UnevenError) -> Verdict:
         {error.me: f"is in {wait.call}", error.peer: f"sent {error.theirs} bytes"},
         notes=["No tensor was returned.", _BROKEN],
         likely="a rank makes another call here, or its tensor has another shape or dtype.",
-        do="let every rank make the same calls; distmetrics.all_gather_cat takes tensors of different lengths.",
+        do="let every rank make the same calls; distmetrics.all_gather_cat takes tensors of "
+        "different lengths.",
     )
     return Verdict(MismatchError.code, text, (error.peer,))
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Whether an error of torch.distributed's says that a peer is gone, or has sent what was not expected."""
+    """Whether an error of torch.distributed's says that a peer is gone, or has sent what was not
+    expected.
+    """
     own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
     return not own and any(word in str(error) for word in _CONNECTION_WORDS)
 
@@ -229,7 +271,8 @@ def is_connection_error(error: BaseException) -> bool:
 def _never_free(held: Any) -> None:
     """Keep what a call that did not end works on for as long as the process lives.
 
-    A thread of gloo that drops the last hold on a tensor of Python's while the interpreter ends aborts the process.
+    A thread of gloo that drops the last hold on a tensor of Python's while the interpreter ends
+    aborts the process.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 

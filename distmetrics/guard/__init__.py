@@ -1,15 +1,17 @@
-"""The guard: a hang, or a silent mix-up, becomes the same readable error on every rank, within seconds.
+"""The guard: a hang or a mix-up becomes the same readable error on every rank, within seconds.
 
-It is on wherever two ranks or more talk through distmetrics; nothing has to be called. Set it by the environment:
+It is on wherever two ranks or more talk through distmetrics; nothing has to be called. Set it by
+the environment, or by :func:`use_settings`:
 
-======================== ========================================================================================
-``DISTMETRICS_GUARD``    ``on`` (default), ``off``, ``warn`` (says what it would raise), ``strict`` (also refuses equal
-                         calls from different lines)
-``DISTMETRICS_TIMEOUT``  seconds that a rank waits for one that is alive and busy elsewhere; default 300
-``DISTMETRICS_REPORT``   a folder: once something has gone wrong, each rank writes there what it did last
-======================== ========================================================================================
+``DISTMETRICS_GUARD``
+    ``on`` (default), ``off``, ``warn`` (says what it would raise) or ``strict`` (also refuses equal
+    calls from different lines).
+``DISTMETRICS_TIMEOUT``
+    seconds that a rank waits for one that is alive and busy elsewhere; default 300.
+``DISTMETRICS_REPORT``
+    a folder: once something has gone wrong, each rank writes there what it did last.
 
-or by :func:`use_settings`. :func:`watch` extends it to collectives that do not pass through distmetrics, and
+:func:`watch` extends it to collectives that do not pass through distmetrics, and
 :func:`guarded_epoch` checks that all ranks come through a block with the same calls.
 """
 

@@ -15,22 +15,22 @@ from distmetrics.comm.current import chosen
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.guard.settings import in_force
 
-__all__ = ["agree_on", "guarded_epoch"]
-
 
 @contextmanager
 def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterator[None]:
     """Check at the end of the block that all ranks came through it with the same calls.
 
-    It finds the rank that left a loop early where the next collective would have paired up with another's. Where the
-    block raises on one rank, the others are told at once, also if that rank catches the error and goes on.
+    It finds the rank that left a loop early where the next collective would have paired up with
+    another's. Where the block raises on one rank, the others are told at once, also if that rank
+    catches the error and goes on.
 
     Args:
         name: shown in errors.
         comm: default the communicator in force.
 
     Raises:
-        MismatchError: a rank is at another call, or has made another number of calls (on every rank).
+        MismatchError: a rank is at another call, or has made another number of calls (on every
+            rank).
         PeerLostError: another rank left the block by an exception.
 
     >>> from distmetrics import ThreadWorld, all_reduce
@@ -52,7 +52,12 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
         if isinstance(comm, GroupCommunicator):
             comm.give_up(error, f"guarded_epoch {name!r}" if name else "guarded_epoch")
         raise
-    agree_on(comm, Manifest("end of guarded_epoch", name, f"{_calls(comm) - before} collectives", site=call_site()))
+    agree_on(
+        comm,
+        Manifest(
+            "end of guarded_epoch", name, f"{_calls(comm) - before} collectives", site=call_site()
+        ),
+    )
 
 
 def agree_on(comm: Communicator, manifest: Manifest) -> None:

@@ -1,4 +1,6 @@
-"""What a job left behind when it ended in an error: all ranks' files put side by side, and where the ranks part."""
+"""What a job left behind when it ended in an error: all ranks' files put side by side, and where
+the ranks part.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from pathlib import Path
 
 from distmetrics.guard.postmortem_clocks import ahead, set_back
 from distmetrics.guard.postmortem_files import Call, Failure, RankReport, read
-
-__all__ = ["Call", "Divergence", "Failure", "PostMortem", "RankReport", "examine", "merge", "read"]
 
 _WORLD = "world"  # the group that every rank is in
 _OLD = 3600.0  # seconds between the files of one job that are hard to believe
@@ -51,10 +51,13 @@ class PostMortem:
 
     Attributes:
         world_size: of the job.
-        reports: of each rank that left a file, by rank; all times by the clock of the first rank's host.
+        reports: of each rank that left a file, by rank; all times by the clock of the first rank's
+            host.
         missing: the ranks that left no file.
-        divergences: of each group whose ranks differ the first call at which they do, earliest first.
-        ahead: by how many seconds each host's clock is ahead; a host that could not be compared is not in it.
+        divergences: of each group whose ranks differ the first call at which they do, earliest
+            first.
+        ahead: by how many seconds each host's clock is ahead; a host that could not be compared is
+            not in it.
     """
 
     world_size: int
@@ -74,7 +77,9 @@ class PostMortem:
         found: dict[tuple[str, str], tuple[Failure, list[int]]] = {}
         for rank, report in self.reports.items():
             if report.error is not None:
-                found.setdefault((report.error.kind, report.error.text), (report.error, []))[1].append(rank)
+                found.setdefault((report.error.kind, report.error.text), (report.error, []))[
+                    1
+                ].append(rank)
         return dict(sorted(found.values(), key=lambda one: one[0].let_down))
 
     @property
@@ -88,7 +93,8 @@ def examine(folder: str | Path) -> PostMortem:
     """Read what the ranks of a job left in a folder, and put it side by side.
 
     Raises:
-        ConfigurationError: there is no folder or no file, a file cannot be read, or they are of different jobs.
+        ConfigurationError: there is no folder or no file, a file cannot be read, or they are of
+            different jobs.
     """
     return merge(read(Path(folder)))
 
@@ -103,14 +109,20 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
     """
     reports = dict(sorted(reports.items()))
     clocks = ahead(reports.values())
-    aligned = {rank: set_back(report, clocks.get(report.host, 0.0)) for rank, report in reports.items()}
+    aligned = {
+        rank: set_back(report, clocks.get(report.host, 0.0)) for rank, report in reports.items()
+    }
     size = max(report.world_size for report in reports.values())
     missing = tuple(rank for rank in range(size) if rank not in reports)
     return PostMortem(size, aligned, missing, _divergences(aligned, missing), clocks)
 
 
-def _divergences(reports: Mapping[int, RankReport], missing: tuple[int, ...]) -> tuple[Divergence, ...]:
-    groups: defaultdict[str, defaultdict[int, dict[int, Call]]] = defaultdict(lambda: defaultdict(dict))
+def _divergences(
+    reports: Mapping[int, RankReport], missing: tuple[int, ...]
+) -> tuple[Divergence, ...]:
+    groups: defaultdict[str, defaultdict[int, dict[int, Call]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     stuck: dict[str, int] = {}  # by group the first call that a rank did not get out of
     for rank, report in reports.items():
         for call in report.calls:
@@ -129,7 +141,9 @@ def _divergences(reports: Mapping[int, RankReport], missing: tuple[int, ...]) ->
 
 
 def _since(calls: _Numbered) -> dict[int, int]:
-    """Return by rank the first call of a group that its file tells of; whether it made earlier ones is not known."""
+    """Return by rank the first call of a group that its file tells of; whether it made earlier ones
+    is not known.
+    """
     since: dict[int, int] = {}
     for number in sorted(calls):
         for rank in calls[number]:
@@ -140,14 +154,20 @@ def _since(calls: _Numbered) -> dict[int, int]:
 def _first(group: str, calls: _Numbered, since: Mapping[int, int]) -> Divergence | None:
     for number in sorted(calls):
         made = calls[number]
-        absent = sorted(rank for rank, begin in since.items() if begin <= number and rank not in made)
+        absent = sorted(
+            rank for rank, begin in since.items() if begin <= number and rank not in made
+        )
         if absent or len({call.op for call in made.values()}) > 1:
             return Divergence(group, number, dict(sorted(made.items())), tuple(absent))
     return None
 
 
-def _mismatches(reports: Mapping[int, RankReport], groups: Mapping[str, _Numbered]) -> list[Divergence]:
-    """Return the calls that ranks refused since they send different things; elsewhere that may be as it should."""
+def _mismatches(
+    reports: Mapping[int, RankReport], groups: Mapping[str, _Numbered]
+) -> list[Divergence]:
+    """Return the calls that ranks refused since they send different things; elsewhere that may be
+    as it should.
+    """
     last = {
         (report.calls[-1].group, report.calls[-1].number)
         for report in reports.values()

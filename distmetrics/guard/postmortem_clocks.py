@@ -1,4 +1,6 @@
-"""Clocks of different machines put side by side: ranks leave a collective together, whatever their clocks say."""
+"""Clocks of different machines put side by side: ranks leave a collective together, whatever their
+clocks say.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,16 @@ from statistics import median
 
 from distmetrics.guard.postmortem_files import Call, RankReport
 
-__all__ = ["ahead", "set_back"]
-
-_LOOSE = {"broadcast", "gather", "reduce", "scatter", "send", "recv", "isend", "irecv"}  # a rank need not wait in these
+_LOOSE = {
+    "broadcast",
+    "gather",
+    "reduce",
+    "scatter",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+}  # a rank need not wait in these
 
 _Ends = dict[str, float]  # when a call ended, by host and its clock
 
@@ -19,7 +28,8 @@ _Ends = dict[str, float]  # when a call ended, by host and its clock
 def ahead(reports: Iterable[RankReport]) -> dict[str, float]:
     """Tell by how many seconds each host's clock is ahead of the first host's.
 
-    Told from the ends of calls that ranks of both made, or of each and a third. A host without such calls is left out.
+    Told from the ends of calls that ranks of both made, or of each and a third. A host without such
+    calls is left out.
     """
     reports = list(reports)
     known = {report.host: 0.0 for report in reports[:1]}
@@ -37,7 +47,9 @@ def ahead(reports: Iterable[RankReport]) -> dict[str, float]:
 
 
 def _shared(reports: Iterable[RankReport]) -> list[_Ends]:
-    """Return the ends of calls that several hosts made; of a host's ranks the first end is nearest to the truth."""
+    """Return the ends of calls that several hosts made; of a host's ranks the first end is nearest
+    to the truth.
+    """
     ends: defaultdict[tuple[str, int, str], _Ends] = defaultdict(dict)
     for report in reports:
         # The last call of a rank that raised ended by that error, and not with the others
@@ -53,7 +65,9 @@ def set_back(report: RankReport, seconds: float) -> RankReport:
     if not seconds:
         return report
     calls = tuple(
-        Call(*call[:5], call.started - seconds, None if call.ended is None else call.ended - seconds)
+        Call(
+            *call[:5], call.started - seconds, None if call.ended is None else call.ended - seconds
+        )
         for call in report.calls
     )
     return replace(report, written=report.written - seconds, calls=calls)

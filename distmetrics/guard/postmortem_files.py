@@ -1,4 +1,6 @@
-"""The files that the ranks of a job leave when it ends in an error: one JSON object a rank, read and checked."""
+"""The files that the ranks of a job leave when it ends in an error: one JSON object a rank, read
+and checked.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from typing import Any, NamedTuple, NoReturn
 
 from distmetrics.errors import ConfigurationError, compose
 
-__all__ = ["SCHEMA", "Call", "Failure", "RankReport", "read"]
-
 SCHEMA = 1
 _NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
 _LET_DOWN = ("diverged", "peer-lost")  # codes of errors that another rank began
 _MOST_RANKS = 1 << 20  # above it a world size is a mistake
 _TOLD = 20  # files that an error lists
 _LATEST = 1e11  # seconds since 1970, which is in the year 5138
-_USUAL = [[int, str, str, str, str, float, end] for end in (float, type(None))]  # what the items of a call are
+_USUAL = [
+    [int, str, str, str, str, float, end] for end in (float, type(None))
+]  # what the items of a call are
 _KINDS: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -96,14 +98,18 @@ class RankReport:
         """The calls that it never got out of, and the one in which it was let down."""
         let_down = self.error is not None and self.error.let_down
         last = len(self.calls) - 1 if let_down else None
-        return [call for place, call in enumerate(self.calls) if call.ended is None or place == last]
+        return [
+            call for place, call in enumerate(self.calls) if call.ended is None or place == last
+        ]
 
 
 def read(folder: Path) -> dict[int, RankReport]:
-    """Read every ``rank-<r>.json`` of a folder, in the order of the ranks; other files are left alone.
+    """Read every ``rank-<r>.json`` of a folder, in the order of the ranks; other files are left
+    alone.
 
     Raises:
-        ConfigurationError: there is no folder or no file, a file cannot be read, or they are of different jobs.
+        ConfigurationError: there is no folder or no file, a file cannot be read, or they are of
+            different jobs.
     """
     reports: dict[int, RankReport] = {}
     wrong: dict[int, str] = {}
@@ -122,15 +128,20 @@ def read(folder: Path) -> dict[int, RankReport]:
 
 def _paths(folder: Path) -> list[tuple[int, Path]]:
     try:
-        names = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        names = [
+            (match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))
+        ]
     except OSError as error:
         text = f"the folder {folder} cannot be read: {error.strerror or error}"
-        raise ConfigurationError(f"{text}\nDo:     give the folder in which the ranks left their files") from error
+        raise ConfigurationError(
+            f"{text}", do="give the folder in which the ranks left their files"
+        ) from error
     if not names:
         text = compose(
             f"the folder {folder} holds no file rank-<number>.json",
             {},
-            likely="the job ended without an error, or its ranks wrote into another folder, or on another machine",
+            likely="the job ended without an error, or its ranks wrote into another folder, or "
+            "on another machine",
             do="give the folder in which the ranks left their files",
         )
         raise ConfigurationError(text)
@@ -164,7 +175,9 @@ def _same_job(folder: Path, reports: Mapping[int, RankReport]) -> None:
 def _report(rank: int, text: bytes) -> RankReport:
     data = _object(text)
     if (schema := data.get("schema")) != SCHEMA or isinstance(schema, bool):
-        raise ValueError(f"has schema {_short(schema)}, and this version of distmetrics reads schema {SCHEMA}")
+        raise ValueError(
+            f"has schema {_short(schema)}, and this version of distmetrics reads schema {SCHEMA}"
+        )
     size = _whole(data, "world_size")
     if (said := _whole(data, "rank")) != rank:
         raise ValueError(f"says that it is of rank {said}")
@@ -200,13 +213,20 @@ def _refuse(text: str) -> NoReturn:
 
 def _failure(data: Mapping[str, Any]) -> Failure:
     peers = () if data.get("peers") is None else tuple(_items(data, "peers", int))
-    return Failure(_text(data, "kind"), _text(data, "code"), _text(data, "text"), peers, _text(data, "site"))
+    return Failure(
+        _text(data, "kind"), _text(data, "code"), _text(data, "text"), peers, _text(data, "site")
+    )
 
 
 def _calls(items: list[Any]) -> Iterator[Call]:
     for place, data in enumerate(items):
         values = [data.get(name) for name in Call._fields]
-        if list(map(type, values)) in _USUAL and values[0] >= 0 and _is_time(values[5]) and _is_time(values[6] or 0.0):
+        if (
+            list(map(type, values)) in _USUAL
+            and values[0] >= 0
+            and _is_time(values[5])
+            and _is_time(values[6] or 0.0)
+        ):
             yield Call._make(values)  # nearly all, of what may be 200 000
             continue
         try:
@@ -223,7 +243,9 @@ def _call(data: Mapping[str, Any]) -> Call:
 
 
 def _value(data: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Return an item of a JSON object, if it is of a kind; a whole number is a number too, and true is none."""
+    """Return an item of a JSON object, if it is of a kind; a whole number is a number too, and true
+    is none.
+    """
     value = data.get(name)
     if type(value) is kind or (kind is float and type(value) is int):
         return value

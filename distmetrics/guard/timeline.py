@@ -1,4 +1,6 @@
-"""One self-contained HTML page of a postmortem: what was found, and a timeline with a lane for each rank."""
+"""One self-contained HTML page of a postmortem: what was found, and a timeline with a lane for each
+rank.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from distmetrics.errors import who
 from distmetrics.guard.postmortem import PostMortem
 from distmetrics.guard.postmortem_text import parting, raised, summary, where
 from distmetrics.guard.timeline_data import lanes, packed
-
-__all__ = ["render", "write"]
 
 _ERRORS = 30  # errors that are shown in full
 _LONGEST = 20_000  # letters of one error's text
@@ -44,7 +44,9 @@ def render(post: PostMortem, title: str = "Postmortem") -> str:
         parting=escape(parting(post)),
         errors=_errors(post),
         stacks=_stacks(post),
-        group_options="".join(f'<option value="{escape(name)}">{escape(name)}</option>' for name in groups),
+        group_options="".join(
+            f'<option value="{escape(name)}">{escape(name)}</option>' for name in groups
+        ),
         data=packed(post, rows),
     )
 
@@ -52,7 +54,10 @@ def render(post: PostMortem, title: str = "Postmortem") -> str:
 def _written(post: PostMortem) -> str:
     """Say when the files were written, by the clock of the first host."""
     times = [report.written for report in post.reports.values()]
-    first, last = (datetime.fromtimestamp(time, UTC).replace(microsecond=0) for time in (min(times), max(times)))
+    first, last = (
+        datetime.fromtimestamp(time, UTC).replace(microsecond=0)
+        for time in (min(times), max(times))
+    )
     until = f" to {last:%H:%M:%S}" if last != first else ""
     return f"files written {first:%Y-%m-%d %H:%M:%S}{until} UTC"
 

@@ -1,4 +1,6 @@
-"""What the timeline's page draws: a lane a rank, or a group of equal ranks, packed so that many ranks fit one page."""
+"""What the timeline's page draws: a lane a rank, or a group of equal ranks, packed so that many
+ranks fit one page.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,21 @@ from statistics import median
 from typing import Any
 
 from distmetrics.errors import who
-from distmetrics.guard.postmortem import Call, Divergence, PostMortem, RankReport
+from distmetrics.guard.postmortem import Divergence, PostMortem
+from distmetrics.guard.postmortem_files import Call, RankReport
 from distmetrics.guard.postmortem_text import place
-
-__all__ = ["Lane", "lanes", "packed"]
 
 _MANY = 32  # ranks, above which equal ones share a lane
 _UNIT = 1e-5  # seconds that the page's whole numbers count
 _LONGEST = 400  # letters of one text
 _BUDGET = 12_000_000  # bytes of all the page's data
-_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_IN_SCRIPT = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,11 @@ def _exactly(report: RankReport) -> Hashable:
 
 def _roughly(report: RankReport) -> Hashable:
     error = report.error and report.error.kind
-    return error, report.where[:1], tuple((*call[:3], call.site, call.ended is None) for call in report.calls)
+    return (
+        error,
+        report.where[:1],
+        tuple((*call[:3], call.site, call.ended is None) for call in report.calls),
+    )
 
 
 class _Table:
@@ -78,11 +89,18 @@ class _Table:
 def packed(post: PostMortem, of: Sequence[Lane]) -> str:
     """Return what the page's script reads, as JSON that cannot end the element that it stands in.
 
-    Where all of it would make too large a page, only the last calls of each lane are kept; ``kept`` says how many.
+    Where all of it would make too large a page, only the last calls of each lane are kept; ``kept``
+    says how many.
     """
     last: int | None = None
-    while (size := len((text := _escaped(_data(post, of, last))).encode("utf-8", "replace"))) > _BUDGET and last != 1:
-        most = max(len(report.calls) for lane in of for report in lane.reports) if last is None else last
+    while (
+        size := len((text := _escaped(_data(post, of, last))).encode("utf-8", "replace"))
+    ) > _BUDGET and last != 1:
+        most = (
+            max(len(report.calls) for lane in of for report in lane.reports)
+            if last is None
+            else last
+        )
         last = max(1, min(most - 1, int(0.95 * most * _BUDGET / size)))
     return text
 
@@ -104,13 +122,17 @@ def _data(post: PostMortem, of: Sequence[Lane], last: int | None) -> dict[str, A
     texts, kinds, groups = _Table(), _Table(), _Table()
     for call in sorted(drawn, key=lambda call: call.started):
         groups(call.group)
-    rows = [_lane(lane, origin, last, (texts, kinds, groups)) | _standing(lane, answers, usual, texts) for lane in of]
+    rows = [
+        _lane(lane, origin, last, (texts, kinds, groups)) | _standing(lane, answers, usual, texts)
+        for lane in of
+    ]
     return {
         "origin": origin,
         "unit": _UNIT,
         "kept": last,
         "end": _units(max(written) - origin),
-        "mark": first and {"at": _units(first.at - origin), "group": groups(first.group), "number": first.number},
+        "mark": first
+        and {"at": _units(first.at - origin), "group": groups(first.group), "number": first.number},
         "lanes": rows,
         "kinds": list(kinds.numbers),
         "groups": list(groups.numbers),
@@ -130,8 +152,12 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _lane(lane: Lane, origin: float, last: int | None, tables: tuple[_Table, _Table, _Table]) -> dict[str, Any]:
-    """Return a lane: three numbers a call (kind, start since the one before, length), and of groups who was late."""
+def _lane(
+    lane: Lane, origin: float, last: int | None, tables: tuple[_Table, _Table, _Table]
+) -> dict[str, Any]:
+    """Return a lane: three numbers a call (kind, start since the one before, length), and of groups
+    who was late.
+    """
     texts, kinds, groups = tables
     calls: list[int] = []
     late: list[int] = []
@@ -140,16 +166,27 @@ def _lane(lane: Lane, origin: float, last: int | None, tables: tuple[_Table, _Ta
         call = same[0]
         said = (texts(_cut(call.op)), texts(_details(same)), texts(_cut(call.site)))
         start = _units(_middle([one.started for one in same]) - origin)
-        calls += [kinds((call.number, groups(call.group), *said)), start - before, _length(same, lane.reports, origin)]
+        calls += [
+            kinds((call.number, groups(call.group), *said)),
+            start - before,
+            _length(same, lane.reports, origin),
+        ]
         before = start
         if len(same) > 1:
             slowest = max(range(len(same)), key=lambda place: same[place].started)
             spread = same[slowest].started - min(one.started for one in same)
             late += [_units(spread), lane.ranks[slowest]]
     hosts = list(dict.fromkeys(report.host for report in lane.reports))
-    found: dict[str, Any] = {"ranks": who(lane.ranks), "hosts": texts(_hosts(hosts)), "calls": calls}
+    found: dict[str, Any] = {
+        "ranks": who(lane.ranks),
+        "hosts": texts(_hosts(hosts)),
+        "calls": calls,
+    }
     if lane.reports:
-        found |= {"stack": texts(_cut("\n".join(lane.reports[0].where))), "state": texts(_cut(_state(lane.reports[0])))}
+        found |= {
+            "stack": texts(_cut("\n".join(lane.reports[0].where))),
+            "state": texts(_cut(_state(lane.reports[0]))),
+        }
     if len(lane.reports) == 1:
         found["pid"] = lane.reports[0].pid
     return found | ({"late": late} if late else {})
@@ -158,11 +195,15 @@ def _lane(lane: Lane, origin: float, last: int | None, tables: tuple[_Table, _Ta
 def _details(same: Sequence[Call]) -> str:
     """Say what a rank sends, and how many other things the ranks of its lane send."""
     others = len({call.detail for call in same}) - 1 if len(same) > 1 else 0
-    return _cut(same[0].detail) + (f" (and {others} other{'s' if others > 1 else ''})" if others else "")
+    return _cut(same[0].detail) + (
+        f" (and {others} other{'s' if others > 1 else ''})" if others else ""
+    )
 
 
 def _length(same: Sequence[Call], reports: Sequence[RankReport], origin: float) -> int:
-    """Return how long a call took; below 0 how long it had waited when the file was written, less one."""
+    """Return how long a call took; below 0 how long it had waited when the file was written, less
+    one.
+    """
     start = _units(_middle([call.started for call in same]) - origin)
     ends = [call.ended for call in same if call.ended is not None]
     if len(ends) == len(same):
@@ -186,7 +227,9 @@ def _state(report: RankReport) -> str:
 
 
 def _answers(first: Divergence | None) -> dict[int, str | None]:
-    """Return what each rank called where the ranks part, or what it sent if they part over that; None: nothing."""
+    """Return what each rank called where the ranks part, or what it sent if they part over that;
+    None: nothing.
+    """
     if first is None:
         return {}
     over_ops = first.absent or len(first.ops) > 1
@@ -194,7 +237,9 @@ def _answers(first: Divergence | None) -> dict[int, str | None]:
     return came | dict.fromkeys(first.absent)
 
 
-def _standing(lane: Lane, answers: Mapping[int, str | None], usual: str | None, texts: _Table) -> dict[str, Any]:
+def _standing(
+    lane: Lane, answers: Mapping[int, str | None], usual: str | None, texts: _Table
+) -> dict[str, Any]:
     """Say whether a lane is odd where the ranks part, and if it was absent, where it was."""
     if not lane.reports:
         return {"silent": 1, "odd": 1}

@@ -1,4 +1,6 @@
-"""Watch the collectives of torch.distributed that do not pass through distmetrics, by explicit wish."""
+"""Watch the collectives of torch.distributed that do not pass through distmetrics, by explicit
+wish.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,8 @@ from distmetrics.comm.replace import Name, Replacing
 from distmetrics.errors import Site
 from distmetrics.guard.epoch import agree_on
 
-__all__ = ["WATCHED", "watch"]
-
-# Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or no tensor is given.
+# Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
+# no tensor is given.
 WATCHED: Mapping[str, str] = {
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
@@ -50,13 +51,15 @@ _inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Compare and watch every collective of ``torch.distributed`` inside the block, whoever makes it.
+    """Compare and watch every collective of ``torch.distributed`` inside the block, whoever makes
+    it.
 
-    Each of :data:`WATCHED` is replaced for the length of the block, in ``torch.distributed`` and in every module not of
-    torch's that took it by name (``from torch.distributed import all_reduce``), and put back whatever happens. Before
-    data moves all ranks compare what they are about to do, in a round of its own, and while a rank waits the guard
-    finds out why: the collectives of torchmetrics, Lightning and Accelerate end in the same errors as ours. Not
-    watched: a function that an object or a default argument holds, sends and receives between two ranks, and what
+    Each of :data:`WATCHED` is replaced for the length of the block, in ``torch.distributed`` and in
+    every module not of torch's that took it by name (``from torch.distributed import all_reduce``),
+    and put back whatever happens. Before data moves all ranks compare what they are about to do, in
+    a round of its own, and while a rank waits the guard finds out why: the collectives of
+    torchmetrics, Lightning and Accelerate end in the same errors as ours. Not watched: a function
+    that an object or a default argument holds, sends and receives between two ranks, and what
     DistributedDataParallel sends from its own C++ code.
 
     Raises:
@@ -71,14 +74,20 @@ def watch() -> Iterator[None]:
 
 
 def _names() -> list[Name]:
-    """Find every name of a watched function; torch's own modules keep theirs, but for the two that users ask."""
+    """Find every name of a watched function; torch's own modules keep theirs, but for the two that
+    users ask.
+    """
     originals = {name: getattr(dist, name) for name in WATCHED}
     watched = {id(original): _watched(name, original) for name, original in originals.items()}
     found = []
     for title, module in [*sys.modules.items()]:
         where = getattr(module, "__dict__", None)
         if type(where) is dict and (title in _ASKED or title.partition(".")[0] not in _KEEP):
-            found += [Name(where, name, watched[id(value)]) for name, value in [*where.items()] if id(value) in watched]
+            found += [
+                Name(where, name, watched[id(value)])
+                for name, value in [*where.items()]
+                if id(value) in watched
+            ]
     return found
 
 
@@ -111,14 +120,20 @@ def _communicator(group: Any) -> GroupCommunicator | None:
     return comm if comm.world_size > 1 else None
 
 
-def _checked(comm: GroupCommunicator, name: str, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _checked(
+    comm: GroupCommunicator, name: str, original: Callable[..., Any], arguments: dict[str, Any]
+) -> Any:
     manifest = _manifest(name, arguments)
     agree_on(comm, manifest)
     with in_call(manifest.call()):
-        if arguments.get("async_op", True):  # not waited for here, or not to be waited for in slices
+        if arguments.get(
+            "async_op", True
+        ):  # not waited for here, or not to be waited for in slices
             return original(**arguments)
         held = [value for value in arguments.values() if isinstance(value, Tensor | list)]
-        comm.wait_for(manifest.op, lambda: _begun(original(**{**arguments, "async_op": True})), held)
+        comm.wait_for(
+            manifest.op, lambda: _begun(original(**{**arguments, "async_op": True})), held
+        )
     return None
 
 
@@ -143,7 +158,9 @@ def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
     for end, word in (("src", "from"), ("dst", "to")):
         rank, within = arguments.get(end), arguments.get(f"group_{end}")
         if rank is not None or within is not None:
-            parts.append(f"{word} rank {rank}" if rank is not None else f"{word} rank {within} of the group")
+            parts.append(
+                f"{word} rank {rank}" if rank is not None else f"{word} rank {within} of the group"
+            )
     tensor = arguments.get(WATCHED[name])
     leaves: tuple[LeafSpec, ...] = ()
     if isinstance(tensor, Tensor):
@@ -153,14 +170,18 @@ def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
 
 
 def _caller() -> tuple[str, Site | None]:
-    """Find the metric that calls, if one does, and the nearest line that is no library's, which would say little."""
+    """Find the metric that calls, if one does, and the nearest line that is no library's, which
+    would say little.
+    """
     frame: FrameType | None = sys._getframe(1)
     metric = ""
     while frame is not None:
         file = frame.f_code.co_filename
         owner = frame.f_locals.get("self")
         if not metric and hasattr(owner, "update") and hasattr(owner, "compute"):
-            logged = getattr(getattr(owner, "meta", None), "name", "")  # Lightning's holder of a value that is logged
+            logged = getattr(
+                getattr(owner, "meta", None), "name", ""
+            )  # Lightning's holder of a value that is logged
             metric = f"{type(owner).__name__} {logged}".rstrip()
         if is_user_code(file) and not is_library(file):
             return metric, Site(short_path(file), frame.f_lineno, frame.f_code.co_name)

@@ -1,8 +1,9 @@
-"""Lightning: one callback, and ``self.log("f1", self.f1)`` logs the value over the data of all ranks, in one sync.
+"""Lightning: one callback, and ``self.log("f1", self.f1)`` logs the value over the data of all
+ranks, in one sync.
 
-Lightning computes a logged metric at the end of the epoch, and each metric then syncs itself, state by state. The
-callback puts the state of all ranks into all metrics of the module at once, before the first of them is computed, and
-local state back when the loop has logged them.
+Lightning computes a logged metric at the end of the epoch, and each metric then syncs itself, state
+by state. The callback puts the state of all ranks into all metrics of the module at once, before
+the first of them is computed, and local state back when the loop has logged them.
 """
 
 from __future__ import annotations
@@ -28,24 +29,27 @@ __all__ = ["SyncMetrics"]
 
 
 class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
-    """Sync all metrics of the module together at the end of every epoch, for training, validation and test.
+    """Sync all metrics of the module together at the end of every epoch, for training, validation
+    and test.
 
-    Lightning computes what ``validation_step`` has logged right after the last batch, and the rest after
-    ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does not know its length, the
-    first is not to be seen, and metrics logged in ``validation_step`` sync themselves, as without the callback.
+    Lightning computes what ``validation_step`` has logged right after the last batch, and the rest
+    after ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does
+    not know its length, the first is not to be seen, and metrics logged in ``validation_step`` sync
+    themselves, as without the callback.
 
-    A metric that is reset after it was logged, by Lightning or in ``on_validation_epoch_end``, stays reset; every other
-    keeps its local state. Update metrics in the step, not in ``on_validation_batch_end``: that is too late for the last
-    batch, and an error.
+    A metric that is reset after it was logged, by Lightning or in ``on_validation_epoch_end``,
+    stays reset; every other keeps its local state. Update metrics in the step, not in
+    ``on_validation_batch_end``: that is too late for the last batch, and an error.
 
     Args:
-        metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all that it holds, but for
-            those made with ``sync_on_compute=False``, whose local value is wanted. Name them where a module keeps large
-            lists for training that validation need not sync.
+        metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all
+            that it holds, but for those made with ``sync_on_compute=False``, whose local value is
+            wanted. Name them where a module keeps large lists for training that validation need not
+            sync.
 
     Raises:
-        StateError: the module has no attribute of such a name, or it is no metric; a metric was updated between the
-            sync and the logging (each on the rank where it is so).
+        StateError: the module has no attribute of such a name, or it is no metric; a metric was
+            updated between the sync and the logging (each on the rank where it is so).
 
     >>> from distmetrics.integrations.lightning import SyncMetrics
     >>> from lightning.pytorch import Trainer
@@ -73,29 +77,48 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         if self._block is None:
             return
         block, self._block = self._block, None
-        late = [type(metric).__name__ for metric, count in self._counts if metric._update_count not in (0, count)]
+        late = [
+            type(metric).__name__
+            for metric, count in self._counts
+            if metric._update_count not in (0, count)
+        ]
         self._counts = []
         block.close()
         if late and not failed:
             raise StateError(
-                f"SyncMetrics: {late[0]} was updated after the epoch's sync, and that is in no value\n"
-                "Do:     update metrics in the step, not in a hook after the last batch."
+                f"SyncMetrics: {late[0]} was updated after the epoch's sync, and that is in no "
+                "value",
+                do="update metrics in the step, not in a hook after the last batch.",
             )
 
-    def _last_batch(self, module: nn.Module, number: Any, batch_idx: int, dataloader_idx: int) -> None:
+    def _last_batch(
+        self, module: nn.Module, number: Any, batch_idx: int, dataloader_idx: int
+    ) -> None:
         counts = number if isinstance(number, list) else [number]
         if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:
             self._enter(module)
 
     def on_validation_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Sync after a loader's last batch: what the steps have logged is computed next."""
         if not trainer.sanity_checking:
             self._last_batch(pl_module, trainer.num_val_batches, batch_idx, dataloader_idx)
 
     def on_test_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Sync after a loader's last batch: what the steps have logged is computed next."""
         self._last_batch(pl_module, trainer.num_test_batches, batch_idx, dataloader_idx)
@@ -130,14 +153,17 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 
 
 def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
-    """Return what to sync, by name; a metric that is not named and was told not to sync on compute stays local."""
+    """Return what to sync, by name; a metric that is not named and was told not to sync on compute
+    stays local.
+    """
     if names is None:
         return {path: root for path, root, _ in roots(module) if not _stays_local(root)}
     missing = [name for name in names if not isinstance(getattr(module, name, None), nn.Module)]
     if missing:
         raise StateError(
-            f"SyncMetrics: {type(module).__name__} has no metric {missing[0]!r}\n"
-            f"Do:     name attributes that hold metrics; it has {', '.join(dict(module.named_children())) or 'none'}."
+            f"SyncMetrics: {type(module).__name__} has no metric {missing[0]!r}",
+            do="name attributes that hold metrics; it has "
+            f"{', '.join(dict(module.named_children())) or 'none'}.",
         )
     return {name: getattr(module, name) for name in names}
 

@@ -1,4 +1,6 @@
-"""What each launcher says in environment variables: one small function from variables to a place, or to None."""
+"""What each launcher says in environment variables: one small function from variables to a place,
+or to None.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from pathlib import Path
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.place import Environment
 
-__all__ = ["OWN_STORE", "kubeflow", "lsf", "mpi", "own_launch", "slurm", "torchrun"]
-
-OWN_STORE = "DISTMETRICS_STORE"  # path of the job's key-value store; set for the processes that we start
+OWN_STORE = (
+    "DISTMETRICS_STORE"  # path of the job's key-value store; set for the processes that we start
+)
 Variables = Mapping[str, str]
 _PORT = 29500  # torch's own default
 
@@ -25,7 +27,8 @@ def own_launch(environ: Variables) -> Environment | None:
 
 
 def kubeflow(environ: Variables) -> Environment | None:
-    """Read what Kubeflow's training operator sets: torchrun's variables without local ones, a process a pod.
+    """Read what Kubeflow's training operator sets: torchrun's variables without local ones, a
+    process a pod.
 
     >>> kubeflow(dict(KUBERNETES_PORT="tcp", RANK="1", WORLD_SIZE="2", MASTER_ADDR="job-0")).local_rank
     0
@@ -50,10 +53,11 @@ def torchrun(environ: Variables) -> Environment | None:
 
 
 def slurm(environ: Variables) -> Environment | None:
-    """Read what ``srun`` sets for each task of a step of several; an interactive shell is no such task.
+    """Read what ``srun`` sets for each task of a step of several; an interactive shell is no such
+    task.
 
-    A batch script is none either, though it has some of these variables; what it starts without srun is on its own.
-    Processes of ``mpirun`` inherit them, and know better.
+    A batch script is none either, though it has some of these variables; what it starts without
+    srun is on its own. Processes of ``mpirun`` inherit them, and know better.
 
     >>> task = dict(SLURM_PROCID="3", SLURM_NTASKS="4", SLURM_NODELIST="gpu[07-08]", SLURM_TASKS_PER_NODE="2(x2)")
     >>> found = slurm(task | dict(SLURM_NODEID="1", SLURM_LOCALID="1", SLURM_JOB_ID="12345", SLURM_STEP_ID="0"))
@@ -62,14 +66,20 @@ def slurm(environ: Variables) -> Environment | None:
     """
     if "SLURM_PROCID" not in environ or any(name in environ for name in _MPIRUN):
         return None
-    tasks = _number("slurm", environ, "SLURM_STEP_NUM_TASKS", _number("slurm", environ, "SLURM_NTASKS", 1))
+    tasks = _number(
+        "slurm", environ, "SLURM_STEP_NUM_TASKS", _number("slurm", environ, "SLURM_NTASKS", 1)
+    )
     if tasks == 1 or environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
         return None
     if "SLURM_STEP_ID" not in environ:
         warnings.warn(_NO_SRUN.format(tasks), stacklevel=2)
         return None
     node = _number("slurm", environ, "SLURM_NODEID", 0)
-    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+    hosts = (
+        environ.get("SLURM_STEP_NODELIST")
+        or environ.get("SLURM_NODELIST")
+        or environ.get("SLURM_JOB_NODELIST", "")
+    )
     job = _number("slurm", environ, "SLURM_JOB_ID", 0)
     return Environment(
         launcher="slurm",
@@ -83,15 +93,21 @@ def slurm(environ: Variables) -> Environment | None:
     )
 
 
-_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MPI_LOCALRANKID")  # set by mpirun alone, not by srun --mpi
+_MPIRUN = (
+    "OMPI_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "MPI_LOCALRANKID",
+)  # set by mpirun alone, not by srun --mpi
 _NO_SRUN = (
-    "SLURM has a job of {} tasks here, but srun has not started this process: it is not one of them\n"
+    "SLURM has a job of {} tasks here, but srun has not started this process: it is not one of "
+    "them\n"
     "Do:     start it by srun, mpirun or torchrun, or ask SLURM for one task."
 )
 
 
 def lsf(environ: Variables) -> Environment | None:
-    """Read what ``jsrun`` of IBM's LSF sets; rank 0 is on the first machine of the rank file after the launcher's.
+    """Read what ``jsrun`` of IBM's LSF sets; rank 0 is on the first machine of the rank file after
+    the launcher's.
 
     >>> lsf({}) is None
     True
@@ -118,8 +134,9 @@ def lsf(environ: Variables) -> Environment | None:
 def mpi(environ: Variables) -> Environment | None:
     """Read what Open MPI, MPICH's and Intel's PMI, and MVAPICH set for the processes of ``mpirun``.
 
-    None of them names the machine of rank 0. On one machine that is this one; on several the address is left
-    empty, unless ``MASTER_ADDR`` says it, and is exchanged through MPI when the ranks join.
+    None of them names the machine of rank 0. On one machine that is this one; on several the
+    address is left empty, unless ``MASTER_ADDR`` says it, and is exchanged through MPI when the
+    ranks join.
 
     >>> mpi(dict(PMI_RANK="1", PMI_SIZE="2")).launcher
     'mpi'
@@ -150,7 +167,12 @@ _MPI = (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    (
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
@@ -161,8 +183,8 @@ def _torch_style(launcher: str, environ: Variables) -> Environment:
     node = "GROUP_RANK" if "GROUP_RANK" in environ else "NODE_RANK"
     if launcher != "distmetrics" and "MASTER_ADDR" not in environ:
         raise ConfigurationError(
-            "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: ranks cannot find each other\n"
-            "Do:     start the job by torchrun, or set MASTER_ADDR and MASTER_PORT too, or unset both."
+            "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: ranks cannot find each other",
+            do="start the job by torchrun, or set MASTER_ADDR and MASTER_PORT too, or unset both.",
         )
     return Environment(
         launcher=launcher,
@@ -192,13 +214,16 @@ def _first_host(hosts: str) -> str:
     found = re.match(r"([^,\[\]]+)(?:\[([^,\]\-]+)[^\]]*\]([^,\[]*))?", hosts)
     if found is None:
         raise ConfigurationError(
-            f"slurm set no list of machines that we can read: {hosts!r}\nDo:     set MASTER_ADDR to rank 0's machine."
+            f"slurm set no list of machines that we can read: {hosts!r}",
+            do="set MASTER_ADDR to rank 0's machine.",
         )
     return "".join(part or "" for part in found.groups())
 
 
 def _tasks_on(node: int, environ: Variables, tasks: int) -> int:
-    """Return the number of tasks on a machine: SLURM writes ``2(x3),1`` for three machines of two and one of one."""
+    """Return the number of tasks on a machine: SLURM writes ``2(x3),1`` for three machines of two
+    and one of one.
+    """
     text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
@@ -212,9 +237,12 @@ def _rank_file_host(environ: Variables) -> str:
     path = environ.get("LSB_DJOB_RANKFILE")
     if path is None or not Path(path).is_file():
         raise ConfigurationError(
-            f"lsf names no machine for rank 0: LSB_DJOB_RANKFILE is {path!r}\nDo:     set MASTER_ADDR to its name."
+            f"lsf names no machine for rank 0: LSB_DJOB_RANKFILE is {path!r}",
+            do="set MASTER_ADDR to its name.",
         )
     hosts = Path(path).read_text().split()
     if not hosts:
-        raise ConfigurationError(f"lsf's rank file {path} is empty\nDo:     set MASTER_ADDR to rank 0's machine.")
+        raise ConfigurationError(
+            f"lsf's rank file {path} is empty", do="set MASTER_ADDR to rank 0's machine."
+        )
     return next((host for host in hosts if host != hosts[0]), hosts[0])

@@ -14,18 +14,20 @@ from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import DistmetricsError, InputTypeError
 from distmetrics.preflight import find_unpicklable
 
-__all__ = ["has_script", "packed", "pickled", "unpacked", "without_a_script_that_is_none"]
-
 
 def has_script() -> bool:
-    """Whether another process can import this one's ``__main__``: not from a prompt, a notebook, ``-c`` or stdin."""
+    """Whether another process can import this one's ``__main__``: not from a prompt, a notebook,
+    ``-c`` or stdin.
+    """
     file = getattr(sys.modules["__main__"], "__file__", None)
     return file is not None and Path(file).exists()
 
 
 @contextlib.contextmanager
 def without_a_script_that_is_none() -> Iterator[None]:
-    """Keep multiprocessing, in the block, from running a script named ``<stdin>`` in the processes that it starts."""
+    """Keep multiprocessing, in the block, from running a script named ``<stdin>`` in the processes
+    that it starts.
+    """
     names = vars(sys.modules["__main__"])
     if has_script() or "__file__" not in names:
         yield
@@ -38,7 +40,8 @@ def without_a_script_that_is_none() -> Iterator[None]:
 
 
 def pickled(job: Any) -> bytes:
-    """Pickle what is to be sent to another process; lambdas and local classes too, with cloudpickle installed.
+    """Pickle what is to be sent to another process; lambdas and local classes too, with cloudpickle
+    installed.
 
     So does what was defined at a prompt, in a notebook, in ``-c`` or on stdin.
 
@@ -57,9 +60,9 @@ def pickled(job: Any) -> bytes:
         if cloudpickle is not None:
             return bytes(cloudpickle.dumps(job))
         raise InputTypeError(
-            f"this cannot be sent to another process: {error}\n"
-            "Likely: a lambda, a local function or class, an open file or a lock.\n"
-            "Do:     move it to the top level of a module, or pip install cloudpickle."
+            f"this cannot be sent to another process: {error}",
+            likely="a lambda, a local function or class, an open file or a lock.",
+            do="move it to the top level of a module, or pip install cloudpickle.",
         ) from error
 
 
@@ -74,7 +77,10 @@ def packed(outcome: Outcome) -> bytes:
             return pickle.dumps((None, DistmetricsError(trace, rank=outcome.rank), trace))
         parts = find_unpicklable(outcome.value, "result", by_value=False)
         text = f"rank {outcome.rank} returned a {type(outcome.value).__name__} that can't be sent: {problem}"
-        text = "\n  ".join([text, *map(str, parts)]) + "\nDo:     return tensors, numbers, or what can be pickled."
+        text = (
+            "\n  ".join([text, *map(str, parts)])
+            + "\nDo:     return tensors, numbers, or what can be pickled."
+        )
         return pickle.dumps((None, InputTypeError(text, rank=outcome.rank), ""))
     return data
 

@@ -10,14 +10,14 @@ from typing import Any, Self
 from distmetrics.arguments import TEXT, Takes, check, whole
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["ClusterEnvironment", "Environment"]
-
 
 class ClusterEnvironment(ABC):
-    """One process's place in a job that your own cluster starts: subclass it, and pass it in ``plugins=[...]``.
+    """One process's place in a job that your own cluster starts: subclass it, and pass it in
+    ``plugins=[...]``.
 
-    What is not overridden is right for one process a machine. Methods may stand in the place of properties, and
-    ``global_rank``, ``master_address`` and ``master_port``, as older guides have it, are taken too.
+    What is not overridden is right for one process a machine. Methods may stand in the place of
+    properties, and ``global_rank``, ``master_address`` and ``master_port``, as older guides have
+    it, are taken too.
 
     >>> class Mine(ClusterEnvironment):
     ...     rank, world_size = 1, 2
@@ -33,14 +33,17 @@ class ClusterEnvironment(ABC):
                 setattr(cls, name, property(partial(_said, name=older)))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a class that does not say who this process is: Python's own error names no way out."""
+        """Refuse a class that does not say who this process is: Python's own error names no way
+        out.
+        """
         missing = [name for name in _TAKES if name in cls.__abstractmethods__]
         if missing:
             raise ConfigurationError(
-                f"{cls.__name__} is a cluster environment, and does not say {', '.join(missing)}\n"
-                "Likely: a class of an older guide.\n"
-                f"Do:     def {missing[0]}(self): return ..., and so on: rank is this process in the job, world_size "
-                "how many there are, main_address and main_port are where rank 0 is reached."
+                f"{cls.__name__} is a cluster environment, and does not say {', '.join(missing)}",
+                likely="a class of an older guide.",
+                do=f"def {missing[0]}(self): return ..., and so on: rank is this process in the "
+                "job, world_size "
+                "how many there are, main_address and main_port are where rank 0 is reached.",
             )
         return super().__new__(cls)
 
@@ -129,7 +132,9 @@ class Environment:
             (self.local_rank, self.local_world_size, "local rank"),
         ):
             if not 0 <= rank < world_size:
-                raise ConfigurationError(f"{self.launcher} says {what} {rank} in a world of {world_size}")
+                raise ConfigurationError(
+                    f"{self.launcher} says {what} {rank} in a world of {world_size}"
+                )
 
     @classmethod
     def of(cls, environment: ClusterEnvironment) -> Environment:
@@ -145,14 +150,17 @@ class Environment:
             check(who, found, {name: takes})
         if found["local_rank"] >= found["local_world_size"] == 1:
             raise ConfigurationError(
-                f"{who} says local rank {found['local_rank']} in a world of 1, which local_world_size is by default\n"
-                "Do:     let local_world_size say how many processes this machine has."
+                f"{who} says local rank {found['local_rank']} in a world of 1, which "
+                "local_world_size is by default",
+                do="let local_world_size say how many processes this machine has.",
             )
         return cls(**found)
 
 
 _NUMBER = Takes(
-    lambda value: whole(value, 0), "a whole number from 0 on", "return a number: int(os.environ[...]), say."
+    lambda value: whole(value, 0),
+    "a whole number from 0 on",
+    "return a number: int(os.environ[...]), say.",
 )
 _COUNT = _NUMBER._replace(fits=lambda value: whole(value, 1), wanted="a whole number from 1 on")
 _TAKES = {
@@ -162,8 +170,12 @@ _TAKES = {
     "local_rank": _NUMBER,
     "local_world_size": _COUNT,
     "node_rank": _NUMBER,
-    "main_address": Takes(lambda value: isinstance(value, str), "the name or address of rank 0's machine"),
-    "main_port": _NUMBER._replace(fits=lambda value: whole(value, 0) and value < 2**16, wanted="a port's number"),
+    "main_address": Takes(
+        lambda value: isinstance(value, str), "the name or address of rank 0's machine"
+    ),
+    "main_port": _NUMBER._replace(
+        fits=lambda value: whole(value, 0) and value < 2**16, wanted="a port's number"
+    ),
 }
 
 

@@ -1,9 +1,10 @@
 """Start the ranks of a world as processes of this machine, and bring every one of them home.
 
-The key-value store is a file: no rank that dies can take it along, no port is needed, and no name is looked up (a
-``TCPStore`` asks the name server for every connection, which costs five seconds where none answers). The parent watches
-its children, publishes on the notice board for a rank that was killed, and ends what is left when one fails. No process
-outlives the call: children also watch the parent and end with it.
+The key-value store is a file: no rank that dies can take it along, no port is needed, and no name
+is looked up (a ``TCPStore`` asks the name server for every connection, which costs five seconds
+where none answers). The parent watches its children, publishes on the notice board for a rank that
+was killed, and ends what is left when one fails. No process outlives the call: children also watch
+the parent and end with it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import packed, pickled, unpacked, without_a_script_that_is_none
 
-__all__ = ["launch", "rank_main"]
-
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
 _GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
@@ -54,15 +53,20 @@ def launch(
     """Call ``fn(comm, *args)`` in ``world_size`` processes of this machine.
 
     Args:
-        fn: a function that can be pickled; with cloudpickle installed also a lambda or a local function.
+        fn: a function that can be pickled; with cloudpickle installed also a lambda or a local
+            function.
         world_size: number of ranks.
         args: passed on, pickled by value.
         backend: of ``torch.distributed``: "gloo", or "nccl" with one GPU a rank.
-        start_method: of ``multiprocessing``: "forkserver" (ranks fork from a small clean process), "spawn" or "fork".
-        connect: makes the process group, called as ``torch.distributed.init_process_group``; pickled like ``fn``.
-        limit: seconds after which ranks that have not ended are stopped; by default they have all the time they need.
-        variables: of each rank's environment, besides those of this process; ``start_method="spawn"`` alone gives
-            ranks an interpreter of their own, which reads them.
+        start_method: of ``multiprocessing``: "forkserver" (ranks fork from a small clean process),
+            "spawn" or "fork".
+        connect: makes the process group, called as ``torch.distributed.init_process_group``;
+            pickled like ``fn``.
+        limit: seconds after which ranks that have not ended are stopped; by default they have all
+            the time they need.
+        variables: of each rank's environment, besides those of this process;
+            ``start_method="spawn"`` alone gives ranks an interpreter of their own, which reads
+            them.
 
     Returns: how each rank ended, in rank order. Nothing is raised for a rank that failed.
 
@@ -74,13 +78,18 @@ def launch(
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
-    job = pickled((fn, args, connect, in_force()))  # the ranks' server has the variables of its own start
+    job = pickled(
+        (fn, args, connect, in_force())
+    )  # the ranks' server has the variables of its own start
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
         ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
         try:
             for rank in ranks:
-                with _environment(variables[rank.rank] if variables else {}), without_a_script_that_is_none():
+                with (
+                    _environment(variables[rank.rank] if variables else {}),
+                    without_a_script_that_is_none(),
+                ):
                     rank.process.start()
                 rank.theirs.close()
             return _collect(ranks, Board(_open(path, "board")), limit)
@@ -107,13 +116,17 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 class _Rank:
     """The parent's handle on one rank."""
 
-    def __init__(self, context: Any, rank: int, world_size: int, path: str, backend: str, job: bytes) -> None:
+    def __init__(
+        self, context: Any, rank: int, world_size: int, path: str, backend: str, job: bytes
+    ) -> None:
         self.rank = rank
         self.stack = _stack_file(path, rank)
         self.stack.touch()
         self.ours, self.theirs = context.Pipe(duplex=False)
         self.process = context.Process(
-            target=_child, args=(rank, world_size, path, backend, job, self.theirs), name=f"rank {rank}"
+            target=_child,
+            args=(rank, world_size, path, backend, job, self.theirs),
+            name=f"rank {rank}",
         )
 
     def end(self) -> None:
@@ -127,7 +140,9 @@ class _Rank:
         self.theirs.close()
 
     def where(self) -> str:
-        """Ask the process where its main thread is; nothing if it does not answer, since it is stopped, say."""
+        """Ask the process where its main thread is; nothing if it does not answer, since it is
+        stopped, say.
+        """
         if not _CAN_TELL or self.process.pid is None or not self.process.is_alive():
             return ""
         os.kill(self.process.pid, signal.SIGUSR1)
@@ -146,7 +161,10 @@ class _Rank:
         if self.process.is_alive() and self.process.exitcode is None:
             return None
         self.process.join()
-        return Outcome(self.rank, error=PeerLostError(_obituary(self.rank, self.process.exitcode), peers=[self.rank]))
+        return Outcome(
+            self.rank,
+            error=PeerLostError(_obituary(self.rank, self.process.exitcode), peers=[self.rank]),
+        )
 
 
 def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[Outcome]:
@@ -156,7 +174,9 @@ def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[
     why = f"was still busy after {limit or 0:g} s, the limit of this run, and was stopped"
     while running := [rank for rank in ranks if rank.rank not in ended]:
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = wait([handle for rank in running for handle in (rank.ours, rank.process.sentinel)], patience)
+        ready = wait(
+            [handle for rank in running for handle in (rank.ours, rank.process.sentinel)], patience
+        )
         if not ready and deadline is not None and time.monotonic() >= deadline:
             for rank in running:
                 error = PeerLostError(f"rank {rank.rank} {why}", rank=rank.rank)
@@ -172,19 +192,32 @@ def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[
             if outcome.error is not None:
                 grace = time.monotonic() + _GRACE
                 if deadline is None or grace < deadline:
-                    deadline, why = grace, f"was still busy {_GRACE:g} s after another rank had failed, and was stopped"
-                board.leave_for(rank.rank, str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "))
+                    deadline, why = (
+                        grace,
+                        f"was still busy {_GRACE:g} s after another rank had failed, and was "
+                        "stopped",
+                    )
+                board.leave_for(
+                    rank.rank,
+                    str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "),
+                )
     return [ended[rank.rank] for rank in ranks]
 
 
-def _child(rank: int, world_size: int, path: str, backend: str, job: bytes, out: Connection) -> None:
+def _child(
+    rank: int, world_size: int, path: str, backend: str, job: bytes, out: Connection
+) -> None:
     """Run in the new process: join the world, run the job, send home how it ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, and the parent ends us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent, and the parent ends us
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
     if _CAN_TELL:  # also in the midst of a call that never returns
-        faulthandler.register(signal.SIGUSR1, file=_stack_file(path, rank).open("w"), all_threads=True)
+        faulthandler.register(
+            signal.SIGUSR1, file=_stack_file(path, rank).open("w"), all_threads=True
+        )
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if "OMP_NUM_THREADS" not in os.environ:
@@ -194,7 +227,13 @@ def _child(rank: int, world_size: int, path: str, backend: str, job: bytes, out:
         fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
         with put_in_force(settings):
             value = rank_main(
-                lambda comm: fn(comm, *arguments), rank, world_size, backend, _open(path, "job"), board, connect
+                lambda comm: fn(comm, *arguments),
+                rank,
+                world_size,
+                backend,
+                _open(path, "job"),
+                board,
+                connect,
             )
         out.send_bytes(packed(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
@@ -215,9 +254,11 @@ def rank_main(
     board: Board,
     connect: Callable[..., None] = dist.init_process_group,
 ) -> Any:
-    """Be one rank: join the process group, call ``body(comm)``, leave; on an error tell the others why.
+    """Be one rank: join the process group, call ``body(comm)``, leave; on an error tell the others
+    why.
 
-    The group is left open after an error: its other ends may hang in it, and the caller must end the process.
+    The group is left open after an error: its other ends may hang in it, and the caller must end
+    the process.
     """
     if backend == "nccl":
         torch.cuda.set_device(rank % torch.cuda.device_count())

@@ -1,9 +1,10 @@
 """A world whose ranks are runs of one script: started by torchrun, or by rank 0 itself.
 
-Where no launcher started us, this process becomes rank 0 and runs its own command line again for the other
-ranks. They come to the same call and join. The world then stays until the script ends, so that one call after
-another can use it: rank 0 waits for the others, and its exit code tells of one that failed. No rank outlives
-rank 0, and a wait that can't be met ends in an error that names the rank that is gone.
+Where no launcher started us, this process becomes rank 0 and runs its own command line again for
+the other ranks. They come to the same call and join. The world then stays until the script ends, so
+that one call after another can use it: rank 0 waits for the others, and its exit code tells of one
+that failed. No rank outlives rank 0, and a wait that can't be met ends in an error that names the
+rank that is gone.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
-from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
+from distmetrics.launch.clusters import OWN_STORE
+from distmetrics.launch.environment import detect, reachable
+from distmetrics.launch.place import Environment
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
-
-__all__ = ["ScriptWorld", "end_if_alone", "join", "named_error", "naming_the_lost"]
 
 _NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -72,7 +73,9 @@ class ScriptWorld:
     def _leave(self, error: BaseException | None) -> None:
         if self.board is None:
             return
-        with contextlib.suppress(RuntimeError):  # the store may be gone, with the process that hosts it
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the store may be gone, with the process that hosts it
             rank, calls = self.environment.rank, self.comm.calls
             self.board.leave(rank, reason(error), failed=error is not None, calls=calls)
 
@@ -97,7 +100,8 @@ class ScriptWorld:
 
 @contextmanager
 def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
-    """Turn a connection error of torch's own collectives (DDP's, say) into one that names the rank that is gone.
+    """Turn a connection error of torch's own collectives (DDP's, say) into one that names the rank
+    that is gone.
 
     Raises:
         PeerLostError: another rank failed and broke the connection to this one.
@@ -111,12 +115,17 @@ def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
 
 
 def named_error(comm: GroupCommunicator, error: RuntimeError) -> DistmetricsError | None:
-    """Return an error that names the rank behind a connection error; None for others, or where nobody knows.
+    """Return an error that names the rank behind a connection error; None for others, or where
+    nobody knows.
 
     Whoever watches that rank's process may be a moment late in publishing its death.
     """
     deadline = time.monotonic() + _NAME_GRACE
-    while (named := comm.blame(error)) is None and is_connection_error(error) and time.monotonic() < deadline:
+    while (
+        (named := comm.blame(error)) is None
+        and is_connection_error(error)
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     return named
 
@@ -136,11 +145,13 @@ def join(
     Args:
         local_world_size: number of ranks on this machine.
         backend: of ``torch.distributed``.
-        found: who this process is, where the caller knows better than the variables of the environment.
+        found: who this process is, where the caller knows better than the variables of the
+            environment.
         connect: makes the process group, called as ``torch.distributed.init_process_group``.
 
     Raises:
-        ConfigurationError: the world has another size, or this is no script that could be run again.
+        ConfigurationError: the world has another size, or this is no script that could be run
+            again.
         PeerLostError: a rank failed before it came here.
     """
     global _world
@@ -152,13 +163,15 @@ def join(
     _check_size(_world.environment, local_world_size)
     if _world.error is not None:
         raise PeerLostError(
-            "the world of this script is broken: an earlier call has failed", rank=_world.environment.rank
+            "the world of this script is broken: an earlier call has failed",
+            rank=_world.environment.rank,
         ) from _world.error
     return _world
 
 
 def end_if_alone() -> None:
-    """End this script's world where nobody started this process and it is all of it; a later call makes another.
+    """End this script's world where nobody started this process and it is all of it; a later call
+    makes another.
 
     A fork of this process would have the group open, and none of its threads.
     """
@@ -175,13 +188,16 @@ def end_if_alone() -> None:
 def _check_size(environment: Environment, local_world_size: int) -> None:
     if environment.local_world_size != local_world_size:
         raise ConfigurationError(
-            f"devices={local_world_size}, but {environment.launcher} runs {environment.local_world_size} "
-            "processes on this machine\n"
-            "Do:     give both the same number, or say devices='auto' under a launcher."
+            f"devices={local_world_size}, but {environment.launcher} runs "
+            f"{environment.local_world_size} "
+            "processes on this machine",
+            do="give both the same number, or say devices='auto' under a launcher.",
         )
 
 
-def _make(environment: Environment | None, world_size: int, backend: str, connect: Callable[..., None]) -> ScriptWorld:
+def _make(
+    environment: Environment | None, world_size: int, backend: str, connect: Callable[..., None]
+) -> ScriptWorld:
     if environment is None:
         return _as_rank_zero(world_size, backend, connect)
     if environment.launcher == "init_process_group":
@@ -198,7 +214,9 @@ def _make(environment: Environment | None, world_size: int, backend: str, connec
 
 
 def _met(environment: Environment) -> Any:
-    """Return the store at rank 0's address; torchrun's agent may host it, as only its variables say."""
+    """Return the store at rank 0's address; torchrun's agent may host it, as only its variables
+    say.
+    """
     if environment.launcher == "torchrun":
         return next(rendezvous("env://"))[0]
     host = environment.main_address
@@ -212,9 +230,15 @@ def _as_rank_zero(world_size: int, backend: str, connect: Callable[..., None]) -
     siblings = Siblings(world_size, path, _board(_file_store(path)))
     try:
         environment = Environment(
-            launcher="distmetrics", rank=0, world_size=world_size, local_rank=0, local_world_size=world_size
+            launcher="distmetrics",
+            rank=0,
+            world_size=world_size,
+            local_rank=0,
+            local_world_size=world_size,
         )
-        return _connected(environment, backend, _file_store(path), _file_store(path), connect, siblings)
+        return _connected(
+            environment, backend, _file_store(path), _file_store(path), connect, siblings
+        )
     except BaseException:
         siblings.end(patient=True)
         raise
@@ -228,7 +252,9 @@ def _connected(
     connect: Callable[..., None],
     siblings: Siblings | None = None,
 ) -> ScriptWorld:
-    """Join the process group; ``other`` is a second handle on the store, for the group may block on its own."""
+    """Join the process group; ``other`` is a second handle on the store, for the group may block on
+    its own.
+    """
     board = _board(other)
     rank, world_size = environment.rank, environment.world_size
     if environment.launcher == "distmetrics":
@@ -269,7 +295,9 @@ def _board(store: Any) -> Board:
 
 
 def _use_loopback() -> None:
-    """Keep gloo on this machine, for as long as the world lasts: it would look up the host's name otherwise."""
+    """Keep gloo on this machine, for as long as the world lasts: it would look up the host's name
+    otherwise.
+    """
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

@@ -1,6 +1,7 @@
 """The other ranks of a script's world: rank 0's command line, run again for each.
 
-Rank 0 watches them, so that who waits for one that died is told at once; they watch rank 0, and end with it.
+Rank 0 watches them, so that who waits for one that died is told at once; they watch rank 0, and end
+with it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pathlib import Path
 
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import OWN_STORE
+from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.pickles import has_script
-
-__all__ = ["Siblings", "watch_rank_zero"]
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
-_LAST_WORDS = 5.0  # seconds that the others get to report, where rank 0 fails because of one of them
+_LAST_WORDS = (
+    5.0  # seconds that the others get to report, where rank 0 fails because of one of them
+)
 _LAST_MOMENT = 0.5  # seconds that they get where rank 0 itself is the cause
 _FOLDER = Path.cwd()  # a script may change its folder later, and is found from here
 
@@ -51,7 +52,9 @@ class Siblings:
             self._kill()
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        self._watcher = threading.Thread(target=self._watch, name="distmetrics siblings", daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch, name="distmetrics siblings", daemon=True
+        )
         self._watcher.start()
 
     def join(self) -> list[str]:
@@ -111,11 +114,14 @@ def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
 
 
 def _command_line() -> list[str]:
-    """Return how this process was started: also with ``-m``, ``-c`` and the interpreter's own options."""
+    """Return how this process was started: also with ``-m``, ``-c`` and the interpreter's own
+    options.
+    """
     if not has_script() and "-c" not in sys.orig_argv:
         raise ConfigurationError(
-            "strategy='ddp' runs the script again for each rank, and there is none: this is a notebook or a prompt\n"
-            "Do:     say strategy='ddp_spawn', or put the code into a file."
+            "strategy='ddp' runs the script again for each rank, and there is none: this is a "
+            "notebook or a prompt",
+            do="say strategy='ddp_spawn', or put the code into a file.",
         )
     return [sys.executable, *sys.orig_argv[1:]]
 

@@ -16,20 +16,21 @@ from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 
-__all__ = ["check_flags", "check_function", "check_loss", "check_pass", "check_setup"]
-
-
 _TAKES = {
     "move_to_device": FLAG,
     "train": FLAG.or_none("None to tell by the sampler"),
     "replace_sampler": FLAG,
     "enabled": FLAG,
-    "norm_type": Takes(lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"),
+    "norm_type": Takes(
+        lambda value: is_number(value) or (isinstance(value, float) and value == math.inf),
+        "a number",
+    ),
 }
 
 
 def check_flags(who: str, given: Mapping[str, Any]) -> None:
-    """Refuse flags of a runner, or of one of its methods, that are of another kind; other arguments are not looked at.
+    """Refuse flags of a runner, or of one of its methods, that are of another kind; other arguments
+    are not looked at.
 
     Raises:
         ConfigurationError: there is such a flag.
@@ -38,7 +39,9 @@ def check_flags(who: str, given: Mapping[str, Any]) -> None:
 
 
 def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse what can't be launched: no function, or one that does not take the runner and these arguments."""
+    """Refuse what can't be launched: no function, or one that does not take the runner and these
+    arguments.
+    """
     if not callable(fn):
         raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
     try:
@@ -50,27 +53,41 @@ def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     except TypeError as error:
         name = getattr(fn, "__name__", type(fn).__name__)
         raise InputTypeError(
-            f"launch calls {name}(runner, ...) with what it got after it, and {name} takes {signature}: {error}\n"
-            f"Do:     def {name}(runner, ...), and pass launch its other arguments."
+            f"launch calls {name}(runner, ...) with what it got after it, and {name} takes "
+            f"{signature}: {error}",
+            do=f"def {name}(runner, ...), and pass launch its other arguments.",
         ) from None
 
 
 def check_setup(model: Any, optimizers: Sequence[Any], *, move_to_device: bool) -> None:
     """Refuse what is no model, no optimizer of it, or set up already."""
     check_flags("setup", {"move_to_device": move_to_device})
-    if isinstance(model, RunnerModule) or any(isinstance(optimizer, RunnerOptimizer) for optimizer in optimizers):
-        raise ConfigurationError("this model has been set up already\nDo:     call setup once for each model.")
+    if isinstance(model, RunnerModule) or any(
+        isinstance(optimizer, RunnerOptimizer) for optimizer in optimizers
+    ):
+        raise ConfigurationError(
+            "this model has been set up already", do="call setup once for each model."
+        )
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"setup takes a model, an nn.Module, first; got a {type(model).__name__}")
+        raise InputTypeError(
+            f"setup takes a model, an nn.Module, first; got a {type(model).__name__}"
+        )
     mine = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
-            raise InputTypeError(f"setup takes optimizers after the model, got a {type(optimizer).__name__}")
-        if not any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
+            raise InputTypeError(
+                f"setup takes optimizers after the model, got a {type(optimizer).__name__}"
+            )
+        if not any(
+            id(parameter) in mine
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ):
             raise ConfigurationError(
-                f"the {type(optimizer).__name__} steps no parameter of the {type(model).__name__}\n"
-                "Likely: it was made for another model, or before this one's parameters were replaced.\n"
-                "Do:     make it of model.parameters(), and set both up together."
+                f"the {type(optimizer).__name__} steps no parameter of the {type(model).__name__}",
+                likely="it was made for another model, or before this one's parameters were "
+                "replaced.",
+                do="make it of model.parameters(), and set both up together.",
             )
 
 
@@ -80,23 +97,28 @@ def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
         raise InputTypeError(f"backward takes the loss, a tensor, got a {type(loss).__name__}")
     if not models or (model is not None and not any(model is known for known in models)):
         raise ConfigurationError(
-            "backward of a model that is not set up\n"
-            "Do:     model, optimizer = runner.setup(model, optimizer), and call what it returns."
+            "backward of a model that is not set up",
+            do="model, optimizer = runner.setup(model, optimizer), and call what it returns.",
         )
     if loss.numel() != 1:
         raise InputError(
-            f"the loss must have one element, got shape {list(loss.shape)}\n"
-            "Likely: under 'dp' and 'ddp2' a model that returns its loss returns one for each replica.\n"
-            "Do:     let the model return its outputs, and compute the loss of them in the loop: the mean of the "
-            "replicas' losses is that of the batch only where it is cut into equal parts."
+            f"the loss must have one element, got shape {list(loss.shape)}",
+            likely="under 'dp' and 'ddp2' a model that returns its loss returns one for each "
+            "replica.",
+            do="let the model return its outputs, and compute the loss of them in the loop: the "
+            "mean of the "
+            "replicas' losses is that of the batch only where it is cut into equal parts.",
         )
     if not loss.requires_grad:
-        raise InputError("the loss has no gradient: computed under no_grad, detached, or of a frozen model?")
+        raise InputError(
+            "the loss has no gradient: computed under no_grad, detached, or of a frozen model?"
+        )
     if not any(known._runner.calls for known in models):
         raise ConfigurationError(
-            "backward of a loss that no set-up model has computed: its gradients would not be averaged\n"
-            "Likely: the loop calls the model that went into setup.\n"
-            "Do:     call the one that setup returned."
+            "backward of a loss that no set-up model has computed: its gradients would not be "
+            "averaged",
+            likely="the loop calls the model that went into setup.",
+            do="call the one that setup returned.",
         )
 
 
@@ -104,8 +126,13 @@ def check_pass(loaders: Sequence[RunnerLoader]) -> None:
     """Refuse a step of training while data is read that was dealt out for evaluation."""
     for loader in loaders:
         if why := loader.not_for_training:
-            likely = "Likely: it doesn't shuffle, and nothing else says what it is for.\n" if loader.is_guess else ""
+            likely = (
+                "Likely: it doesn't shuffle, and nothing else says what it is for.\n"
+                if loader.is_guess
+                else ""
+            )
             raise ConfigurationError(
                 f"backward in a pass over data that was dealt out for evaluation, {why}\n{likely}"
-                "Do:     setup_dataloaders(loader, train=True); train=False for data that is evaluated between steps."
+                "Do:     setup_dataloaders(loader, train=True); train=False for data that is "
+                "evaluated between steps."
             )

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives import ops
+from distmetrics.collectives.reduce import all_reduce as reduce_all
+from distmetrics.collectives.reduce import mean as weighted_mean
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import DistmetricsError, InputError
 from distmetrics.tree import flatten, map_leaves
 
-__all__ = ["broadcast_any", "reduce_tree", "write_once"]
-
 
 class _Place:
-    """A tensor's place in an object that is sent without its tensors; no dataclass, which would be a tree itself."""
+    """A tensor's place in an object that is sent without its tensors; no dataclass, which would be
+    a tree itself.
+    """
 
     def __init__(self, index: int, tensor: Tensor) -> None:
         self.index = index
@@ -35,10 +37,13 @@ def broadcast_any(obj: Any, src: int, device: torch.device, comm: Communicator) 
     Tensors travel as such, everything else pickled.
 
     Raises:
-        InputError: there is no rank ``src``; InputTypeError: the object can't be pickled (on every rank).
+        InputError: there is no rank ``src``; InputTypeError: the object can't be pickled (on every
+            rank).
     """
     if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < comm.world_size:
-        raise InputError(f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank)
+        raise InputError(
+            f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
+        )
     tensors: list[Tensor] = []
 
     def taken(leaf: Any) -> Any:
@@ -67,17 +72,19 @@ def reduce_tree(tree: Any, op: str, weight: float | Tensor | None, comm: Communi
         raise InputError(f"all_reduce knows the operations {', '.join(known)}, got {op!r}")
     if (op == "mean") != (weight is not None):
         raise InputError(
-            "a mean over ranks takes the weight of this rank, and nothing else does\n"
-            "Likely: ranks hold different numbers of samples, and the mean of their means is not the samples'.\n"
-            "Do:     all_reduce(x, 'mean', weight=len(batch)); weight=1 counts every rank alike."
+            "a mean over ranks takes the weight of this rank, and nothing else does",
+            likely="ranks hold different numbers of samples, and the mean of their means is not "
+            "the samples'.",
+            do="all_reduce(x, 'mean', weight=len(batch)); weight=1 counts every rank alike.",
         )
     if weight is not None:
-        return ops.mean(tree, weight, comm=comm)
-    return ops.all_reduce(tree, op, comm=comm)  # type: ignore[arg-type]
+        return weighted_mean(tree, weight, comm=comm)
+    return reduce_all(tree, op, comm=comm)  # type: ignore[arg-type]
 
 
 def write_once(content: Any, path: Path, comm: Communicator) -> None:
-    """Write a file on rank 0 so that it is whole or not there; return once it is there, on every rank.
+    """Write a file on rank 0 so that it is whole or not there; return once it is there, on every
+    rank.
 
     Raises:
         DistmetricsError: it could not be written; on every rank, with the reason.
@@ -90,7 +97,9 @@ def write_once(content: Any, path: Path, comm: Communicator) -> None:
             problem = f"{type(error).__name__}: {error}"
     problem = ops.all_gather_object(problem, comm=comm, name=f"save {path}")[0]
     if problem:
-        raise DistmetricsError(f"rank 0 could not write {path}: {problem}", rank=comm.rank, peers=[0])
+        raise DistmetricsError(
+            f"rank 0 could not write {path}: {problem}", rank=comm.rank, peers=[0]
+        )
 
 
 def _write(content: Any, path: Path) -> None:

@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.runner.checks import check_flags, check_function, check_loss, check_pass, check_setup
+from distmetrics.launch.place import ClusterEnvironment
+from distmetrics.runner.checks import (
+    check_flags,
+    check_function,
+    check_loss,
+    check_pass,
+    check_setup,
+)
 from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow
@@ -22,26 +28,25 @@ from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
-from distmetrics.train.flags import refuse_unknown
+from distmetrics.train.older import refuse_unknown
 from distmetrics.tree import map_leaves
-
-__all__ = ["Runner"]
 
 T = TypeVar("T")
 
 
 class Runner(RunnerWorld):
-    """Runs a training loop of one's own on one device or many: what the loop calls, not what calls it.
+    """Runs a training loop of one's own on one device or many: what the loop calls, not what calls
+    it.
 
-    Subclass it and put the loop into ``run``, or pass a function to :meth:`launch`. Either is called on every
-    rank. The loop then calls what it gets from :meth:`setup` and :meth:`setup_dataloaders`, and
-    :meth:`backward` instead of ``loss.backward()``.
+    Subclass it and put the loop into ``run``, or pass a function to :meth:`launch`. Either is
+    called on every rank. The loop then calls what it gets from :meth:`setup` and
+    :meth:`setup_dataloaders`, and :meth:`backward` instead of ``loss.backward()``.
 
     Args:
         strategy: how the model is split over devices: a name such as "ddp", a
             :class:`~distmetrics.strategies.base.Strategy`, or "auto".
-        devices: number of processes on this machine, or what the strategy takes else; "auto", the default, is
-            what a launcher has started, else every GPU, else 1.
+        devices: number of processes on this machine, or what the strategy takes else; "auto", the
+            default, is what a launcher has started, else every GPU, else 1.
         accelerator: "cpu", "gpu", "tpu" or "auto", the default.
         num_nodes: number of machines; default 1.
         precision: 64, 32, 16, "bf16" and so on; None leaves it as it is.
@@ -95,18 +100,21 @@ class Runner(RunnerWorld):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
 
-        Returns: what the loop returns: this process's, or rank 0's where ranks are started for the call.
+        Returns: what the loop returns: this process's, or rank 0's where ranks are started for the
+        call.
 
         Raises:
             ConfigurationError: it is not overridden, or a launch is under way.
             Exception: the error of the rank that failed first.
         """
         raise ConfigurationError(
-            f"{type(self).__name__} has no run\nDo:     override run(self, ...), or call launch(fn, ...)."
+            f"{type(self).__name__} has no run",
+            do="override run(self, ...), or call launch(fn, ...).",
         )
 
     def launch(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``fn(runner, *args, **kwargs)`` on every rank; returns and raises as :meth:`run` does.
+        """Call ``fn(runner, *args, **kwargs)`` on every rank; returns and raises as :meth:`run`
+        does.
 
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
@@ -114,18 +122,22 @@ class Runner(RunnerWorld):
         check_function(fn, args, kwargs)
         return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
 
-    def _launch(self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _launch(
+        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if _running.get():
             raise ConfigurationError(
-                "a launch inside a launch: this already runs on every rank\n"
-                "Do:     call the function itself, with this runner as its argument."
+                "a launch inside a launch: this already runs on every rank",
+                do="call the function itself, with this runner as its argument.",
             )
         return self.strategy.launch(run_on_rank, self, fn, args, kwargs)
 
     def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
-        """Prepare a model, and the optimizers of its parameters, for this rank; every rank calls it.
+        """Prepare a model, and the optimizers of its parameters, for this rank; every rank calls
+        it.
 
-        The model has rank 0's weights then. Make schedulers after it, for the optimizers that it returns.
+        The model has rank 0's weights then. Make schedulers after it, for the optimizers that it
+        returns.
 
         Args:
             model: the user's; it is not copied.
@@ -133,11 +145,13 @@ class Runner(RunnerWorld):
             move_to_device: False leaves the model where it is.
 
         Returns: the model to call, or ``(model, *optimizers)``; see
-            :class:`~distmetrics.runner.RunnerModule` and :class:`~distmetrics.runner.RunnerOptimizer`.
+            :class:`~distmetrics.runner.RunnerModule` and
+            :class:`~distmetrics.runner.RunnerOptimizer`.
 
         Raises:
-            ConfigurationError: outside of a launch, a model or optimizer that has been set up already, an
-                optimizer of another model, a scheduler on an optimizer that the strategy replaces.
+            ConfigurationError: outside of a launch, a model or optimizer that has been set up
+                already, an optimizer of another model, a scheduler on an optimizer that the
+                strategy replaces.
             InputTypeError: no module, or no optimizer.
         """
         self._require_launch("setup")
@@ -154,26 +168,35 @@ class Runner(RunnerWorld):
         for mine, other in zip(optimizers, stepped, strict=True):
             if mine is not other and hasattr(mine.step, "_wrapped_by_lr_sched"):
                 raise ConfigurationError(
-                    f"strategy {self.strategy.name!r} replaces the {type(mine).__name__}, and a scheduler already "
-                    "changes the old one\nDo:     make the scheduler after setup, for the optimizer it returns."
+                    f"strategy {self.strategy.name!r} replaces the {type(mine).__name__}, and a "
+                    "scheduler already "
+                    "changes the old one",
+                    do="make the scheduler after setup, for the optimizer it returns.",
                 )
         self._models.append(wrapped)
         if not optimizers:
             return wrapped
-        return wrapped, *(RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped)
+        return wrapped, *(
+            RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped
+        )
 
     def setup_dataloaders(
-        self, *loaders: Any, train: bool | None = None, replace_sampler: bool = True, move_to_device: bool = True
+        self,
+        *loaders: Any,
+        train: bool | None = None,
+        replace_sampler: bool = True,
+        move_to_device: bool = True,
     ) -> Any:
         """Prepare loaders: this rank's samples, on this rank's device.
 
         Args:
             loaders: of all the data; batch sizes are each rank's.
-            train: True deals out so that every rank takes the same number of steps: where the samples don't
-                divide, some count twice (or the tail is left out with ``drop_last``). False: every sample once,
-                so that ranks may have different numbers of batches. None: a loader that shuffles, or has any
-                sampler but the sequential one, is for training, each by itself; ``backward`` in a pass over another
-                is an error.
+            train: True deals out so that every rank takes the same number of steps: where the
+                samples don't divide, some count twice (or the tail is left out with ``drop_last``).
+                False: every sample once, so that ranks may have different numbers of batches. None:
+                    a loader that shuffles, or has any
+                sampler but the sequential one, is for training, each by itself; ``backward`` in a
+                pass over another is an error.
             replace_sampler: False leaves the samplers as they are.
             move_to_device: False leaves the batches where they are.
 
@@ -192,15 +215,21 @@ class Runner(RunnerWorld):
 
     def _loader(self, loader: Any, train: bool | None, replace: bool, move: bool) -> RunnerLoader:
         if isinstance(loader, RunnerLoader):
-            raise ConfigurationError("this loader has been set up already\nDo:     call setup_dataloaders once.")
-        if isinstance(loader, str | bytes | nn.Module | Optimizer) or not hasattr(loader, "__iter__"):
+            raise ConfigurationError(
+                "this loader has been set up already", do="call setup_dataloaders once."
+            )
+        if isinstance(loader, str | bytes | nn.Module | Optimizer) or not hasattr(
+            loader, "__iter__"
+        ):
             raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
         if replace:
             training = shuffles(loader) if train is None else train
             loader = dealt(loader, self.strategy, train=training, seed=self._seeded or 0)
         if self._seed_workers:
             loader = seeded(loader, self.global_rank)
-        return RunnerLoader(loader, self.device if move else None, self._under_way, is_guess=train is None)
+        return RunnerLoader(
+            loader, self.device if move else None, self._under_way, is_guess=train is None
+        )
 
     def backward(self, loss: Tensor, model: RunnerModule | None = None) -> None:
         """Compute gradients, averaged over all ranks, and add them to those that are there.
@@ -210,9 +239,11 @@ class Runner(RunnerWorld):
             model: the model that computed it, where several are set up.
 
         Raises:
-            ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is none of them, or
-                a loader is being read that was dealt out for evaluation: ranks would take other steps than one process.
-            InputTypeError: the loss is no tensor; InputError: not one element, or without a gradient.
+            ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
+                none of them, or a loader is being read that was dealt out for evaluation: ranks
+                    would take other steps than one process.
+            InputTypeError: the loss is no tensor; InputError: not one element, or without a
+                gradient.
         """
         self._require_launch("backward")
         check_loss(loss, model, self._models)
@@ -221,8 +252,11 @@ class Runner(RunnerWorld):
             each._runner.note_backward()
         self.strategy.backward(loss)
 
-    def no_backward_sync(self, model: RunnerModule, enabled: bool = True) -> AbstractContextManager[Any]:
-        """Return a block for the steps of one update but its last: gradients are added up, and stay on this rank.
+    def no_backward_sync(
+        self, model: RunnerModule, enabled: bool = True
+    ) -> AbstractContextManager[Any]:
+        """Return a block for the steps of one update but its last: gradients are added up, and stay
+        on this rank.
 
         Args:
             model: what :meth:`setup` returned. Its call and :meth:`backward` must both be inside.
@@ -231,7 +265,10 @@ class Runner(RunnerWorld):
         A step with gradients that have stayed on their rank is an error.
         """
         if not isinstance(model, RunnerModule):
-            raise InputTypeError(f"no_backward_sync takes the model that setup returned, got a {type(model).__name__}")
+            raise InputTypeError(
+                "no_backward_sync takes the model that setup returned, got a "
+                f"{type(model).__name__}"
+            )
         check_flags("no_backward_sync", locals())
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
@@ -247,30 +284,42 @@ class Runner(RunnerWorld):
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``; before the optimizer's step.
+        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``; before the
+        optimizer's step.
 
-        Returns: the norm before, over all ranks' parts of the gradients; None where values are clipped.
+        Returns: the norm before, over all ranks' parts of the gradients; None where values are
+        clipped.
 
         Raises:
-            ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup` returned.
+            ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup`
+                returned.
         """
         if not isinstance(model, RunnerModule) or not isinstance(optimizer, RunnerOptimizer):
-            raise InputTypeError("clip_gradients takes the model and the optimizer that setup returned")
+            raise InputTypeError(
+                "clip_gradients takes the model and the optimizer that setup returned"
+            )
         if (max_norm is None) == (clip_value is None):
             raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
         check_flags("clip_gradients", locals())
         limit = clip_value if max_norm is None else max_norm
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
             raise ConfigurationError(f"clip_gradients takes a positive number, got {limit!r}")
-        options: dict[str, Any] = {"max_norm": max_norm, "clip_value": clip_value, "norm_type": norm_type}
+        options: dict[str, Any] = {
+            "max_norm": max_norm,
+            "clip_value": clip_value,
+            "norm_type": norm_type,
+        }
         return self.strategy.clip(model.module, optimizer.optimizer, **options)
 
 
 _running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
 
 
-def run_on_rank(runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a runner's ``run``, or ``fn`` with it, on one rank; where that works on copies, bring tensors home.
+def run_on_rank(
+    runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a runner's ``run``, or ``fn`` with it, on one rank; where that works on copies, bring
+    tensors home.
 
     The names of the arguments are shown to the user where one of them can't be pickled.
     """
@@ -292,13 +341,17 @@ def run_on_rank(runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, 
 
 
 def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``run`` that launches the user's; a subclass's calls its parent's by ``super()`` as it is."""
+    """Return a ``run`` that launches the user's; a subclass's calls its parent's by ``super()`` as
+    it is.
+    """
 
     @functools.wraps(run)
     def launching(self: Runner, *args: Any, **kwargs: Any) -> Any:
         if "strategy" not in vars(self):
             name = type(self).__name__
-            raise ConfigurationError(f"{name}.__init__ has not called super().__init__(...) with the flags")
+            raise ConfigurationError(
+                f"{name}.__init__ has not called super().__init__(...) with the flags"
+            )
         if self._launched and getattr(type(self).run, "__wrapped__", None) is not run:
             return run(self, *args, **kwargs)
         return self._launch(None, args, kwargs)

@@ -17,13 +17,13 @@ from distmetrics.strategies.sampling import EvaluationSampler, set_epoch
 from distmetrics.train.data import move
 from distmetrics.train.seed import set_all
 
-__all__ = ["RunnerLoader", "dealt", "seeded", "shuffles"]
-
 
 class RunnerLoader:
-    """A loader as :meth:`Runner.setup_dataloaders` returns it; attributes are those of the loader inside.
+    """A loader as :meth:`Runner.setup_dataloaders` returns it; attributes are those of the loader
+    inside.
 
-    Every pass begins a new epoch, which shuffles differently; :meth:`set_epoch` says which one is next.
+    Every pass begins a new epoch, which shuffles differently; :meth:`set_epoch` says which one is
+    next.
 
     Attributes:
         loader: the loader inside, of this rank's part of the data.
@@ -31,7 +31,12 @@ class RunnerLoader:
     """
 
     def __init__(
-        self, loader: Any, device: torch.device | None, under_way: list[RunnerLoader], *, is_guess: bool = False
+        self,
+        loader: Any,
+        device: torch.device | None,
+        under_way: list[RunnerLoader],
+        *,
+        is_guess: bool = False,
     ) -> None:
         self.loader = loader
         self.is_guess = is_guess
@@ -63,10 +68,11 @@ class RunnerLoader:
 
     @property
     def not_for_training(self) -> str:
-        """Why steps on this rank's part would be other ones than one process's; nothing where they wouldn't.
+        """Why steps on this rank's part would be other ones than one process's; nothing where they
+        wouldn't.
 
-        An evaluation loader that divides evenly may be read between steps of training, where somebody has said that it
-        is one.
+        An evaluation loader that divides evenly may be read between steps of training, where
+        somebody has said that it is one.
         """
         for sampler in (getattr(self.loader, name, None) for name in ("sampler", "batch_sampler")):
             if isinstance(sampler, EvaluationSampler):
@@ -91,12 +97,16 @@ def shuffles(loader: Any) -> bool:
 
 
 def dealt(loader: Any, strategy: Strategy, *, train: bool, seed: int) -> Any:
-    """Return a loader of this rank's part, or the loader itself, with a warning, where that can't be made."""
+    """Return a loader of this rank's part, or the loader itself, with a warning, where that can't
+    be made.
+    """
     comm = strategy.comm()
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         return strategy.loader(loader, train=train, seed=seed)
     if comm.world_size > 1 and comm.rank == 0:
-        what = "an IterableDataset" if isinstance(loader, DataLoader) else f"a {type(loader).__name__}"
+        what = (
+            "an IterableDataset" if isinstance(loader, DataLoader) else f"a {type(loader).__name__}"
+        )
         warnings.warn(
             f"every rank reads the whole data: {what} has no sampler that could be dealt out to "
             f"{comm.world_size} ranks. Serve each rank its part and say replace_sampler=False.",
@@ -108,9 +118,14 @@ def dealt(loader: Any, strategy: Strategy, *, train: bool, seed: int) -> Any:
 def seeded(loader: Any, rank: int) -> Any:
     """Return a loader whose worker processes draw other random numbers on each rank.
 
-    Torch seeds workers from the loader's process: where all ranks have the same seed, so would their workers.
+    Torch seeds workers from the loader's process: where all ranks have the same seed, so would
+    their workers.
     """
-    if not isinstance(loader, DataLoader) or not loader.num_workers or loader.worker_init_fn is not None:
+    if (
+        not isinstance(loader, DataLoader)
+        or not loader.num_workers
+        or loader.worker_init_fn is not None
+    ):
         return loader
     clone = copy.copy(loader)
     clone._iterator = None

@@ -1,4 +1,6 @@
-"""The model that a loop calls in the place of its own: the same names, and the strategy's part done."""
+"""The model that a loop calls in the place of its own: the same names, and the strategy's part
+done.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,6 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.tree import map_leaves
 
-__all__ = ["RunnerModule"]
-
 _CALL = "__call__"
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
 
@@ -26,12 +26,12 @@ _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
 class RunnerModule(nn.Module):
     """A user's model as :meth:`Runner.setup` returns it.
 
-    Calling it does what the strategy and the precision ask for. Everything else is the user's own model:
-    attributes, parameters and their names, ``state_dict``, ``train`` and ``eval``. A copy or a pickle of it is
-    a copy or a pickle of the user's model.
+    Calling it does what the strategy and the precision ask for. Everything else is the user's own
+    model: attributes, parameters and their names, ``state_dict``, ``train`` and ``eval``. A copy or
+    a pickle of it is a copy or a pickle of the user's model.
 
-    A method other than ``forward`` that computes with gradients would pass the strategy by, and gradients
-    would not be averaged. On several ranks that is an error; name such methods with
+    A method other than ``forward`` that computes with gradients would pass the strategy by, and
+    gradients would not be averaged. On several ranks that is an error; name such methods with
     :meth:`mark_forward_method`, and they work.
 
     Attributes:
@@ -40,7 +40,8 @@ class RunnerModule(nn.Module):
 
     def __init__(self, module: nn.Module, strategy: Strategy) -> None:
         super().__init__()
-        # The same dicts, not copies: names and parameters are the user's, also where a strategy replaces some.
+        # The same dicts, not copies: names and parameters are the user's, also where a strategy
+        # replaces some.
         for name in ("_parameters", "_buffers", "_modules"):
             object.__setattr__(self, name, getattr(module, name))
         object.__setattr__(self, "training", module.training)
@@ -62,7 +63,8 @@ class RunnerModule(nn.Module):
         return module
 
     def mark_forward_method(self, *methods: str) -> None:
-        """Let methods of the model be called as ``forward`` is: by the strategy, with its precision.
+        """Let methods of the model be called as ``forward`` is: by the strategy, with its
+        precision.
 
         Args:
             methods: names, such as "loss" or "training_step".
@@ -82,7 +84,8 @@ class RunnerModule(nn.Module):
     def train(self, mode: bool = True) -> RunnerModule:
         """Set the mode, as torch does; going over to evaluation makes the model one on all ranks.
 
-        What training lets drift, such as running statistics, becomes rank 0's. So every rank must call it.
+        What training lets drift, such as running statistics, becomes rank 0's. So every rank must
+        call it.
         """
         object.__setattr__(self, "training", mode)
         self.module.train(mode)
@@ -96,12 +99,16 @@ class RunnerModule(nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the whole state dict, by the user's own names; with a sharded model every rank must call it."""
+        """Return the whole state dict, by the user's own names; with a sharded model every rank
+        must call it.
+        """
         if args or kwargs:
             return self.module.state_dict(*args, **kwargs)
         return self._runner.strategy.weights(self.module)  # type: ignore[no-any-return]
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """Load a whole state dict; every rank must call it, with the same content."""
         if strict and not assign:
             return self._runner.strategy.load_weights(self.module, state_dict)
@@ -137,13 +144,17 @@ def _itself(module: nn.Module) -> nn.Module:
 
 
 class _Entry(nn.Module):
-    """What the strategy wraps: one way in, to ``forward`` and to any other method; without inputs hooks alone."""
+    """What the strategy wraps: one way in, to ``forward`` and to any other method; without inputs
+    hooks alone.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None, method: str = _CALL) -> Any:
+    def forward(
+        self, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None, method: str = _CALL
+    ) -> Any:
         if inputs is None:
             return None
         args, kwargs = inputs
@@ -151,7 +162,8 @@ class _Entry(nn.Module):
 
 
 class _Inside:
-    """What a :class:`RunnerModule` knows besides the user's model; apart, so that names don't get mixed up.
+    """What a :class:`RunnerModule` knows besides the user's model; apart, so that names don't get
+    mixed up.
 
     Attributes:
         outer: what the strategy has made of the entry.
@@ -172,7 +184,9 @@ class _Inside:
         self._called_alone = False  # whether its latest call with gradients was in such a block
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of the model the strategy's way: with gradients in training, without in evaluation."""
+        """Call a method of the model the strategy's way: with gradients in training, without in
+        evaluation.
+        """
         strategy = self.strategy
         inputs = strategy.convert((args, kwargs))
         with strategy.forward():
@@ -199,7 +213,9 @@ class _Inside:
             self.alone -= can
 
     def note_backward(self) -> None:
-        """Note whose gradients there are now: those of a call or a backward in such a block are this rank's."""
+        """Note whose gradients there are now: those of a call or a backward in such a block are
+        this rank's.
+        """
         self.unshared = self.alone > 0 or self._called_alone
 
     def check_shared(self, optimizer: Optimizer) -> None:
@@ -217,10 +233,13 @@ class _Inside:
             return
         if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
             raise ConfigurationError(
-                f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients of "
-                "no_backward_sync: they are this rank's alone, and the ranks' weights would part\n"
-                "Likely: step() inside the block, or the last call and backward before it were inside too.\n"
-                "Do:     no_backward_sync(model, enabled=not last) around each call and its backward, where last is "
+                f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with "
+                "gradients of "
+                "no_backward_sync: they are this rank's alone, and the ranks' weights would part",
+                likely="step() inside the block, or the last call and backward before it were "
+                "inside too.",
+                do="no_backward_sync(model, enabled=not last) around each call and its backward, "
+                "where last is "
                 "the update's last, and step() after the block.",
                 rank=comm.rank,
             )
@@ -247,9 +266,11 @@ class _Inside:
         def refuse(part: nn.Module, args: Any) -> None:
             if torch.is_grad_enabled() and any(p.requires_grad for p in part.parameters()):
                 raise ConfigurationError(
-                    f"{type(self.module).__name__}.{name} computes with gradients past the strategy "
-                    f"{self.strategy.name!r}: they would not be averaged over the ranks\n"
-                    f"Do:     model.mark_forward_method({name!r}) after setup, or call it under torch.no_grad()."
+                    f"{type(self.module).__name__}.{name} computes with gradients past the "
+                    "strategy "
+                    f"{self.strategy.name!r}: they would not be averaged over the ranks",
+                    do=f"model.mark_forward_method({name!r}) after setup, or call it under "
+                    "torch.no_grad().",
                 )
 
         hooks = [part.register_forward_pre_hook(refuse) for part in self.module.modules()]

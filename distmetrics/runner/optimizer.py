@@ -12,21 +12,22 @@ from torch.optim import Optimizer
 from distmetrics.runner.model import RunnerModule
 from distmetrics.strategies.base import Strategy
 
-__all__ = ["RunnerOptimizer", "follow"]
-
 
 class RunnerOptimizer(Optimizer):
     """A user's optimizer as :meth:`Runner.setup` returns it.
 
-    It is a ``torch.optim.Optimizer``, so schedulers take it; parameter groups, state and hooks are those of
-    the optimizer inside. ``step`` is the strategy's: it knows of loss scales and of sharded state.
+    It is a ``torch.optim.Optimizer``, so schedulers take it; parameter groups, state and hooks are
+    those of the optimizer inside. ``step`` is the strategy's: it knows of loss scales and of
+    sharded state.
 
     Attributes:
-        optimizer: the optimizer that is stepped: the user's own, or the one that the strategy has made of it.
+        optimizer: the optimizer that is stepped: the user's own, or the one that the strategy has
+            made of it.
     """
 
     def __init__(self, optimizer: Optimizer, model: RunnerModule, strategy: Strategy) -> None:
-        # Optimizer's own __init__ would make groups and state of its own: here they are the other's.
+        # Optimizer's own __init__ would make groups and state of its own: here they are the
+        # other's.
         self.optimizer = optimizer
         self._module = model.module
         self._inside = model._runner
@@ -59,7 +60,9 @@ class RunnerOptimizer(Optimizer):
         return self._strategy.step(self._module, self.optimizer, self._checked(closure))
 
     def _checked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a closure whose gradients are checked before the step that it is called in uses them."""
+        """Return a closure whose gradients are checked before the step that it is called in uses
+        them.
+        """
 
         @functools.wraps(closure)
         def checked() -> Any:
@@ -101,14 +104,21 @@ def _itself(optimizer: Optimizer) -> Optimizer:
     return optimizer
 
 
-def follow(optimizers: Iterable[Optimizer], before: Sequence[nn.Parameter], after: Sequence[nn.Parameter]) -> None:
-    """Let optimizers step the parameters that took others' places when the model was moved, as it does to XLA."""
+def follow(
+    optimizers: Iterable[Optimizer], before: Sequence[nn.Parameter], after: Sequence[nn.Parameter]
+) -> None:
+    """Let optimizers step the parameters that took others' places when the model was moved, as it
+    does to XLA.
+    """
     moved = {id(old): new for old, new in zip(before, after, strict=True) if old is not new}
     if not moved:
         return
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [moved.get(id(parameter), parameter) for parameter in group["params"]]
-        states = [(moved.get(id(parameter), parameter), state) for parameter, state in optimizer.state.items()]
+        states = [
+            (moved.get(id(parameter), parameter), state)
+            for parameter, state in optimizer.state.items()
+        ]
         optimizer.state.clear()
         optimizer.state.update(states)

@@ -22,8 +22,6 @@ from distmetrics.train.data import move
 from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves
 
-__all__ = ["RunnerWorld"]
-
 T = TypeVar("T")
 
 
@@ -53,15 +51,16 @@ class RunnerWorld:
     def _require_launch(self, what: str) -> None:
         if not self._launched:
             raise ConfigurationError(
-                f"{what} outside of a launch: there are no other ranks here yet\n"
-                "Do:     call it in run, or in the function that launch calls."
+                f"{what} outside of a launch: there are no other ranks here yet",
+                do="call it in run, or in the function that launch calls.",
             )
 
     def _claim(self, *objects: Any) -> None:
         for obj in objects:
             if any(obj is known for known in self._claimed):
                 raise ConfigurationError(
-                    f"this {type(obj).__name__} has been set up already\nDo:     call setup once for each model."
+                    f"this {type(obj).__name__} has been set up already",
+                    do="call setup once for each model.",
                 )
         self._claimed.extend(objects)
 
@@ -102,7 +101,9 @@ class RunnerWorld:
             print(*args, **kwargs)  # noqa: T201
 
     def to_device(self, obj: T) -> T:
-        """Return a model, a tensor or any tree of tensors on this rank's device; a model is moved in place."""
+        """Return a model, a tensor or any tree of tensors on this rank's device; a model is moved
+        in place.
+        """
         return obj.to(self.device) if isinstance(obj, nn.Module) else move(obj, self.device)
 
     def seed_everything(self, seed: int, workers: bool = True) -> int:
@@ -110,7 +111,8 @@ class RunnerWorld:
 
         Args:
             seed: from 0 to 2³² - 1.
-            workers: let worker processes of loaders that are set up later draw other numbers on each rank.
+            workers: let worker processes of loaders that are set up later draw other numbers on
+                each rank.
 
         Returns: the seed.
 
@@ -125,7 +127,9 @@ class RunnerWorld:
         return seed
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a block in which operations are in the runner's precision, as they are in a model's call."""
+        """Return a block in which operations are in the runner's precision, as they are in a
+        model's call.
+        """
         return self.strategy.forward()
 
     def barrier(self) -> None:
@@ -134,7 +138,9 @@ class RunnerWorld:
         ops.barrier(comm=self.strategy.comm(), name="barrier")
 
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
-        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see :func:`distmetrics.all_gather`."""
+        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see
+        :func:`distmetrics.all_gather`.
+        """
         self._require_launch("all_gather")
         return ops.all_gather(tree, sync_grads=sync_grads, comm=self.strategy.comm())
 
@@ -144,8 +150,8 @@ class RunnerWorld:
         Args:
             tree: of equal shapes on all ranks.
             op: "sum", "prod", "max", "min", or "mean".
-            weight: for a mean: the number of samples behind this rank's values; it has no default, since the
-                mean of ranks' means is the samples' only where all ranks have as many.
+            weight: for a mean: the number of samples behind this rank's values; it has no default,
+                since the mean of ranks' means is the samples' only where all ranks have as many.
 
         Raises:
             InputError: another ``op``, or a mean without a weight; MismatchError: ranks disagree.
@@ -175,23 +181,28 @@ class RunnerWorld:
     def save(self, path: Any, content: Any) -> None:
         """Write a checkpoint, on rank 0; every rank must call it, and all return once it is there.
 
-        The file is whole or not there. In ``content``, a model or optimizer that :meth:`setup` returned stands
-        for its whole state dict, gathered from all ranks where it is sharded.
+        The file is whole or not there. In ``content``, a model or optimizer that :meth:`setup`
+        returned stands for its whole state dict, gathered from all ranks where it is sharded.
 
         Args:
-            path: where to; missing folders are made. As in ``torch.save``, the two may be given the other way
-                round.
+            path: where to; missing folders are made. As in ``torch.save``, the two may be given the
+                other way round.
             content: what ``torch.save`` takes.
 
         Raises:
-            InputTypeError: no path; DistmetricsError: it could not be written (on every rank, with the reason).
+            InputTypeError: no path; DistmetricsError: it could not be written (on every rank, with
+                the reason).
         """
         self._require_launch("save")
         if not isinstance(path, str | Path):
             path, content = content, path
         if not isinstance(path, str | Path):
-            raise InputTypeError(f"save takes a path and a content, got no path but a {type(path).__name__}")
-        states = map_leaves(lambda leaf: leaf.state_dict() if isinstance(leaf, _STATEFUL) else leaf, content)
+            raise InputTypeError(
+                f"save takes a path and a content, got no path but a {type(path).__name__}"
+            )
+        states = map_leaves(
+            lambda leaf: leaf.state_dict() if isinstance(leaf, _STATEFUL) else leaf, content
+        )
         write_once(states, Path(path), self.strategy.comm())
 
     def load(self, path: str | Path, *, weights_only: bool = True) -> Any:

@@ -1,9 +1,10 @@
 """What a sync costs in a world of any size, from its plan alone. Pure: no process is needed.
 
-Bytes are those that one rank receives. An all_gather brings every other rank's data, (W - 1)·n bytes; an all_reduce as
-a ring brings 2·(W - 1)/W·n, whatever the world's size (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", 2009). So a large state that can be reduced must be, and a small one is better gathered: a
-gather of a frame costs one latency, and needs no agreement before it.
+Bytes are those that one rank receives. An all_gather brings every other rank's data, (W - 1)·n
+bytes; an all_reduce as a ring brings 2·(W - 1)/W·n, whatever the world's size (Patarasu and Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). So a large state that
+can be reduced must be, and a small one is better gathered: a gather of a frame costs one latency,
+and needs no agreement before it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from dataclasses import dataclass
 from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
 from distmetrics.collectives.pack import Bucket
 from distmetrics.state.plan import SyncPlan, reductions
-
-__all__ = ["Cost", "cost", "cost_state_by_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,11 @@ class Cost:
 
 
 def cost(plan: SyncPlan) -> Cost:
-    """Return what the plan costs: the first round, reductions of what is too large for it, and the lists.
+    """Return what the plan costs: the first round, reductions of what is too large for it, and the
+    lists.
 
-    In a large world a plan with lists is taken to have lists of other lengths on other ranks, so that the hashes
-    differ and frames are sent as well.
+    In a large world a plan with lists is taken to have lists of other lengths on other ranks, so
+    that the hashes differ and frames are sent as well.
     """
     world_size = len(plan.sent)
     longest = max(plan.follow)
@@ -66,11 +66,12 @@ def _bucket(bucket: Bucket, world_size: int) -> Cost:
 def cost_state_by_state(shapes: Iterable[tuple[int, int]], world_size: int) -> Cost:
     """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9).
 
-    For every state a barrier, a gather of its sizes unless it is a number, and a gather of the data.
+    For every state a barrier, a gather of its sizes unless it is a number, and a gather of the
+    data.
 
     Args:
-        shapes: ``(dimensions, bytes)`` of every tensor that is gathered; a list state that is not concatenated is one
-            for each of its items.
+        shapes: ``(dimensions, bytes)`` of every tensor that is gathered; a list state that is not
+            concatenated is one for each of its items.
         world_size: number of ranks.
     """
     total = Cost(0, 0)

@@ -1,4 +1,6 @@
-"""Carry out a plan: from the runs of bytes that the ranks sent to the state of all ranks. Touches no metric."""
+"""Carry out a plan: from the runs of bytes that the ranks sent to the state of all ranks. Touches
+no metric.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from distmetrics.state.describe import Outgoing
 from distmetrics.state.items import cut
 from distmetrics.state.plan import Sent, SyncPlan, plan
 
-__all__ = ["execute"]
-
 _CPU = torch.device("cpu")
 Parts = list[list[Tensor]]
 
 
-def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple[SyncPlan, dict[str, Any]]:
+def execute(
+    comm: Communicator, mine: Outgoing, order: tuple[str, ...]
+) -> tuple[SyncPlan, dict[str, Any]]:
     """Agree on a plan, move the data, combine it.
 
     Args:
@@ -35,8 +37,8 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         mine: what this rank sends.
         order: paths of all states, on any rank.
 
-    Returns: the plan, and for each of its paths the combined state: a tensor, or a list for "items" and "object"; for
-        "each" a list of what the ranks have sent, frozen.
+    Returns: the plan, and for each of its paths the combined state: a tensor, or a list for "items"
+        and "object"; for "each" a list of what the ranks have sent, frozen.
 
     Raises:
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
@@ -55,7 +57,11 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
         row = moved.inline if sync.alike[comm.rank] else _align(moved.inline, mine.sent, sync)
         result = _combine_fixed([row], sync, comm)
     if sync.lists:
-        own = {path: owned.items for path, owned in mine.own.items() if owned.joined.device == comm.device}
+        own = {
+            path: owned.items
+            for path, owned in mine.own.items()
+            if owned.joined.device == comm.device
+        }
         _combine_lists(moved.parts or _parts(moved.runs, sync), sync, result, comm.rank, own)
     for path, other in sync.aliases:
         result[path] = result[other]
@@ -63,10 +69,11 @@ def execute(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> tuple
 
 
 class _Moved(NamedTuple):
-    """What is there after the exchange: the plan, every rank's runs of bytes, this rank's own, what was expected.
+    """What is there after the exchange: the plan, every rank's runs of bytes, this rank's own, what
+    was expected.
 
-    ``again``: what is kept for the next time, where all ranks have sent the same; ``parts``: each rank's lists, where
-    they have been taken apart already.
+    ``again``: what is kept for the next time, where all ranks have sent the same; ``parts``: each
+    rank's lists, where they have been taken apart already.
     """
 
     plan: SyncPlan
@@ -99,7 +106,9 @@ def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
     if again is not None:
         return _move_again(comm, again, mine, judge, made)
     if mine.sent.inline.nbytes <= capacity:
-        frame, inline, room = new_frame(comm, mine.manifest, mine.sent.inline.nbytes, mine.sent.bulk.nbytes)
+        frame, inline, room = new_frame(
+            comm, mine.manifest, mine.sent.inline.nbytes, mine.sent.bulk.nbytes
+        )
         pack(mine.fixed, mine.sent.inline, comm.device, together=together, into=inline)
         bulk = _pack_lists(comm, mine, room if room.numel() else None)
         runs = exchange(comm, mine.manifest, inline, bulk, judge, frame=frame, meanwhile=meanwhile)
@@ -110,7 +119,11 @@ def _move(comm: Communicator, mine: Outgoing, order: tuple[str, ...]) -> _Moved:
 
 
 def _pack_lists(comm: Communicator, mine: Outgoing, into: Tensor | None = None) -> Tensor:
-    return pack(mine.lists, mine.sent.bulk, comm.device, into=into) if mine.lists else _nothing(comm.device)
+    return (
+        pack(mine.lists, mine.sent.bulk, comm.device, into=into)
+        if mine.lists
+        else _nothing(comm.device)
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -119,10 +132,11 @@ def _nothing(device: torch.device) -> Tensor:
 
 
 class _Prepared(NamedTuple):
-    """What a sync that is made again keeps: its plan, and views of the buckets that are sent and received.
+    """What a sync that is made again keeps: its plan, and views of the buckets that are sent and
+    received.
 
-    ``lists``: views of the buckets of the lists that ride along. ``parts``: views of every rank's such lists, where all
-    are joined, which copies them; else None.
+    ``lists``: views of the buckets of the lists that ride along. ``parts``: views of every rank's
+    such lists, where all are joined, which copies them; else None.
     """
 
     plan: SyncPlan
@@ -133,8 +147,12 @@ class _Prepared(NamedTuple):
     parts: Parts | None
 
 
-def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> Again | None:
-    """Return what was kept of the last sync like this one, where every rank's bytes are reduced as they are."""
+def _again(
+    comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int
+) -> Again | None:
+    """Return what was kept of the last sync like this one, where every rank's bytes are reduced as
+    they are.
+    """
     again = Again.of(comm, mine.manifest, mine.sent.inline.nbytes, mine.sent.bulk.nbytes)
     if again is None or (again.more is not None and again.more.order is order):
         return again
@@ -147,13 +165,21 @@ def _again(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity:
         received = [[bucket.view(run) for run in again.runs] for bucket in sync.agreed.buckets]
         joined = again.bulk is not None and all(state.kind == "cat" for state in sync.lists)
         parts = _parts([*zip(again.runs, again.bulks, strict=True)], sync) if joined else None
-        lists = [] if again.bulk is None else [bucket.view(again.bulk) for bucket in mine.sent.bulk.buckets]
+        lists = (
+            []
+            if again.bulk is None
+            else [bucket.view(again.bulk) for bucket in mine.sent.bulk.buckets]
+        )
     again.more = _Prepared(sync, order, sent, received, lists, parts)
     return again
 
 
-def _move_again(comm: Communicator, again: Again, mine: Outgoing, judge: Judge, made: list[SyncPlan]) -> _Moved:
-    """Exchange as :func:`_move` does, with what was kept; it is kept on where all ranks have sent the same."""
+def _move_again(
+    comm: Communicator, again: Again, mine: Outgoing, judge: Judge, made: list[SyncPlan]
+) -> _Moved:
+    """Exchange as :func:`_move` does, with what was kept; it is kept on where all ranks have sent
+    the same.
+    """
     prepared: _Prepared = again.more
     expected: list[_Expected] = []
     for bucket, view in zip(mine.sent.inline.buckets, prepared.sent, strict=True):
@@ -165,16 +191,20 @@ def _move_again(comm: Communicator, again: Again, mine: Outgoing, judge: Judge, 
     if runs is None:
         runs = again.finish(comm, bulk, judge)
         return _Moved(made[0], runs, again.inline, expected[-1])
-    if again.bulk is not None and prepared.parts is None:  # lists that are cut from it outlive this exchange
+    if (
+        again.bulk is not None and prepared.parts is None
+    ):  # lists that are cut from it outlive this exchange
         runs = [(run, data.clone()) for run, data in runs]
     return _Moved(prepared.plan, runs, again.inline, expected[-1], again, prepared.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """States of fixed size as they will be if every rank sends what this one does, but for the numbers in them.
+    """States of fixed size as they will be if every rank sends what this one does, but for the
+    numbers in them.
 
-    Making hundreds of tensors takes as long as a small collective; so it is done while that is under way.
+    Making hundreds of tensors takes as long as a small collective; so it is done while that is
+    under way.
 
     Attributes:
         plan: of that case.
@@ -217,22 +247,30 @@ class _Expected:
         return self.result
 
 
-def _alike(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> SyncPlan | None:
-    """Return the plan of the most common case: all ranks send what this one does, and reduce the bytes as they are."""
+def _alike(
+    comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int
+) -> SyncPlan | None:
+    """Return the plan of the most common case: all ranks send what this one does, and reduce the
+    bytes as they are.
+    """
     if mine.manifest.problem is not None:
         return None
     sync = plan((mine.manifest.encode(),) * comm.world_size, order, comm.rank, capacity)
     return sync if sync.in_place else None
 
 
-def _expect(comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int) -> _Expected | None:
+def _expect(
+    comm: Communicator, mine: Outgoing, order: tuple[str, ...], capacity: int
+) -> _Expected | None:
     """Make room for the most common case, if what this rank sends allows it."""
     sync = _alike(comm, mine, order, capacity)
     return None if sync is None else _Expected.of(sync, comm.device)
 
 
 def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
-    """Bring one rank's states into the layout that all share; what it lacks is filled with what changes nothing."""
+    """Bring one rank's states into the layout that all share; what it lacks is filled with what
+    changes nothing.
+    """
     have = unpack(run, sent.inline)
     tensors: list[Tensor] = [run] * len(sync.paths)
     for bucket in sync.agreed.buckets:
@@ -241,7 +279,9 @@ def _align(run: Tensor, sent: Sent, sync: SyncPlan) -> Tensor:
             if path in sent.place:
                 tensors[index] = have[sent.place[path]].to(bucket.dtype)
             else:
-                tensors[index] = torch.full(shape, _neutral(bucket), dtype=bucket.dtype, device=run.device)
+                tensors[index] = torch.full(
+                    shape, _neutral(bucket), dtype=bucket.dtype, device=run.device
+                )
     return pack(tensors, sync.agreed, run.device)
 
 
@@ -267,21 +307,26 @@ def _combine_fixed(rows: Sequence[Tensor], sync: SyncPlan, comm: Communicator) -
             for index, part in zip(bucket.members, bucket.split(all_rows), strict=True):
                 path = sync.paths[index]
                 here = part[list(ranks[path])]
-                result[path] = here[0] if len(here) == 1 else here  # one rank's state needs no stack
+                result[path] = (
+                    here[0] if len(here) == 1 else here
+                )  # one rank's state needs no stack
             continue
         whole = _fold(views, bucket, sync.rides_along, comm)
         paths = sync.bucket_paths[place]
         parts: Sequence[Tensor] = bucket.split(whole)
         if bucket.key == "mean":
             parts = [
-                _mean(part, sync.contributors[path], bucket.dtype) for path, part in zip(paths, parts, strict=True)
+                _mean(part, sync.contributors[path], bucket.dtype)
+                for path, part in zip(paths, parts, strict=True)
             ]
         result.update(zip(paths, parts, strict=True))
     return result
 
 
 def _mean(total: Tensor, contributors: int, dtype: torch.dtype) -> Tensor:
-    """Divide a wide sum; the mean of integers and bools is no integer, and one rank's value is left as it is."""
+    """Divide a wide sum; the mean of integers and bools is no integer, and one rank's value is left
+    as it is.
+    """
     if contributors == 1:
         return total.to(dtype)
     mean = total / contributors
@@ -289,14 +334,21 @@ def _mean(total: Tensor, contributors: int, dtype: torch.dtype) -> Tensor:
 
 
 def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Communicator) -> Tensor:
-    """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided, which needs more room."""
+    """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided, which
+    needs more room.
+    """
     op, dtype = _op(bucket), bucket.dtype
-    if dtype in (torch.bfloat16, torch.float16):  # half precision loses counts above 256 or 2048: fold in float32
+    if dtype in (
+        torch.bfloat16,
+        torch.float16,
+    ):  # half precision loses counts above 256 or 2048: fold in float32
         views = [view.float() for view in views]
     elif bucket.key == "mean" and not dtype.is_floating_point and not dtype.is_complex:
         views = [view.long() for view in views]
     elif dtype == torch.bool:
-        views = [view.to(torch.uint8) for view in views]  # the sum of bools is "any", as it is within one process
+        views = [
+            view.to(torch.uint8) for view in views
+        ]  # the sum of bools is "any", as it is within one process
         op = "max" if op == "sum" else op
     whole = fold(views, op) if rides_along else reduce_large(comm, views[0], op)
     return whole if bucket.key == "mean" else whole.to(dtype)
@@ -307,15 +359,25 @@ def _op(bucket: Bucket) -> Op:
 
 
 def _combine_lists(
-    per_rank: Parts, sync: SyncPlan, result: dict[str, Any], me: int, own: Mapping[str, list[Tensor]]
+    per_rank: Parts,
+    sync: SyncPlan,
+    result: dict[str, Any],
+    me: int,
+    own: Mapping[str, list[Tensor]],
 ) -> None:
-    """Join what has a length of its own on each rank, in rank order; ``own`` items of rank ``me`` need no cutting."""
+    """Join what has a length of its own on each rank, in rank order; ``own`` items of rank ``me``
+    need no cutting.
+    """
     for state in sync.lists:
         parts = [per_rank[r][sync.sent[r].place[state.path]] for r in state.ranks]
         if state.kind == "cat":
-            joined = torch.cat([part if part.dtype is state.dtype else part.to(state.dtype) for part in parts])
+            joined = torch.cat(
+                [part if part.dtype is state.dtype else part.to(state.dtype) for part in parts]
+            )
             numbers = all(state.path in sync.sent[r].items for r in state.ranks)
-            result[state.path] = list(joined.unbind()) if numbers else joined  # as one process would hold them
+            result[state.path] = (
+                list(joined.unbind()) if numbers else joined
+            )  # as one process would hold them
         elif state.kind == "items":
             items: list[Tensor] = []
             for r, part in zip(state.ranks, parts, strict=True):
@@ -328,4 +390,5 @@ def _combine_lists(
         elif state.kind == "each":
             result[state.path] = parts
         else:
-            result[state.path] = [item for part in parts for item in pickle.loads(bytes(part.tolist()))]  # noqa: S301
+            lists = [pickle.loads(bytes(part.tolist())) for part in parts]  # noqa: S301
+            result[state.path] = [item for part in lists for item in part]

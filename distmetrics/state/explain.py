@@ -19,8 +19,6 @@ from distmetrics.state.group import communicator_of
 from distmetrics.state.plan import SyncPlan, plan
 from distmetrics.state.structure import structure_of
 
-__all__ = ["Explanation", "explain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -42,7 +40,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"sync of {_count(self.metrics, 'metric')} over {_count(len(self.plan.sent), 'rank')}: {_text(self.cost)}",
+            f"sync of {_count(self.metrics, 'metric')} over "
+            f"{_count(len(self.plan.sent), 'rank')}: {_text(self.cost)}",
             f"state by state, as torchmetrics does it: {_text(self.one_by_one)}",
             self.plan.describe(),
         ]
@@ -59,7 +58,8 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
 
     Args:
         metrics: as for :func:`sync_and_compute`.
-        world_size: default that of the communicator that a sync would use, or 2 where that is a world of one.
+        world_size: default that of the communicator that a sync would use, or 2 where that is a
+            world of one.
 
     Raises:
         StateError: ``metrics`` holds none.
@@ -79,11 +79,15 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
     if world_size is None:
         world_size = max(2, communicator_of(found, current()).world_size)
     if world_size < 2:
-        raise InputError(f"explain: a world of {world_size} has nothing to sync\nDo:     pass world_size=2 or more.")
+        raise InputError(
+            f"explain: a world of {world_size} has nothing to sync", do="pass world_size=2 or more."
+        )
     shape = structure_of(found)
     with torch.no_grad():
         values = shape.states(shape.read(found))
-        outgoing = describe(shape, values, [1] * len(shape.counted), "", None)  # as if each had been updated
+        outgoing = describe(
+            shape, values, [1] * len(shape.counted), "", None
+        )  # as if each had been updated
     blobs = (outgoing.manifest.encode(),) * world_size
     made = plan(blobs, shape.order, 0, inline_capacity(world_size))
     states = zip(shape.order[1:], shape.specs, strict=True)

@@ -1,4 +1,6 @@
-"""Any value as one run of bytes, and back: the data of its tensors as it is, what holds them pickled. Pure."""
+"""Any value as one run of bytes, and back: the data of its tensors as it is, what holds them
+pickled. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ from torch import Tensor
 from distmetrics.collectives.exchange import to_bytes
 from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
 
-__all__ = ["freeze", "thaw"]
-
 _HEAD = struct.Struct("<QQ")  # bytes of the pickled part, padding included; nothing yet
 _ALIGN = 16  # the tensors' data starts where a view as any dtype may
 
@@ -30,7 +30,12 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> int | None:
         """Return a tensor's place among the tensors, None for what is to be pickled."""
-        if type(obj) is not Tensor or obj.layout is not torch.strided or obj.is_quantized or obj.is_meta:
+        if (
+            type(obj) is not Tensor
+            or obj.layout is not torch.strided
+            or obj.is_quantized
+            or obj.is_meta
+        ):
             return None
         if id(obj) not in self._places:
             self._places[id(obj)] = len(self.tensors)
@@ -49,7 +54,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def freeze(value: Any) -> Tensor:
-    """Return a value as uint8: on the device of its tensors, or on the CPU where they are on several.
+    """Return a value as uint8: on the device of its tensors, or on the CPU where they are on
+    several.
 
     Raises:
         Exception: what pickling raises for a part that is no tensor and cannot be pickled.
@@ -65,14 +71,18 @@ def freeze(value: Any) -> Tensor:
     shapes = tuple([tuple(x.shape) for x in tensors])
     form = pickle.dumps((file.getvalue(), names, shapes))
     size = -(-len(form) // _ALIGN) * _ALIGN
-    head = torch.frombuffer(bytearray(_HEAD.pack(size, 0) + form.ljust(size, b"\0")), dtype=torch.uint8)
+    head = torch.frombuffer(
+        bytearray(_HEAD.pack(size, 0) + form.ljust(size, b"\0")), dtype=torch.uint8
+    )
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else head.device
     return torch.cat([head.to(device), pack(tensors, _layout(names, shapes), device)])
 
 
 def thaw(run: Tensor) -> Any:
-    """Return what :func:`freeze` froze, its tensors on the device of ``run`` and in memory of their own."""
+    """Return what :func:`freeze` froze, its tensors on the device of ``run`` and in memory of their
+    own.
+    """
     run = run.clone()  # values may be changed in place; and it starts where a view as any dtype may
     size, _ = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
     form, names, shapes = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)

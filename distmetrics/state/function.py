@@ -1,4 +1,6 @@
-"""A plain function as a metric: what it reads is accumulated here, reduced over ranks, and handed to it."""
+"""A plain function as a metric: what it reads is accumulated here, reduced over ranks, and handed
+to it.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +14,35 @@ from torch import Tensor
 
 from distmetrics.errors import InputError, InputTypeError, StateError
 
-__all__ = ["COUNT", "SYNCED", "FunctionMetric", "Reduction", "from_function", "weight_of"]
-
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
 T = TypeVar("T")
-COUNT, SYNCED = "(updates)", "(synced)"  # kept beside the states; no argument of ``update`` can be called so
+COUNT, SYNCED = (
+    "(updates)",
+    "(synced)",
+)  # kept beside the states; no argument of ``update`` can be called so
 _WEIGHT = "weight"
 _WITHOUT_DATA = {"sum": 0, "mean": math.nan, "max": -math.inf, "min": math.inf}
 
 
-def from_function(compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]) -> FunctionMetric[T]:
+def from_function(
+    compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
+) -> FunctionMetric[T]:
     """Make a metric of a function and of what it reads.
 
-    ``update(name=value, …)`` accumulates on this rank, ``compute()`` calls the function with what this rank has, and
-    :func:`sync_and_compute` with what all ranks have together. ``reset()`` forgets.
+    ``update(name=value, …)`` accumulates on this rank, ``compute()`` calls the function with what
+    this rank has, and :func:`sync_and_compute` with what all ranks have together. ``reset()``
+    forgets.
 
     Args:
         compute: called with a dict from each name to a tensor; its result is the metric's value.
-        reduce: how each value is accumulated, over updates and over ranks alike. ``"sum"``, ``"max"``, ``"min"``:
-            elementwise, so all updates bring equal shapes; sums are kept in float64 or int64. ``"cat"``: joined along
-            dim 0, in rank order. ``"mean"``: Σ wᵢxᵢ / Σ wᵢ in float64; every update that brings one must say
-            ``weight=``, the number of samples behind it, since batches and shards differ in size.
+        reduce: how each value is accumulated, over updates and over ranks alike. ``"sum"``,
+            ``"max"``, ``"min"``: elementwise, so all updates bring equal shapes; sums are kept in
+            float64 or int64. ``"cat"``: joined along dim 0, in rank order. ``"mean"``: Σ wᵢxᵢ / Σ
+            wᵢ in float64; every update that brings one must say ``weight=``, the number of samples
+            behind it, since batches and shards differ in size.
 
-    Returns: the metric. What was never updated is 0 for a sum, NaN for a mean, -inf and inf for max and min, empty for
-        cat. A rank without data is neutral.
+    Returns: the metric. What was never updated is 0 for a sum, NaN for a mean, -inf and inf for max
+        and min, empty for cat. A rank without data is neutral.
 
     Raises:
         InputError: a name or a reduction that cannot be.
@@ -57,7 +64,9 @@ def from_function(compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str
 class FunctionMetric(Generic[T]):
     """What :func:`from_function` makes."""
 
-    def __init__(self, compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]) -> None:
+    def __init__(
+        self, compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
+    ) -> None:
         _check(reduce)
         self.reduce = dict(reduce)
         self._compute = compute
@@ -88,17 +97,23 @@ class FunctionMetric(Generic[T]):
     @property
     def device(self) -> torch.device:
         """Where the values are: the first device that is not the CPU, if there is one."""
-        values = [x for value in self._held.values() for x in (value if isinstance(value, list) else [value])]
+        values = [
+            x
+            for value in self._held.values()
+            for x in (value if isinstance(value, list) else [value])
+        ]
         devices = [x.device for x in values if isinstance(x, Tensor)]
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
     def update(self, **values: Tensor | float) -> None:
-        """Add values of one batch, tensors or numbers; ``weight=`` says how many samples are behind a mean.
+        """Add values of one batch, tensors or numbers; ``weight=`` says how many samples are behind
+        a mean.
 
         Not all names need be given. Either all that is given is added, or nothing.
 
         Raises:
-            InputError: a name that was not declared, a shape that differs from the last one, a mean without a weight.
+            InputError: a name that was not declared, a shape that differs from the last one, a mean
+                without a weight.
             StateError: inside a block of :func:`synced`, where it would be lost.
 
         >>> highest = from_function(lambda s: s["x"], reduce={"x": "max"})
@@ -109,8 +124,9 @@ class FunctionMetric(Generic[T]):
         """
         if self._held[SYNCED]:
             raise StateError(
-                "update: this metric holds the state of all ranks, and what is added now would be lost\n"
-                "Do:     update before or after the block of synced(…)."
+                "update: this metric holds the state of all ranks, and what is added now would "
+                "be lost",
+                do="update before or after the block of synced(…).",
             )
         weight = self._weight(values)
         added: dict[str, Any] = {}
@@ -149,8 +165,10 @@ class FunctionMetric(Generic[T]):
             return 1.0
         if weight is None:
             raise InputError(
-                f"update: the mean {means[0]!r} needs a weight, or batches of different size would count the same\n"
-                f"Do:     update({means[0]}=…, weight=len(batch)), or divide a sum by a count in the function."
+                f"update: the mean {means[0]!r} needs a weight, or batches of different size "
+                "would count the same",
+                do=f"update({means[0]}=…, weight=len(batch)), or divide a sum by a count in the "
+                "function.",
             )
         if not 0 <= float(weight) < math.inf:
             raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
@@ -163,7 +181,11 @@ class FunctionMetric(Generic[T]):
             yield name, reduction, x
             return
         x = _wide(x.float() if not x.dtype.is_floating_point else x)
-        yield name, "sum", x * weight if weight else torch.zeros_like(x)  # the mean of no samples is NaN most often
+        yield (
+            name,
+            "sum",
+            x * weight if weight else torch.zeros_like(x),
+        )  # the mean of no samples is NaN most often
         yield weight_of(name), "sum", torch.tensor(weight, dtype=x.dtype, device=x.device)
 
 
@@ -174,15 +196,22 @@ def weight_of(name: str) -> str:
 
 def _check(reduce: Mapping[str, str]) -> None:
     if not reduce:
-        raise InputError('from_function: reduce must name at least one value, such as reduce={"correct": "sum"}')
+        raise InputError(
+            'from_function: reduce must name at least one value, such as reduce={"correct": "sum"}'
+        )
     for name, reduction in reduce.items():
         if not (isinstance(name, str) and name.isidentifier()):
             raise InputError(f"from_function: {name!r} cannot be an argument of update")
         if reduction not in get_args(Reduction):
             known = ", ".join(get_args(Reduction))
-            raise InputError(f"from_function: {name!r} is reduced by {reduction!r}, which is none of {known}")
+            raise InputError(
+                f"from_function: {name!r} is reduced by {reduction!r}, which is none of {known}"
+            )
     if _WEIGHT in reduce and "mean" in reduce.values():
-        raise InputError("from_function: beside a mean, 'weight' is the weight of update; give the value another name")
+        raise InputError(
+            "from_function: beside a mean, 'weight' is the weight of update; give the value "
+            "another name"
+        )
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -201,7 +230,9 @@ def _wide(x: Tensor) -> Tensor:
         return x.to(torch.complex128)
     if not x.dtype.is_floating_point:
         return x.to(torch.int64)
-    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)  # there is no float64 there
+    return x.to(
+        torch.float32 if x.device.type == "mps" else torch.float64
+    )  # there is no float64 there
 
 
 def _joined(name: str, op: str, held: Any, x: Tensor) -> Any:
@@ -213,8 +244,15 @@ def _joined(name: str, op: str, held: Any, x: Tensor) -> Any:
         return x.clone()
     if held.shape != x.shape:
         raise InputError(
-            f"update: {name!r} had the shape {list(held.shape)} and now has {list(x.shape)}; a {op} is elementwise\n"
-            f"Do:     reduce over the batch first, such as {name}=x.sum(0), or declare it as cat."
+            f"update: {name!r} had the shape {list(held.shape)} and now has {list(x.shape)}; a "
+            f"{op} is elementwise",
+            do=f"reduce over the batch first, such as {name}=x.sum(0), or declare it as cat.",
         )
     x = x.to(held.device)
-    return held + x if op == "sum" else torch.maximum(held, x) if op == "max" else torch.minimum(held, x)
+    return (
+        held + x
+        if op == "sum"
+        else torch.maximum(held, x)
+        if op == "max"
+        else torch.minimum(held, x)
+    )

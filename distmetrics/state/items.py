@@ -1,8 +1,9 @@
 """Lists of tensors as one tensor, and back: items unbroken, in order. Pure.
 
-Most lists are of one form: numbers, or rows of one width (boxes, scores, labels of an image each). Those are joined and
-cut by one operation, however many they are; any other list item by item. What the cutting needs to know beyond the form
-travels as a tensor too, for there may be thousands of items.
+Most lists are of one form: numbers, or rows of one width (boxes, scores, labels of an image each).
+Those are joined and cut by one operation, however many they are; any other list item by item. What
+the cutting needs to know beyond the form travels as a tensor too, for there may be thousands of
+items.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Owned", "cut", "join"]
-
 _shape_of, _ndim_of = operator.attrgetter("shape"), operator.attrgetter("ndim")
 _version_of = operator.attrgetter("_version")
 
 
 class Owned(NamedTuple):
-    """This rank's items of a list that are in the list of all ranks as they are, and what they were made of.
+    """This rank's items of a list that are in the list of all ranks as they are, and what they were
+    made of.
 
     Attributes:
         items: the tensors.
@@ -39,7 +39,9 @@ class Owned(NamedTuple):
     versions: int
 
     @classmethod
-    def of(cls, items: list[Tensor], joined: Tensor, form: str, sizes: Tensor | None) -> Owned | None:
+    def of(
+        cls, items: list[Tensor], joined: Tensor, form: str, sizes: Tensor | None
+    ) -> Owned | None:
         """Return them, or None where changes of a tensor are not counted, as in inference mode."""
         try:
             return cls(items, joined, form, sizes, sum(map(_version_of, items)))
@@ -61,8 +63,9 @@ class Owned(NamedTuple):
 def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
     """Join a list of at least one tensor, all of one dtype.
 
-    Returns: all elements, 1-dim; the form: "numbers", "rows [*width]" or "any"; and the sizes, int64: the length of
-        each item for rows, ``[dimensions, *shape, 0…]`` of each for any, nothing for numbers.
+    Returns: all elements, 1-dim; the form: "numbers", "rows [*width]" or "any"; and the sizes,
+        int64: the length of each item for rows, ``[dimensions, *shape, 0…]`` of each for any,
+            nothing for numbers.
 
     >>> join([torch.zeros(2, 3), torch.zeros(1, 3)])[1:]
     ('rows [3]', tensor([2, 1]))
@@ -84,15 +87,19 @@ def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
 
 
 def _vectors(items: Sequence[Tensor]) -> Tensor | None:
-    """Join vectors, None where not all are: scores and labels, of which there are the most, in half the time.
+    """Join vectors, None where not all are: scores and labels, of which there are the most, in half
+    the time.
 
-    To ask thousands of tensors that the processor has not at hand for their dimensions takes as long as to join them.
+    To ask thousands of tensors that the processor has not at hand for their dimensions takes as
+    long as to join them.
     """
     try:
         joined = torch.cat(list(items))
     except RuntimeError:  # some are no vectors: item by item then
         return None
-    return joined if joined.ndim == 1 else None  # torch leaves empty vectors out where it joins matrices
+    return (
+        joined if joined.ndim == 1 else None
+    )  # torch leaves empty vectors out where it joins matrices
 
 
 def _sizes(lengths: Iterable[int]) -> Tensor:
@@ -110,8 +117,11 @@ def cut(elements: Tensor, form: str, sizes: Tensor | None) -> list[Tensor]:
     known = sizes.tolist()
     kind, _, width = form.partition(" ")
     if kind == "rows":
-        # "Unsafe" only where a gradient flows, which it does not here; takes less time than the safe one.
-        return list(torch.unsafe_split_with_sizes(elements.reshape(sum(known), *json.loads(width)), known))
+        # "Unsafe" only where a gradient flows, which it does not here; takes less time than the
+        # safe one.
+        return list(
+            torch.unsafe_split_with_sizes(elements.reshape(sum(known), *json.loads(width)), known)
+        )
     shapes = [row[1 : 1 + row[0]] for row in known]
     pieces = elements.split_with_sizes([math.prod(shape) for shape in shapes])
     return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]

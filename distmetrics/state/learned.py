@@ -1,7 +1,9 @@
-"""Attributes that updating sets and that are no states: what a rank without data takes from one that has some.
+"""Attributes that updating sets and that are no states: what a rank without data takes from one
+that has some.
 
-Their values travel in the manifest, where they are small, as a dtype is: no round is added. A larger one is told there
-by its size and a digest, and is broadcast by the rank that has it only if some rank lacks it or has another.
+Their values travel in the manifest, where they are small, as a dtype is: no round is added. A
+larger one is told there by its size and a digest, and is broadcast by the rank that has it only if
+some rank lacks it or has another.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from distmetrics.errors import StateError, compose, who
 from distmetrics.state.freeze import freeze, thaw
 from distmetrics.state.spec import Learned, Missing
 
-__all__ = ["LEARNED", "Choice", "Lesson", "attach", "choose", "is_learned", "own", "receive"]
-
 LEARNED = "learned"  # how the notes of their leaves begin
 _SMALL = 512  # characters that may ride in the manifest
 _UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, pickle.PicklingError)
 
 
 class Lesson(NamedTuple):
-    """One attribute: where it is, how it becomes that of all ranks, its local value, where its metric's state is."""
+    """One attribute: where it is, how it becomes that of all ranks, its local value, where its
+    metric's state is.
+    """
 
     path: str
     attribute: Learned
@@ -71,7 +73,8 @@ def is_learned(leaf: LeafSpec) -> bool:
 
 
 def attach(manifest: Manifest, lessons: Sequence[Lesson]) -> tuple[Manifest, dict[str, Tensor]]:
-    """Return the manifest with what this rank has learned in it, and what is too large for it, by path.
+    """Return the manifest with what this rank has learned in it, and what is too large for it, by
+    path.
 
     A rank without data has learned nothing: what it may still hold is from before a reset.
     """
@@ -83,19 +86,32 @@ def attach(manifest: Manifest, lessons: Sequence[Lesson]) -> tuple[Manifest, dic
         run = None if lesson.value is Missing.MODULE else _frozen(lesson.value)
         if isinstance(run, Tensor):
             data, nbytes = to_bytes(run), run.numel()
-            form = f"={base64.b64encode(data).decode()}" if nbytes * 4 <= _SMALL * 3 else f"#{_digest(data)}"
+            form = (
+                f"={base64.b64encode(data).decode()}"
+                if nbytes * 4 <= _SMALL * 3
+                else f"#{_digest(data)}"
+            )
             if form.startswith("#"):
                 large[lesson.path] = run
         else:
             form = f"!{run or 'it is a torch.nn.Module'}"
-        leaves.append(LeafSpec(lesson.path, "uint8", (nbytes,), f"{LEARNED} {lesson.attribute.rule} {form}"))
+        leaves.append(
+            LeafSpec(lesson.path, "uint8", (nbytes,), f"{LEARNED} {lesson.attribute.rule} {form}")
+        )
     return Manifest(
-        manifest.op, manifest.name, manifest.tree, (*manifest.leaves, *leaves), manifest.site, manifest.problem
+        manifest.op,
+        manifest.name,
+        manifest.tree,
+        (*manifest.leaves, *leaves),
+        manifest.site,
+        manifest.problem,
     ), large
 
 
 def _frozen(value: Any) -> Tensor | str:
-    """Return the value as bytes, or why there are none: that is an error only where another rank needs it."""
+    """Return the value as bytes, or why there are none: that is an error only where another rank
+    needs it.
+    """
     try:
         return freeze(value)
     except _UNSENDABLE as error:
@@ -107,7 +123,9 @@ def _digest(data: bytes) -> str:
 
 
 def choose(manifests: Sequence[Manifest]) -> tuple[Choice, ...]:
-    """Choose whose values count, from all ranks' manifests: nothing where each rank has what it needs."""
+    """Choose whose values count, from all ranks' manifests: nothing where each rank has what it
+    needs.
+    """
     by_path: dict[str, dict[int, LeafSpec]] = {}
     for rank, manifest in enumerate(manifests):
         for leaf in manifest.leaves:
@@ -117,7 +135,9 @@ def choose(manifests: Sequence[Manifest]) -> tuple[Choice, ...]:
     return tuple([choice for choice in chosen if choice is not None])
 
 
-def _choose(path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest]) -> Choice | None:
+def _choose(
+    path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest]
+) -> Choice | None:
     notes = {rank: leaf.note.split(" ", 2) for rank, leaf in leaves.items()}
     source = max(leaves)
     rule = notes[source][1]
@@ -142,28 +162,45 @@ def _choose(path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manif
     return Choice(path, source, text, leaves[source].shape[0], have)
 
 
-def _uncombined(path: str, why: str, holders: Mapping[int, LeafSpec], manifests: Sequence[Manifest]) -> str:
+def _uncombined(
+    path: str, why: str, holders: Mapping[int, LeafSpec], manifests: Sequence[Manifest]
+) -> str:
     headline = f"the attribute {path} is no state, and its values on {who(holders)} cannot be combined: {why}"
     name = path.rpartition(".")[2]
     return _told(
-        headline, path, holders, manifests, f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…).'
+        headline,
+        path,
+        holders,
+        manifests,
+        f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…).',
     )
 
 
-def _unsent(path: str, why: str, holders: Mapping[int, LeafSpec], manifests: Sequence[Manifest]) -> str:
+def _unsent(
+    path: str, why: str, holders: Mapping[int, LeafSpec], manifests: Sequence[Manifest]
+) -> str:
     lacking = who(set(range(len(manifests))) - holders.keys())
     headline = f"the attribute {path} is no state, and cannot be sent to {lacking}: {why}"
     return _told(headline, path, holders, manifests, "see to it that every rank has data.")
 
 
-def _told(headline: str, path: str, holders: Mapping[int, LeafSpec], manifests: Sequence[Manifest], advice: str) -> str:
+def _told(
+    headline: str,
+    path: str,
+    holders: Mapping[int, LeafSpec],
+    manifests: Sequence[Manifest],
+    advice: str,
+) -> str:
     """Build the text of the error, the same for every rank."""
-    words = {rank: "has a value" if rank in holders else "lacks it" for rank in range(len(manifests))}
+    words = {
+        rank: "has a value" if rank in holders else "lacks it" for rank in range(len(manifests))
+    }
     return compose(
         f"{manifests[0].call().op}: {headline}",
         {rank: f"{word}  {manifests[rank].site or ''}".rstrip() for rank, word in words.items()},
         notes=["Every metric keeps its local state."],
-        likely=f"update() sets {path.rpartition('.')[2]} and compute() reads it, so ranks without data lack it.",
+        likely=f"update() sets {path.rpartition('.')[2]} and compute() reads it, so ranks "
+        "without data lack it.",
         do=advice,
     )
 
@@ -175,7 +212,8 @@ def receive(
     lessons: Sequence[Lesson],
     large: Mapping[str, Tensor],
 ) -> list[Any]:
-    """Return the values for the state of all ranks; every rank calls it, since some values may be broadcast.
+    """Return the values for the state of all ranks; every rank calls it, since some values may be
+    broadcast.
 
     Raises:
         StateError: there are none, on every rank.
@@ -201,14 +239,18 @@ def receive(
 def _broadcast(
     comm: Communicator, manifest: Manifest, choices: Sequence[Choice], large: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Send what is too large for the manifest: one broadcast for each rank that something is taken from."""
+    """Send what is too large for the manifest: one broadcast for each rank that something is taken
+    from.
+    """
     found: dict[str, Tensor] = {}
     for source in sorted({choice.source for choice in choices}):
         theirs = [choice for choice in choices if choice.source == source]
         if comm.rank == source:
             run = torch.cat([large[choice.path].to(comm.device) for choice in theirs])
         else:
-            run = torch.empty(sum(choice.nbytes for choice in theirs), dtype=torch.uint8, device=comm.device)
+            run = torch.empty(
+                sum(choice.nbytes for choice in theirs), dtype=torch.uint8, device=comm.device
+            )
         with in_call(manifest.call()):
             run = comm.broadcast(run, source)
         parts = run.split_with_sizes([choice.nbytes for choice in theirs])
@@ -217,7 +259,9 @@ def _broadcast(
 
 
 def own(value: Any) -> Any:
-    """Copy a local value that computing will see: some metrics change what they hold while they compute."""
+    """Copy a local value that computing will see: some metrics change what they hold while they
+    compute.
+    """
     if isinstance(value, Tensor):
         return value.clone()
     return copy.copy(value) if isinstance(value, list | dict | set | bytearray) else value

@@ -1,7 +1,8 @@
 """From what every rank holds to what will be sent and how it becomes one state. Pure.
 
-The plan is made of the ranks' manifests alone, so all ranks make the same one, and it can be printed and tested
-without a process. It is cached by the manifests' bytes: an epoch that looks like the last one plans nothing.
+The plan is made of the ranks' manifests alone, so all ranks make the same one, and it can be
+printed and tested without a process. It is cached by the manifests' bytes: an epoch that looks like
+the last one plans nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from distmetrics.errors import MismatchError, compose
 from distmetrics.state.learned import Choice, choose, is_learned
 from distmetrics.state.spec import REDUCED
 
-__all__ = ["INLINE", "SIZES", "UPDATES", "Sent", "StatePlan", "SyncPlan", "plan", "reductions", "sent_by", "sizes_of"]
-
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
 INLINE = (*REDUCED, "stack")  # of a size that does not depend on the data: rides in the first round
@@ -33,8 +32,10 @@ class Sent:
     Attributes:
         inline: layout of the reduced and stacked states; ``bulk``: of the rest.
         inline_paths: their paths, in the order of the layout; ``bulk_paths`` likewise.
-        place: for each path, its index in its layout; a state that shares another's tensor has that one's.
-        items: for each path of kind "items", the form of the list, and the place of the items' sizes, if it needs any.
+        place: for each path, its index in its layout; a state that shares another's tensor has that
+            one's.
+        items: for each path of kind "items", the form of the list, and the place of the items'
+            sizes, if it needs any.
     """
 
     inline: Layout
@@ -83,8 +84,10 @@ class SyncPlan:
         complete: whether every state of the metrics is among ``states``.
         bucket_paths: of the states in each bucket of the agreed layout.
         alike: for each rank, whether what it sends has the agreed layout already.
-        in_place: whether all that there is to do for states of fixed size is to reduce the bytes as they are.
-        learned: attributes that are no states, of which some rank takes another's, or that are refused.
+        in_place: whether all that there is to do for states of fixed size is to reduce the bytes as
+            they are.
+        learned: attributes that are no states, of which some rank takes another's, or that are
+            refused.
     """
 
     states: tuple[StatePlan, ...]
@@ -104,14 +107,19 @@ class SyncPlan:
 
     @property
     def rounds(self) -> int:
-        """Number of data rounds: one, one more for lists and one for each bucket too large to ride along.
+        """Number of data rounds: one, one more for lists and one for each bucket too large to ride
+        along.
 
-        A large bucket of floating maxima or minima takes two, since NaN is reduced apart; a manifest too long for its
-        part of the first round takes one more, and so does a large attribute that is no state, where a rank lacks it.
+        A large bucket of floating maxima or minima takes two, since NaN is reduced apart; a
+        manifest too long for its part of the first round takes one more, and so does a large
+        attribute that is no state, where a rank lacks it.
         """
         sources = {choice.source for choice in self.learned if choice.broadcast}
         return (
-            1 + any(self.follow) + len(sources) + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
+            1
+            + any(self.follow)
+            + len(sources)
+            + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
         )
 
     def pickled(self, path: str) -> bool:
@@ -127,13 +135,24 @@ class SyncPlan:
             how = "in the first round" if self.rides_along else "in a round of its own"
             dtype = str(bucket.dtype).removeprefix("torch.")
             size = bucket.stop - bucket.start
-            lines.append(f"  {bucket.key!s:5} {dtype:8} {len(bucket.members):4} tensors {size:10} bytes  {how}")
+            lines.append(
+                f"  {bucket.key!s:5} {dtype:8} {len(bucket.members):4} tensors {size:10} bytes  "
+                f"{how}"
+            )
         for rank, sent in enumerate(self.sent):
             if sent.bulk.nbytes:
                 how = "second" if self.follow[rank] else "first"
-                lines.append(f"  lists of rank {rank}: {sent.bulk.nbytes} bytes  in the {how} round")
+                lines.append(
+                    f"  lists of rank {rank}: {sent.bulk.nbytes} bytes  in the {how} round"
+                )
         for choice in self.learned:
-            how = "broadcast" if choice.broadcast else "refused" if choice.refusal else "in the manifest"
+            how = (
+                "broadcast"
+                if choice.broadcast
+                else "refused"
+                if choice.refusal
+                else "in the manifest"
+            )
             lines.append(f"  {choice.path} of rank {choice.source}: {choice.nbytes} bytes  {how}")
         return "\n".join(lines)
 
@@ -145,20 +164,26 @@ def reductions(bucket: Bucket) -> int:
     return 2 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point else 1
 
 
-@functools.lru_cache(maxsize=32)  # lists change the manifests with every sync, and in a large world they are many bytes
+@functools.lru_cache(
+    maxsize=32
+)  # lists change the manifests with every sync, and in a large world they are many bytes
 def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: int) -> SyncPlan:
     """Make the plan from every rank's encoded manifest.
 
     Args:
         blobs: manifests as sent, in rank order.
-        order: paths of all states of the metrics, which the manifests' trees make equal on all ranks.
+        order: paths of all states of the metrics, which the manifests' trees make equal on all
+            ranks.
         rank: the rank that asks, for errors' attributes.
         capacity: bytes that ride along in the first round.
 
     Raises:
-        MismatchError: the metrics differ between ranks, or a state has shapes that do not go together.
+        MismatchError: the metrics differ between ranks, or a state has shapes that do not go
+            together.
     """
-    decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}  # most often all ranks' are one
+    decoded = {
+        blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)
+    }  # most often all ranks' are one
     manifests = [decoded[blob] for blob in blobs]
     agree(manifests, rank, leaf_key=None)
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
@@ -173,14 +198,19 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     sent = tuple(layouts[blob] for blob in blobs)
     contributors = {state.path: len(state.ranks) for state in states}
     rides_along = max(agreed.nbytes, *(each.inline.nbytes for each in sent)) <= capacity
-    # What is too large for the first round goes by other ways than the data of an exchange, unless it is a list.
+    # What is too large for the first round goes by other ways than the data of an exchange, unless
+    # it is a list.
     alone = [each.inline.nbytes if each.inline.nbytes <= capacity else 0 for each in sent]
-    follow = tuple(follows(size, each.bulk.nbytes, capacity) for size, each in zip(alone, sent, strict=True))
+    follow = tuple(
+        follows(size, each.bulk.nbytes, capacity) for size, each in zip(alone, sent, strict=True)
+    )
     lists = tuple(state for state in states if state.kind not in INLINE and state.same_as is None)
     aliases = tuple((state.path, state.same_as) for state in states if state.same_as is not None)
     paths = tuple(state.path for state in fixed)
     complete = len(states) == len(order)
-    bucket_paths = tuple(tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets)
+    bucket_paths = tuple(
+        tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets
+    )
     alike = tuple(each.inline == agreed and each.inline_paths == paths for each in sent)
     in_place = rides_along and all(alike) and all(map(_as_it_is, agreed.buckets))
     learned = choose(manifests)
@@ -203,14 +233,18 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
 
 
 def _as_it_is(bucket: Bucket) -> bool:
-    """Whether a bucket is reduced in its own dtype: half precision, bools and the mean of integers are not."""
+    """Whether a bucket is reduced in its own dtype: half precision, bools and the mean of integers
+    are not.
+    """
     if bucket.key == "mean":
         return bucket.dtype in (torch.float32, torch.float64)
     return bucket.key in REDUCED and bucket.dtype not in (torch.float16, torch.bfloat16, torch.bool)
 
 
 def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
-    """Lay out what a rank with these leaves sends; the sender packs by it and the receivers read by it."""
+    """Lay out what a rank with these leaves sends; the sender packs by it and the receivers read by
+    it.
+    """
     runs: dict[bool, list[LeafSpec]] = {True: [], False: []}
     place: dict[str, int] = {}
     items: dict[str, tuple[str, int | None]] = {}
@@ -229,7 +263,11 @@ def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
             path = leaf.path.removesuffix(sizes_of(""))
             items[path] = (items[path][0], place[leaf.path])
     layouts = [
-        layout([dtype_of(leaf.dtype) for leaf in run], [leaf.shape for leaf in run], [leaf.note[:5] for leaf in run])
+        layout(
+            [dtype_of(leaf.dtype) for leaf in run],
+            [leaf.shape for leaf in run],
+            [leaf.note[:5] for leaf in run],
+        )
         for run in (runs[True], runs[False])
     ]
     paths = [tuple(leaf.path for leaf in run) for run in (runs[True], runs[False])]
@@ -253,7 +291,10 @@ def sizes_of(path: str) -> str:
 
 
 def _state(
-    path: str, by_path: Mapping[str, Mapping[int, LeafSpec]], manifests: Sequence[Manifest], rank: int
+    path: str,
+    by_path: Mapping[str, Mapping[int, LeafSpec]],
+    manifests: Sequence[Manifest],
+    rank: int,
 ) -> StatePlan:
     leaves = by_path[path]
     notes = {r: parse_note(leaf.note) for r, leaf in leaves.items()}
@@ -278,13 +319,17 @@ def _state(
     return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as or None)
 
 
-def _uneven(path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest], rank: int) -> MismatchError:
+def _uneven(
+    path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest], rank: int
+) -> MismatchError:
     lines = {r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()}
     text = compose(
-        f"{manifests[rank].call().op}: the state {path} has shapes on different ranks that do not go together",
+        f"{manifests[rank].call().op}: the state {path} has shapes on different ranks that do "
+        "not go together",
         lines,
         notes=["No data was moved; every metric keeps its local state."],
-        likely="metrics made with different arguments (num_classes, thresholds), or inputs of different width.",
+        likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
+        "different width.",
         do="make the metric with the same arguments on every rank.",
     )
     return MismatchError(text, rank=rank, peers=leaves, site=manifests[rank].site)

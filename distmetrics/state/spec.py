@@ -8,18 +8,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, NamedTuple, get_args
 
-__all__ = ["KINDS", "REDUCED", "Kind", "Learned", "Missing", "Rule", "StateSpec", "StateSpecs"]
-
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each"]
 KINDS: tuple[str, ...] = get_args(Kind)
-REDUCED = ("sum", "mean", "max", "min")  # folded to one tensor; their size does not depend on the data
+REDUCED = (
+    "sum",
+    "mean",
+    "max",
+    "min",
+)  # folded to one tensor; their size does not depend on the data
 Rule = Literal["last", "equal", "alone"]
 
 
 class Missing(Enum):
     """What is read in place of an attribute that is not in the metric's mapping.
 
-    ``ABSENT``: there is none, and so it must be afterwards. ``MODULE``: it is a module, which is kept elsewhere.
+    ``ABSENT``: there is none, and so it must be afterwards. ``MODULE``: it is a module, which is
+    kept elsewhere.
     """
 
     ABSENT = "absent"
@@ -31,10 +35,10 @@ class Learned(NamedTuple):
 
     Attributes:
         name: of the attribute.
-        rule: how it becomes that of all ranks. ``last``: every update overwrites it, so it is that of the last rank
-            with data, as one process has it that saw the ranks' data in their order. ``equal``: an update derives it
-            from what it was before, so ranks with data must have the same. ``alone``: an update adds to it, so only
-            one rank may have data.
+        rule: how it becomes that of all ranks. ``last``: every update overwrites it, so it is that
+            of the last rank with data, as one process has it that saw the ranks' data in their
+            order. ``equal``: an update derives it from what it was before, so ranks with data must
+            have the same. ``alone``: an update adds to it, so only one rank may have data.
     """
 
     name: str
@@ -47,16 +51,21 @@ class StateSpec:
 
     Attributes:
         name: of the attribute that holds it.
-        kind: how the ranks' values become one. ``sum``, ``mean``, ``max``, ``min`` elementwise; ``stack``: one row a
-            rank; ``cat``: rows joined in rank order; ``items``: lists joined in rank order, items unbroken;
-            ``object``: lists of anything, joined in rank order; ``each``: anything, and ``merge`` makes one of it.
+        kind: how the ranks' values become one. ``sum``, ``mean``, ``max``, ``min`` elementwise;
+            ``stack``: one row a rank; ``cat``: rows joined in rank order; ``items``: lists joined
+                in rank order, items unbroken;
+            ``object``: lists of anything, joined in rank order; ``each``: anything, and ``merge``
+                makes one of it.
         finish: applied to the result where the metric brings a reduction of its own.
-        shape: before the first update; ranks whose metrics were made with other arguments differ in it.
+        shape: before the first update; ranks whose metrics were made with other arguments differ in
+            it.
         start: for ``each``: what of the local value is sent.
-        merge: for ``each``: called with the local value and, in rank order, what every rank has sent; returns the
-            value of all ranks. It may change what was sent, and nothing of the local value.
+        merge: for ``each``: called with the local value and, in rank order, what every rank has
+            sent; returns the value of all ranks. It may change what was sent, and nothing of the
+            local value.
         optional: whether the attribute may be absent before the first update.
-        read_only: for ``items``: whether computing leaves them as they are, so that this rank's own need no copy.
+        read_only: for ``items``: whether computing leaves them as they are, so that this rank's own
+            need no copy.
     """
 
     name: str
@@ -76,8 +85,8 @@ class StateSpec:
 class StateSpecs:
     """The states of one metric, in an order that all ranks share.
 
-    Compared by identity: an adapter returns the same object for metrics made alike, and what is derived from it is
-    kept from one sync to the next.
+    Compared by identity: an adapter returns the same object for metrics made alike, and what is
+    derived from it is kept from one sync to the next.
 
     Attributes:
         each: the states.

@@ -1,7 +1,8 @@
 """What metrics have in common whatever they hold: made once, kept from one sync to the next. Pure.
 
-All values that a sync reads from the metrics' mappings, and puts back, make one sequence; a structure knows the places
-in it. So a sync of hundreds of states costs a handful of operations on sequences, and not several a state.
+All values that a sync reads from the metrics' mappings, and puts back, make one sequence; a
+structure knows the places in it. So a sync of hundreds of states costs a handful of operations on
+sequences, and not several a state.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.plan import INLINE, UPDATES
 from distmetrics.state.spec import REDUCED, Learned, Missing, StateSpec, StateSpecs
 
-__all__ = ["Structure", "structure_of"]
-
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
@@ -29,17 +28,23 @@ class Structure:
     Attributes:
         tree: a text that must be equal on all ranks.
         order: paths of all states, after that of the update counts.
-        specs: of the states; ``owners``: the place of each one's metric among those that are counted.
-        inline: picks, out of the states, those of a size that does not depend on the data; ``inline_paths`` and
-            ``inline_kinds``: theirs, after those of the update counts; ``rest``: the places of the others.
-        unfolded: the places of the states that are not folded to one tensor; most metrics have none.
-        learned: attributes that updating sets besides the states: path, place of the metric as for ``owners``, rule.
+        specs: of the states; ``owners``: the place of each one's metric among those that are
+            counted.
+        inline: picks, out of the states, those of a size that does not depend on the data;
+            ``inline_paths`` and ``inline_kinds``: theirs, after those of the update counts;
+                ``rest``: the places of the others.
+        unfolded: the places of the states that are not folded to one tensor; most metrics have
+            none.
+        learned: attributes that updating sets besides the states: path, place of the metric as for
+            ``owners``, rule.
         loose: whether any attribute may be absent.
         saved: for each metric, the names that are read and put back.
-        states: picks the states out of all values; ``counts``: how often metrics were updated, where a metric's
-            mapping says so; ``flags``: whether they hold the state of all ranks; ``lessons``: what was learned.
+        states: picks the states out of all values; ``counts``: how often metrics were updated,
+            where a metric's mapping says so; ``flags``: whether they hold the state of all ranks;
+            ``lessons``: what was learned.
         counted: places of the metrics that have a count in ``counts``, among the targets.
-        arrange: puts states, marks, counts and what was learned, in this order, into the order of all values.
+        arrange: puts states, marks, counts and what was learned, in this order, into the order of
+            all values.
         marks: what else to set while the state of all ranks is in.
         memo: what was made of the last sync, for the next.
     """
@@ -67,7 +72,9 @@ class Structure:
 
     def read(self, found: Iterable[Target]) -> list[Any]:
         """Return all values of the metrics."""
-        return list(itertools.chain.from_iterable([target.specs.fetch(target.home) for target in found]))
+        return list(
+            itertools.chain.from_iterable([target.specs.fetch(target.home) for target in found])
+        )
 
     def write(self, found: Sequence[Target], values: Iterable[Any]) -> None:
         """Put all values into the metrics."""
@@ -91,18 +98,30 @@ def structure_of(found: Sequence[Target]) -> Structure:
 
 
 def _structure_of(found: Sequence[Target]) -> Structure:
-    return _structure(tuple([(path, type(metric).__name__, specs, how) for path, metric, how, specs, _ in found]))
+    return _structure(
+        tuple([(path, type(metric).__name__, specs, how) for path, metric, how, specs, _ in found])
+    )
 
 
 @functools.lru_cache(maxsize=256)
 def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Structure:
-    paths = [f"{path}.{spec.name}" if path else spec.name for path, _, specs, _ in metrics for spec in specs.each]
-    texts = [f"{f'{path}: ' if path else ''}{kind}({specs.text})" for path, kind, specs, _ in metrics]
+    paths = [
+        f"{path}.{spec.name}" if path else spec.name
+        for path, _, specs, _ in metrics
+        for spec in specs.each
+    ]
+    texts = [
+        f"{f'{path}: ' if path else ''}{kind}({specs.text})" for path, kind, specs, _ in metrics
+    ]
     each = tuple(spec for _, _, specs, _ in metrics for spec in specs.each)
     counted = tuple(
-        index for index, (*_, specs, how) in enumerate(metrics) if specs.each or specs.learned or how.counter
+        index
+        for index, (*_, specs, how) in enumerate(metrics)
+        if specs.each or specs.learned or how.counter
     )
-    owners = tuple(counted.index(index) for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each)
+    owners = tuple(
+        counted.index(index) for index, (_, _, specs, _) in enumerate(metrics) for _ in specs.each
+    )
     inline = [place for place, spec in enumerate(each) if spec.kind in INLINE]
     learned = [
         (f"{path}.{attribute.name}" if path else attribute.name, counted.index(index), attribute)
@@ -130,15 +149,23 @@ def _structure(metrics: tuple[tuple[str, str, StateSpecs, Adapter], ...]) -> Str
 def _places(
     metrics: Sequence[tuple[str, str, StateSpecs, Adapter]], states: int, counted: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Find where states, marks, counts, flags and the rest lie among all values, and how to bring new ones there."""
-    marks = [how.marks[name] for _, _, specs, how in metrics for name in specs.kept if name in how.marks]
+    """Find where states, marks, counts, flags and the rest lie among all values, and how to bring
+    new ones there.
+    """
+    marks = [
+        how.marks[name] for _, _, specs, how in metrics for name in specs.kept if name in how.marks
+    ]
     lies: dict[str, list[int]] = {"state": [], "mark": [], "count": [], "flag": [], "lesson": []}
     first_of = {"state": 0, "mark": states, "count": states + len(marks)}
     first_of["lesson"] = first_of["count"] + len(counted)
-    come: list[int] = []  # for each of all values, its place among states, marks, counts and what was learned
+    come: list[
+        int
+    ] = []  # for each of all values, its place among states, marks, counts and what was learned
     for index, (_, _, specs, how) in enumerate(metrics):
         for position, name in enumerate(specs.saved):
-            what = "state" if position < len(specs.each) else "mark" if name in how.marks else "count"
+            what = (
+                "state" if position < len(specs.each) else "mark" if name in how.marks else "count"
+            )
             what = "lesson" if position >= len(specs.each) + len(specs.kept) else what
             if what == "mark" and name == how.flag:
                 lies["flag"].append(len(come))

@@ -1,7 +1,8 @@
 """Make metrics see the data of all ranks: for the length of a block, or for one computation.
 
-Read local state → manifest → plan → execute → put the global state in → compute → put the local state back, whatever
-happened. One collective for all sum, mean, max and min states together, two where there are lists.
+Read local state → manifest → plan → execute → put the global state in → compute → put the local
+state back, whatever happened. One collective for all sum, mean, max and min states together, two
+where there are lists.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from distmetrics.state.plan import UPDATES, SyncPlan
 from distmetrics.state.spec import StateSpec
 from distmetrics.state.structure import Structure, structure_of
 
-__all__ = ["sync_and_compute", "synced"]
-
 _ABSENT = object()
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
 _SHARED = (
-    "a metric in this {} is being synced already: another rank, a thread of this process, has the same object, or the "
+    "a metric in this {} is being synced already: another rank, a thread of this process, has "
+    "the same object, or the "
     "call is inside of a block of synced(…)\n"
-    "Do:     make the metrics in the function that every rank runs, or copy.deepcopy them there; in the block call "
+    "Do:     make the metrics in the function that every rank runs, or copy.deepcopy them there; "
+    "in the block call "
     "compute() alone."
 )
 
@@ -46,24 +47,26 @@ _SHARED = (
 def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: str = "") -> Any:
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
-    All metrics are synced together, in one or two collectives, however many they are. Local state is as before
-    afterwards, also when computing raises; only a metric that resets itself as it computes is reset.
+    All metrics are synced together, in one or two collectives, however many they are. Local state
+    is as before afterwards, also when computing raises; only a metric that resets itself as it
+    computes is reset.
 
     Args:
-        metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a ``MetricCollection``, or
-            a mapping, sequence or module that holds such.
-        comm: default the process group that the metrics were made for (``process_group=``), else the communicator in
-            force. Metrics of different groups need a call for each group.
+        metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a
+            ``MetricCollection``, or a mapping, sequence or module that holds such.
+        comm: default the process group that the metrics were made for (``process_group=``), else
+            the communicator in force. Metrics of different groups need a call for each group.
         name: shown in errors.
 
-    Returns: the metric's value; for a mapping the same keys with values, for a sequence a list, for another module a
-        dict from the metric's path to its value. The same on every rank.
+    Returns: the metric's value; for a mapping the same keys with values, for a sequence a list, for
+        another module a dict from the metric's path to its value. The same on every rank.
 
     Raises:
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
-        StateError: a state can't be sent, ``metrics`` holds none, or its metrics were made for different process groups
-            (on every rank).
-        ConfigurationError: a metric was made for a process group that this rank is not in (on this rank).
+        StateError: a state can't be sent, ``metrics`` holds none, or its metrics were made for
+            different process groups (on every rank).
+        ConfigurationError: a metric was made for a process group that this rank is not in (on this
+            rank).
 
     >>> from torchmetrics import MeanMetric
     >>> def score(comm):
@@ -78,12 +81,15 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
 
 
 @contextmanager
-def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") -> Iterator[SyncPlan | None]:
-    """Put the state of all ranks into the metrics for the length of the block; afterwards local state is back.
+def synced(
+    metrics: Any, *, comm: Communicator | None = None, name: str = ""
+) -> Iterator[SyncPlan | None]:
+    """Put the state of all ranks into the metrics for the length of the block; afterwards local
+    state is back.
 
-    Inside, ``metric.compute()`` does not sync again. What ``metric.update()`` adds there is lost with the state of all
-    ranks; ``metric(…)`` is refused by torchmetrics. A metric that is reset inside is reset afterwards, unless the block
-    ends in an exception.
+    Inside, ``metric.compute()`` does not sync again. What ``metric.update()`` adds there is lost
+    with the state of all ranks; ``metric(…)`` is refused by torchmetrics. A metric that is reset
+    inside is reset afterwards, unless the block ends in an exception.
 
     Args:
         metrics: as for :func:`sync_and_compute`.
@@ -107,11 +113,17 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
         if is_shared and not is_synced:
             problem = problem or _SHARED.format(type(metrics).__name__)
         with torch.no_grad():
-            plan, after, own = _gather(found, shape, before, comm, name, type(metrics).__name__, problem)
+            plan, after, own = _gather(
+                found, shape, before, comm, name, type(metrics).__name__, problem
+            )
         try:  # everything is read before the first change: an interrupt at any point loses nothing
             shape.write(found, after)
             yield plan
-            reset = [target.metric for target in found if target.adapter.flag and not target.home[target.adapter.flag]]
+            reset = [
+                target.metric
+                for target in found
+                if target.adapter.flag and not target.home[target.adapter.flag]
+            ]
         finally:
             shape.write(found, before)
             for owned in own:
@@ -123,8 +135,12 @@ def synced(metrics: Any, *, comm: Communicator | None = None, name: str = "") ->
         metric.reset()
 
 
-def _found(metrics: Any, given: Communicator | None) -> tuple[Sequence[Target], Communicator, str | None]:
-    """Return the metrics, and who talks; or none, and why not: other ranks, if there are any, must hear of it."""
+def _found(
+    metrics: Any, given: Communicator | None
+) -> tuple[Sequence[Target], Communicator, str | None]:
+    """Return the metrics, and who talks; or none, and why not: other ranks, if there are any, must
+    hear of it.
+    """
     comm = chosen(given)
     try:
         found = targets(metrics)
@@ -153,27 +169,43 @@ def _gather(
     given: str,
     problem: str | None,
 ) -> tuple[SyncPlan | None, tuple[Any, ...], Iterable[Owned]]:
-    """Return the plan, all values as they are while the state of all ranks is in, and local items that are in them."""
+    """Return the plan, all values as they are while the state of all ranks is in, and local items
+    that are in them.
+    """
     values = shape.states(before)
     updates = _updates(found, shape, before)
     if comm.world_size == 1:
         _refuse(found, shape, before, given)
         lessons = map(own, shape.lessons(before))
-        return None, shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates, *lessons)), ()
+        return (
+            None,
+            shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates, *lessons)),
+            (),
+        )
     try:
         _refuse(found, shape, before, given)
     except StateError as error:  # told to all ranks, in the round that they are waiting in
         problem = problem or str(error)
     outgoing = describe(shape, values, updates, name, call_site(), problem)
-    plan, result, learned = _carry_out(comm, outgoing, shape, _lessons(found, shape, before, updates))
+    plan, result, learned = _carry_out(
+        comm, outgoing, shape, _lessons(found, shape, before, updates)
+    )
     states: list[Any] = [_ABSENT] * len(shape.specs)
     places: Sequence[int] = range(len(shape.specs))
-    if plan.complete and outgoing.device == comm.device:  # most syncs: what was folded is where it belongs
+    if (
+        plan.complete and outgoing.device == comm.device
+    ):  # most syncs: what was folded is where it belongs
         states, places = [result[path] for path in shape.order[1:]], shape.unfolded
     for place in places:
         device = found[shape.counted[shape.owners[place]]].device
-        states[place] = _as_before(shape.specs[place], shape.order[place + 1], values[place], device, plan, result)
-    return plan, shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned)), outgoing.own.values()
+        states[place] = _as_before(
+            shape.specs[place], shape.order[place + 1], values[place], device, plan, result
+        )
+    return (
+        plan,
+        shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned)),
+        outgoing.own.values(),
+    )
 
 
 def _carry_out(
@@ -188,13 +220,17 @@ def _carry_out(
     return plan, result, receive(comm, manifest, plan.learned, lessons, large)
 
 
-def _lessons(found: Sequence[Target], shape: Structure, before: Sequence[Any], updates: Sequence[int]) -> list[Lesson]:
+def _lessons(
+    found: Sequence[Target], shape: Structure, before: Sequence[Any], updates: Sequence[int]
+) -> list[Lesson]:
     """Return the attributes that updating sets and that are no states; most metrics have none."""
     if not shape.learned:
         return []
     return [
         Lesson(path, attribute, value, found[shape.counted[owner]].device, bool(updates[owner]))
-        for (path, owner, attribute), value in zip(shape.learned, shape.lessons(before), strict=True)
+        for (path, owner, attribute), value in zip(
+            shape.learned, shape.lessons(before), strict=True
+        )
     ]
 
 
@@ -211,15 +247,18 @@ def _refuse(found: Sequence[Target], shape: Structure, before: Sequence[Any], gi
     """Raise for what cannot be synced, whatever the other ranks have."""
     if not found:
         raise StateError(
-            f"a {given} holds no metric that distmetrics knows\n"
-            "Do: pass a metric of torchmetrics, torcheval or from_function, or a mapping, sequence or module of some; "
-            "register_adapter makes other metrics known."
+            f"a {given} holds no metric that distmetrics knows",
+            do="pass a metric of torchmetrics, torcheval or from_function, or a mapping, "
+            "sequence or module of some; "
+            "register_adapter makes other metrics known.",
         )
     if any(shape.flags(before)):
         target = next(target for target in found if target.home.get(target.adapter.flag))
         raise StateError(
-            f"the metric {target.path or type(target.metric).__name__} holds the state of all ranks already\n"
-            "Do: inside a block of synced(…) call compute() alone; a second sync would count every rank again."
+            f"the metric {target.path or type(target.metric).__name__} holds the state of all "
+            "ranks already",
+            do="inside a block of synced(…) call compute() alone; a second sync would count "
+            "every rank again.",
         )
 
 
@@ -231,19 +270,33 @@ def _own(spec: StateSpec, value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    """Copy a local state that computing will see: some metrics change or clear theirs while they compute."""
-    return list(value) if isinstance(value, list) else value.clone() if isinstance(value, Tensor) else value
+    """Copy a local state that computing will see: some metrics change or clear theirs while they
+    compute.
+    """
+    return (
+        list(value)
+        if isinstance(value, list)
+        else value.clone()
+        if isinstance(value, Tensor)
+        else value
+    )
 
 
 def _as_before(
-    spec: StateSpec, path: str, local: Any, device: torch.device, plan: SyncPlan, result: Mapping[str, Any]
+    spec: StateSpec,
+    path: str,
+    local: Any,
+    device: torch.device,
+    plan: SyncPlan,
+    result: Mapping[str, Any],
 ) -> Any:
     """Give a combined state the type and the device that its metric's code expects."""
     state = result.get(path, _ABSENT)
     if state is _ABSENT:
         return _copy(local)  # no rank has touched it
     if isinstance(state, list):
-        # Items that were cut from one tensor are all where that is; what was pickled may be anywhere.
+        # Items that were cut from one tensor are all where that is; what was pickled may be
+        # anywhere.
         some = state if plan.pickled(path) else state[:1]
         if {item.device for item in some if isinstance(item, Tensor)} - {device}:
             state = [item.to(device) if isinstance(item, Tensor) else item for item in state]

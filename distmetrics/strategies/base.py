@@ -1,15 +1,15 @@
 """The seam between the trainer and how a model is split over devices.
 
-:class:`Strategy` is one process on one device. A strategy overrides what differs and nothing else. The
-trainer asks, in this order::
+:class:`Strategy` is one process on one device. A strategy overrides what differs and nothing else.
+The trainer asks, in this order::
 
     launch(fn)                      on every rank: fn()
         place(module)               to this rank's device, the same weights on every rank
         setup(module, optimizers)   what to call for a training step, and which optimizers to step
         loader(loader)              this rank's part of the data
         forward()                   around each step: precision
-        accumulate(step)            around the steps of an update but its last: gradients stay where they are
-        backward(loss)              gradients
+        accumulate(step)            around the steps of an update but its last: gradients stay where
+        they are backward(loss)              gradients
         update(optimizer)           clip, optimizer step
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
@@ -20,8 +20,8 @@ trainer asks, in this order::
 
 A user's own loop asks for less, and in its own order::
 
-    prepare(module, optimizers)     instead of setup: the module itself is called, not its training step
-    clip(module, optimizer)         the first part of update
+    prepare(module, optimizers)     instead of setup: the module itself is called, not its training
+    step clip(module, optimizer)         the first part of update
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
 """
@@ -39,12 +39,11 @@ from torch.optim import Optimizer
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import Environment, detect
+from distmetrics.launch.environment import detect
+from distmetrics.launch.place import Environment
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
-
-__all__ = ["Devices", "Strategy", "TrainingStep"]
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
@@ -55,8 +54,10 @@ class Strategy:
 
     Attributes:
         name: what ``Trainer(strategy=...)`` calls it.
-        isolated: whether ranks work on copies of the caller's objects, so that results must be brought home.
-        joins: whether ranks are a launcher's, or runs of the script: what is there already is joined.
+        isolated: whether ranks work on copies of the caller's objects, so that results must be
+            brought home.
+        joins: whether ranks are a launcher's, or runs of the script: what is there already is
+            joined.
         manual: whether a training step may do its own backward and step its own optimizers.
         whole_on_each_rank: whether every rank has all weights and all of the optimizers' state.
         devices: number of ranks on this machine.
@@ -64,7 +65,8 @@ class Strategy:
         device_type: "cpu" or "cuda".
         num_nodes: number of machines.
         precision: what numbers are computed in.
-        plugin: the environment that the user has passed, in the place of the one that would be found.
+        plugin: the environment that the user has passed, in the place of the one that would be
+            found.
     """
 
     name: ClassVar[str] = ""
@@ -83,7 +85,9 @@ class Strategy:
         self.devices = 1
         self.device_type = "cpu"
 
-    def configure(self, *, num_nodes: int = 1, precision: Any = None, plugin: Environment | None = None) -> None:
+    def configure(
+        self, *, num_nodes: int = 1, precision: Any = None, plugin: Environment | None = None
+    ) -> None:
         """Take over the trainer's flags that every strategy has; called before :meth:`bind`.
 
         Raises:
@@ -106,7 +110,9 @@ class Strategy:
         self.devices = len(self.device_ids)
 
     def environment(self) -> Environment | None:
-        """Return who this process is in a job that something else started, or None where nothing did."""
+        """Return who this process is in a job that something else started, or None where nothing
+        did.
+        """
         return detect() if self.plugin is None else self.plugin
 
     @property
@@ -136,7 +142,9 @@ class Strategy:
         return current()
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call ``fn(*args)`` on every rank; return this process's result, rank 0's where ranks are isolated."""
+        """Call ``fn(*args)`` on every rank; return this process's result, rank 0's where ranks are
+        isolated.
+        """
         with use(self.comm()):
             return fn(*args)
 
@@ -145,19 +153,26 @@ class Strategy:
         module.to(self.device)
         self.precision.place(module)
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
-        """Return what to call as ``step(batch, batch_idx)`` in training, and the optimizers to step.
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
+        """Return what to call as ``step(batch, batch_idx)`` in training, and the optimizers to
+        step.
 
-        Called with ``None`` for a batch, the step returns a loss that contributes nothing: how a rank without
-        data takes part in the others' steps.
+        Called with ``None`` for a batch, the step returns a loss that contributes nothing: how a
+        rank without data takes part in the others' steps.
         """
         return module.training_step, list(optimizers)  # type: ignore[return-value]
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Return what to call like ``module``, so that the strategy does its part, and the optimizers to step.
+    def prepare(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Return what to call like ``module``, so that the strategy does its part, and the
+        optimizers to step.
 
         Args:
-            module: the user's model, as a call ``module(inputs, method)``; without arguments it does nothing.
+            module: the user's model, as a call ``module(inputs, method)``; without arguments it
+                does nothing.
             optimizers: of its parameters.
         """
         if self.comm().world_size > 1:
@@ -184,11 +199,14 @@ class Strategy:
         return self.precision.forward(self.device_type)
 
     def convert(self, batch: T) -> T:
-        """Return a batch that is on the device, with its floating tensors in the dtype that the module wants."""
+        """Return a batch that is on the device, with its floating tensors in the dtype that the
+        module wants.
+        """
         return self.precision.convert(batch)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
-        """Return what the steps of one update run in, but the last: gradients are added up, and not yet shared.
+        """Return what the steps of one update run in, but the last: gradients are added up, and not
+        yet shared.
 
         Args:
             step: what :meth:`setup` has returned. Its forward and backward must both be inside.
@@ -200,7 +218,9 @@ class Strategy:
         self.precision.scaled(loss, self.device_type).backward()  # type: ignore[no-untyped-call]
 
     def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the gradients."""
+        """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the
+        gradients.
+        """
         if clip is not None:
             self.clip(module, optimizer, max_norm=clip)
         self.step(module, optimizer)
@@ -215,27 +235,36 @@ class Strategy:
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the gradients of the optimizer's parameters: their norm over all ranks' parts, or each value.
+        """Clip the gradients of the optimizer's parameters: their norm over all ranks' parts, or
+        each value.
 
         Returns: the norm before, or None where values were clipped.
         """
         self.precision.unscale(optimizer)
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
         if max_norm is not None:
             return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
         if clip_value is not None:
             nn.utils.clip_grad_value_(parameters, clip_value)
         return None
 
-    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
+    ) -> Any:
         """Take the optimizer's step; return what it returns."""
         return self.precision.step(optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
-        """Make the module the same on every rank before it is evaluated, in what training lets drift."""
+        """Make the module the same on every rank before it is evaluated, in what training lets
+        drift.
+        """
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Return what to call as ``step(batch, batch_idx)`` for the module's step ``name`` in evaluation."""
+        """Return what to call as ``step(batch, batch_idx)`` for the module's step ``name`` in
+        evaluation.
+        """
         step: Callable[..., Any] = getattr(module, name)
         return step
 
@@ -251,7 +280,9 @@ class Strategy:
         """Return the optimizer's whole state dict; called on every rank."""
         return optimizer.state_dict()
 
-    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(
+        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+    ) -> None:
         """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
         optimizer.load_state_dict(dict(state))
 

@@ -1,4 +1,6 @@
-"""DistributedDataParallel with one run of the script a device: under torchrun, or started by itself."""
+"""DistributedDataParallel with one run of the script a device: under torchrun, or started by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,6 @@ from typing import ClassVar
 
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
-
-__all__ = ["DDP"]
 
 
 class DDP(ScriptLaunch, DataParallelStrategy):

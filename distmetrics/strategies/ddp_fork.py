@@ -15,13 +15,13 @@ from distmetrics.launch.script import end_if_alone
 from distmetrics.strategies.launchers import SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 
-__all__ = ["DDPFork", "ForkLaunch"]
-
 T = TypeVar("T")
 
 
 class ForkLaunch(SpawnLaunch):
-    """The ranks are forks of this process: a notebook's own classes are there, and nothing is imported anew."""
+    """The ranks are forks of this process: a notebook's own classes are there, and nothing is
+    imported anew.
+    """
 
     start_method: ClassVar[str] = "fork"
 
@@ -32,20 +32,26 @@ class ForkLaunch(SpawnLaunch):
             ConfigurationError: forks are not possible here, or would not work.
         """
         if sys.platform == "win32":
-            raise ConfigurationError(f"strategy={self.name!r}: Windows can't fork\nDo:     say strategy='ddp_spawn'.")
+            raise ConfigurationError(
+                f"strategy={self.name!r}: Windows can't fork", do="say strategy='ddp_spawn'."
+            )
         if self.device_type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise ConfigurationError(
-                f"strategy={self.name!r}: this process has used the GPU already, and its forks could not\n"
-                "Do:     run nothing on the GPU before, or say strategy='ddp_spawn'."
+                f"strategy={self.name!r}: this process has used the GPU already, and its forks "
+                "could not",
+                do="run nothing on the GPU before, or say strategy='ddp_spawn'.",
             )
         end_if_alone()
         if dist.is_initialized():
             raise ConfigurationError(
-                f"strategy={self.name!r}: this process is rank {dist.get_rank()} of {dist.get_world_size()} of a "
-                "process group that is open, and its forks would begin inside of it\n"
-                "Likely: a launcher has started this script, or an earlier strategy='ddp' with several devices has run "
-                "it on every rank; or the script calls init_process_group.\n"
-                "Do:     say strategy='ddp', which uses the ranks that are there; end a group of your own by "
+                f"strategy={self.name!r}: this process is rank {dist.get_rank()} of "
+                f"{dist.get_world_size()} of a "
+                "process group that is open, and its forks would begin inside of it",
+                likely="a launcher has started this script, or an earlier strategy='ddp' with "
+                "several devices has run "
+                "it on every rank; or the script calls init_process_group.",
+                do="say strategy='ddp', which uses the ranks that are there; end a group of your "
+                "own by "
                 "torch.distributed.destroy_process_group() before.",
                 rank=dist.get_rank(),
             )

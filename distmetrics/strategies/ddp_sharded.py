@@ -1,4 +1,6 @@
-"""DistributedDataParallel whose optimizer states are shared out: each rank keeps and steps its part (ZeRO, stage 1)."""
+"""DistributedDataParallel whose optimizer states are shared out: each rank keeps and steps its part
+(ZeRO, stage 1).
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,23 @@ from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 from distmetrics.tree import map_leaves
 
-__all__ = ["ShardedDDP", "ShardedDDPSpawn", "ShardedUpdates", "dealt"]
-
 
 class ShardedUpdates(Strategy):
     """Each rank steps the parameters that it owns, and gives the new values to the others.
 
-    The optimizer is the user's own object, so that schedulers and callbacks keep their hold on it: gradients
-    of parameters that others own are taken away before it steps, and so it never makes states for them.
-    (``ZeroRedundancyOptimizer`` would be another object, whose learning rates no scheduler reaches.)
+    The optimizer is the user's own object, so that schedulers and callbacks keep their hold on it:
+    gradients of parameters that others own are taken away before it steps, and so it never makes
+    states for them. (``ZeroRedundancyOptimizer`` would be another object, whose learning rates no
+    scheduler reaches.)
     """
 
     whole_on_each_rank: ClassVar[bool] = False
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
-        """Check that the optimizers can be shared out; the rest is the strategy's that this one is mixed into.
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
+        """Check that the optimizers can be shared out; the rest is the strategy's that this one is
+        mixed into.
 
         Raises:
             ConfigurationError: an optimizer that computes steps from all parameters at once.
@@ -38,7 +42,9 @@ class ShardedUpdates(Strategy):
         self._check(optimizers)
         return super().setup(module, optimizers)
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+    def prepare(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[Callable[..., Any], list[Optimizer]]:
         """Check the optimizers as :meth:`setup` does."""
         self._check(optimizers)
         return super().prepare(module, optimizers)
@@ -47,11 +53,14 @@ class ShardedUpdates(Strategy):
         for optimizer in optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ConfigurationError(
-                    f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters\n"
-                    "Do:     say strategy='ddp'."
+                    f"strategy={self.name!r} can't share out LBFGS, whose step needs all "
+                    "parameters",
+                    do="say strategy='ddp'.",
                 )
 
-    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
+    ) -> Any:
         """Step the parameters that this rank owns; share their new values."""
         parameters = _parameters(optimizer)
         comm = self.comm()
@@ -78,23 +87,33 @@ class ShardedUpdates(Strategy):
                     flat = comm.broadcast(torch.cat([p.detach().reshape(-1) for p in group]), rank)
                     if rank == comm.rank:
                         continue
-                    for p, part in zip(group, torch.split(flat, [p.numel() for p in group]), strict=True):
+                    for p, part in zip(
+                        group, torch.split(flat, [p.numel() for p in group]), strict=True
+                    ):
                         p.copy_(part.view_as(p))
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, brought together on the CPU of every rank."""
         mine = optimizer.state_dict()
-        sent = map_leaves(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, mine["state"])
+        sent = map_leaves(
+            lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, mine["state"]
+        )
         parts = all_gather_object(sent, comm=self.comm(), name="optimizer states")
         state = {index: entry for part in parts for index, entry in part.items()}
         return {**mine, "state": dict(sorted(state.items()))}
 
-    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        """Put a whole state dict into the optimizer, and keep what belongs to this rank's parameters."""
+    def load_optimizer_state(
+        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+    ) -> None:
+        """Put a whole state dict into the optimizer, and keep what belongs to this rank's
+        parameters.
+        """
         comm = self.comm()
         parameters = _parameters(optimizer)
         owners = dealt(parameters, comm.world_size)
-        owned = {index: entry for index, entry in state["state"].items() if owners[index] == comm.rank}
+        owned = {
+            index: entry for index, entry in state["state"].items() if owners[index] == comm.rank
+        }
         optimizer.load_state_dict({**state, "state": owned})
 
 
@@ -119,8 +138,8 @@ def dealt(parameters: Sequence[Tensor], world_size: int) -> list[int]:
 class ShardedDDP(ShardedUpdates, ScriptLaunch, DataParallelStrategy):
     """As :class:`~distmetrics.strategies.ddp.DDP`, with optimizer states shared out over the ranks.
 
-    A rank holds the states of about ``1 / world_size`` of the parameters; gradients and weights are whole on
-    each. Checkpoints hold the whole optimizer state.
+    A rank holds the states of about ``1 / world_size`` of the parameters; gradients and weights are
+    whole on each. Checkpoints hold the whole optimizer state.
 
     Args:
         options: passed to ``DistributedDataParallel``.

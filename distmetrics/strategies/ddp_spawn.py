@@ -7,8 +7,6 @@ from typing import ClassVar
 from distmetrics.strategies.launchers import SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 
-__all__ = ["DDPSpawn"]
-
 
 class DDPSpawn(SpawnLaunch, DataParallelStrategy):
     """One process a device, started for each call and ended with it; gradients averaged over all.

@@ -1,4 +1,6 @@
-"""DeepSpeed's ZeRO: optimizer states, gradients and weights shared out over the ranks, stage by stage."""
+"""DeepSpeed's ZeRO: optimizer states, gradients and weights shared out over the ranks, stage by
+stage.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +15,39 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Devices, TrainingStep
+from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch
-from distmetrics.strategies.parallel import StepModule, copy_from_rank_zero, same_on_all_ranks, whole_only
+from distmetrics.strategies.parallel import (
+    StepModule,
+    copy_from_rank_zero,
+    same_on_all_ranks,
+    whole_only,
+)
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
-
-__all__ = ["DeepSpeed", "DeepSpeedProcesses"]
 
 T = TypeVar("T")
 
 
 _TAKES = {
     "stage": Takes(lambda value: whole(value, 0) and value <= 3, "0, 1, 2 or 3"),
-    "config": Takes(lambda value: isinstance(value, Mapping), "a dict of DeepSpeed's configuration").or_none(),
+    "config": Takes(
+        lambda value: isinstance(value, Mapping), "a dict of DeepSpeed's configuration"
+    ).or_none(),
 }
 
 
 class DeepSpeedProcesses(ProcessStrategy):
     """One process a device; a DeepSpeed engine takes the steps, with torch's own optimizer inside.
 
-    Stage 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also weights. At stage 3 an evaluation,
-    and a checkpoint while it is written, hold the whole weights on every rank; and every rank needs as many
-    training batches.
+    Stage 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also weights. At stage 3 an
+    evaluation, and a checkpoint while it is written, hold the whole weights on every rank; and
+    every rank needs as many training batches.
 
     Args:
         stage: 0, 1, 2 or 3.
-        config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our stage
-            unless it names one.
+        config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our
+            stage unless it names one.
     """
 
     whole_on_each_rank: ClassVar[bool] = False
@@ -62,7 +70,8 @@ class DeepSpeedProcesses(ProcessStrategy):
         super().configure(**flags)
         if self.precision.name not in ("32-true", "bf16-mixed"):
             raise ConfigurationError(
-                f"strategy={self.name!r} runs precision=32 and 'bf16-mixed', got {self.precision.name!r}"
+                f"strategy={self.name!r} runs precision=32 and 'bf16-mixed', got "
+                f"{self.precision.name!r}"
             )
 
     def bind(self, devices: Devices, accelerator: str) -> None:
@@ -79,7 +88,9 @@ class DeepSpeedProcesses(ProcessStrategy):
         super().place(module)
         same_on_all_ranks(module)
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
         """Make the engine around the training step.
 
         Raises:
@@ -87,13 +98,16 @@ class DeepSpeedProcesses(ProcessStrategy):
         """
         if len(optimizers) != 1:
             raise ConfigurationError(
-                f"strategy={self.name!r} takes one optimizer, and configure_optimizers returned {len(optimizers)}\n"
-                "Do:     put the parameters into groups of one optimizer, or say strategy='fsdp'."
+                f"strategy={self.name!r} takes one optimizer, and configure_optimizers returned "
+                f"{len(optimizers)}",
+                do="put the parameters into groups of one optimizer, or say strategy='fsdp'.",
             )
         self._start(module, StepModule(module), optimizers[0])
         return self._step, list(optimizers)
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+    def prepare(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[Callable[..., Any], list[Optimizer]]:
         """Make the engine around the module itself; one without optimizers stays as it is.
 
         Raises:
@@ -103,7 +117,8 @@ class DeepSpeedProcesses(ProcessStrategy):
             return module, []
         if len(optimizers) > 1 or self._zero is not None:
             raise ConfigurationError(
-                f"strategy={self.name!r} trains one model with one optimizer\nDo:     say strategy='fsdp'."
+                f"strategy={self.name!r} trains one model with one optimizer",
+                do="say strategy='fsdp'.",
             )
         self._start(module, module, optimizers[0])
 
@@ -114,14 +129,18 @@ class DeepSpeedProcesses(ProcessStrategy):
         return call, list(optimizers)
 
     def _start(self, module: nn.Module, entry: nn.Module, optimizer: Optimizer) -> None:
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # DeepSpeed asks for it, whoever launched us
+        os.environ.setdefault(
+            "LOCAL_RANK", str(self.local_rank)
+        )  # DeepSpeed asks for it, whoever launched us
         self._zero = ZeroModule(module, optimizer)
         self._zero.engine, *_ = _library().initialize(
             model=entry, optimizer=optimizer, config=self.settings(), dist_init_required=False
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return the configuration of the engine; batches are the trainer's matter, so its numbers of them are 1."""
+        """Return the configuration of the engine; batches are the trainer's matter, so its numbers
+        of them are 1.
+        """
         zero = {"stage": self.stage, **self.config.get("zero_optimization", {})}
         return {
             "train_micro_batch_size_per_gpu": 1,
@@ -137,9 +156,10 @@ class DeepSpeedProcesses(ProcessStrategy):
         zero.be_parts()
         if batch is None and zero.sharded:
             raise ConfigurationError(
-                "this rank has no batch for a training step, and DeepSpeed's stage 3 needs one on every rank\n"
-                "Likely: loaders of different length, which the trainer did not deal out itself.\n"
-                "Do:     give every rank as many batches, or say DeepSpeed(stage=2)."
+                "this rank has no batch for a training step, and DeepSpeed's stage 3 needs one "
+                "on every rank",
+                likely="loaders of different length, which the trainer did not deal out itself.",
+                do="give every rank as many batches, or say DeepSpeed(stage=2).",
             )
         return zero.engine(batch, batch_idx)
 
@@ -170,24 +190,31 @@ class DeepSpeedProcesses(ProcessStrategy):
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Let the engine clip the gradients' norm in its next step; the norm before is known only then.
+        """Let the engine clip the gradients' norm in its next step; the norm before is known only
+        then.
 
         Raises:
             ConfigurationError: what the engine can't do.
         """
         if clip_value is not None or norm_type != 2.0:
-            raise ConfigurationError(f"strategy={self.name!r} clips the norm of gradients, of order 2, and no values")
+            raise ConfigurationError(
+                f"strategy={self.name!r} clips the norm of gradients, of order 2, and no values"
+            )
         self._made().clip(0.0 if max_norm is None else max_norm)
         return None
 
-    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
+    ) -> Any:
         """Let the engine clip, step and clear the gradients.
 
         Raises:
             ConfigurationError: a closure, which the engine can't call.
         """
         if closure is not None:
-            raise ConfigurationError(f"strategy={self.name!r} steps without a closure\nDo:     say strategy='ddp'.")
+            raise ConfigurationError(
+                f"strategy={self.name!r} steps without a closure", do="say strategy='ddp'."
+            )
         zero = self._made()
         zero.engine.step()
         zero.clip(0.0)
@@ -211,14 +238,20 @@ class DeepSpeedProcesses(ProcessStrategy):
             return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
-        """Put a whole state dict into the module and into the engine's own copies; called on every rank."""
+        """Put a whole state dict into the module and into the engine's own copies; called on every
+        rank.
+        """
         self._made().load(module, weights)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the whole state dict, as the optimizer would have it in one process; called on every rank."""
+        """Return the whole state dict, as the optimizer would have it in one process; called on
+        every rank.
+        """
         return whole_states(self._made(), optimizer)
 
-    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(
+        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+    ) -> None:
         """Put such a state dict back; called on every rank."""
         load_states(self._made(), optimizer, state)
 
@@ -234,7 +267,8 @@ class DeepSpeedProcesses(ProcessStrategy):
 
 
 class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
-    """DeepSpeed with every rank a run of the script; see :class:`DeepSpeedProcesses` for the options.
+    """DeepSpeed with every rank a run of the script; see :class:`DeepSpeedProcesses` for the
+    options.
 
     Raises:
         MissingDependencyError: it is not installed.

@@ -8,9 +8,7 @@ from typing import Literal
 import torch
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import Environment
-
-__all__ = ["ACCELERATORS", "Devices", "device_kind", "device_list", "one_flag"]
+from distmetrics.launch.place import Environment
 
 Devices = int | str | Sequence[int] | Literal["auto"] | None
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "tpu")
@@ -30,7 +28,8 @@ def device_kind(accelerator: str) -> str:
         raise ConfigurationError(f"accelerator must be one of {known}, got {accelerator!r}")
     if accelerator == "tpu":
         raise ConfigurationError(
-            "accelerator='tpu' runs by strategy='xla' alone\nDo:     say strategy='xla', or leave strategy='auto'."
+            "accelerator='tpu' runs by strategy='xla' alone",
+            do="say strategy='xla', or leave strategy='auto'.",
         )
     has_cuda = torch.cuda.is_available()
     if accelerator == "auto":
@@ -46,8 +45,8 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
     """Return the numbers of the devices that ``devices`` asks for on this machine.
 
     Args:
-        devices: how many; or which, as a list or such as "1, 4"; -1 for all; "auto" and None for what the
-            launcher started, else every GPU, else one process on CPU.
+        devices: how many; or which, as a list or such as "1, 4"; -1 for all; "auto" and None for
+            what the launcher started, else every GPU, else one process on CPU.
         device_type: "cpu" or "cuda".
         environment: who this process is, if something launched it.
 
@@ -66,7 +65,9 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
         return list(range(here or 1))
     if isinstance(wanted, int):
         if wanted < 1:
-            raise ConfigurationError(f"devices {_WANTED}, got {devices!r}{_ON_CPU if wanted == 0 else ''}")
+            raise ConfigurationError(
+                f"devices {_WANTED}, got {devices!r}{_ON_CPU if wanted == 0 else ''}"
+            )
         if here is not None and wanted > here:
             raise ConfigurationError(f"devices={devices!r}, but this machine has {_gpus(here)}")
         return list(range(wanted))
@@ -75,16 +76,19 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
 
 def _checked(wanted: list[int], devices: Devices, here: int | None) -> list[int]:
     if not wanted or min(wanted) < 0 or len(set(wanted)) < len(wanted):
-        raise ConfigurationError(f"a list of devices has each one's number once, got devices={devices!r}")
+        raise ConfigurationError(
+            f"a list of devices has each one's number once, got devices={devices!r}"
+        )
     if here is None:
         raise ConfigurationError(
-            f"devices={devices!r} names devices by number, and a CPU has none\n"
-            f"Do:     say how many processes: devices={len(wanted)}."
+            f"devices={devices!r} names devices by number, and a CPU has none",
+            do=f"say how many processes: devices={len(wanted)}.",
         )
     missing = [index for index in wanted if index >= here]
     if missing:
         raise ConfigurationError(
-            f"devices={devices!r}: there is no GPU {', '.join(map(str, missing))}; this machine has {_gpus(here)}"
+            f"devices={devices!r}: there is no GPU {', '.join(map(str, missing))}; this machine "
+            f"has {_gpus(here)}"
         )
     return wanted
 
@@ -115,7 +119,8 @@ _ON_CPU = "\nLikely: no GPU is meant.\nDo:     say accelerator='cpu', and device
 def one_flag(
     devices: Devices, accelerator: str, *, gpus: Devices = None, tpu_cores: Devices = None
 ) -> tuple[Devices, str]:
-    """Return ``devices`` and ``accelerator`` with the shorthands ``gpus=`` and ``tpu_cores=`` taken in.
+    """Return ``devices`` and ``accelerator`` with the shorthands ``gpus=`` and ``tpu_cores=`` taken
+    in.
 
     Raises:
         ConfigurationError: two flags that say different things.
@@ -124,16 +129,26 @@ def one_flag(
     (2, 'gpu')
     """
     for name, value in (("devices", devices), ("gpus", gpus), ("tpu_cores", tpu_cores)):
-        if isinstance(value, bool) or not (value is None or isinstance(value, int | str | Sequence)):
+        if isinstance(value, bool) or not (
+            value is None or isinstance(value, int | str | Sequence)
+        ):
             raise ConfigurationError(f"{name} {_WANTED}, got {value!r}")
-    given = {name: value for name, value in (("gpus", gpus), ("tpu_cores", tpu_cores)) if value not in (None, 0, "0")}
+    given = {
+        name: value
+        for name, value in (("gpus", gpus), ("tpu_cores", tpu_cores))
+        if value not in (None, 0, "0")
+    }
     if not given:
         return devices, accelerator
-    if len(given) > 1 or devices not in ("auto", None) or accelerator not in _SHORT[next(iter(given))]:
+    if (
+        len(given) > 1
+        or devices not in ("auto", None)
+        or accelerator not in _SHORT[next(iter(given))]
+    ):
         said = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ConfigurationError(
-            f"{said} together with devices={devices!r} and accelerator={accelerator!r}\n"
-            "Do:     say devices= and accelerator= alone."
+            f"{said} together with devices={devices!r} and accelerator={accelerator!r}",
+            do="say devices= and accelerator= alone.",
         )
     name, value = next(iter(given.items()))
     return value, _SHORT[name][-1]

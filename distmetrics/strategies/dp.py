@@ -15,23 +15,23 @@ from torch.optim import Optimizer
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.strategies.base import Devices, Strategy, TrainingStep
+from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.replica import replay, replicas
 from distmetrics.strategies.threaded import in_threads
 from distmetrics.tree import flatten, map_leaves
 
-__all__ = ["DP", "Replicated", "joined", "parts"]
-
 
 class DP(Strategy):
-    """One process; each batch is cut into parts along its first dimension, and replicas work on them at a time.
+    """One process; each batch is cut into parts along its first dimension, and replicas work on
+    them at a time.
 
-    A replica lives for one step: attributes that a step sets are lost (with a warning). ``self.log`` and the
-    ``update`` of a metric object are noted in the replicas and done on the module after the step; all else
-    about metrics belongs into ``training_step_end``, ``validation_step_end`` or ``test_step_end``, which get
-    the outputs of all replicas joined along the first dimension, numbers stacked. Where
-    ``training_step_end`` is not overridden, the loss is the mean over all samples. On CPU replicas are
-    threads over the same parameters.
+    A replica lives for one step: attributes that a step sets are lost (with a warning).
+    ``self.log`` and the ``update`` of a metric object are noted in the replicas and done on the
+    module after the step; all else about metrics belongs into ``training_step_end``,
+    ``validation_step_end`` or ``test_step_end``, which get the outputs of all replicas joined along
+    the first dimension, numbers stacked. Where ``training_step_end`` is not overridden, the loss is
+    the mean over all samples. On CPU replicas are threads over the same parameters.
 
     >>> DP().comm().world_size
     1
@@ -45,7 +45,8 @@ class DP(Strategy):
         super().bind(-1 if devices in ("auto", None) else devices, accelerator)
         if self.num_nodes != 1:
             raise ConfigurationError(
-                f"strategy='dp' is one process, and num_nodes={self.num_nodes}\nDo:     say strategy='ddp2'."
+                f"strategy='dp' is one process, and num_nodes={self.num_nodes}",
+                do="say strategy='ddp2'.",
             )
 
     @property
@@ -57,11 +58,15 @@ class DP(Strategy):
         """A world of one."""
         return _ALONE
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
         """Run the training step on replicas."""
         return Replicated(module, "training_step", self), list(optimizers)
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+    def prepare(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[Callable[..., Any], list[Optimizer]]:
         """Run every call of the module on replicas; what they return is joined, numbers stacked."""
         return Replicated(module, "forward", self), list(optimizers)
 
@@ -74,7 +79,8 @@ _ALONE = SingleCommunicator()
 
 
 class Replicated:
-    """A step of a module, as a call that cuts the batch, runs the replicas and joins what they return.
+    """A step of a module, as a call that cuts the batch, runs the replicas and joins what they
+    return.
 
     Args:
         module: the user's.
@@ -95,7 +101,10 @@ class Replicated:
         if self.on_cpu:
             copies = [_shallow(self.module, first=index == 0) for index in range(len(shares))]
         else:
-            shares = [map_leaves(partial(_moved, device), share) for share, device in zip(shares, devices, strict=True)]
+            shares = [
+                map_leaves(partial(_moved, device), share)
+                for share, device in zip(shares, devices, strict=True)
+            ]
             copies = _on_gpus(self.module, devices)
         sizes = [_size(share) for share in shares]
         notes = replicas(self.module, copies, sizes)
@@ -107,7 +116,9 @@ class Replicated:
             return _with_one_loss(output, outputs, [1 if size is None else size for size in sizes])
         return output
 
-    def _call(self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]) -> Callable[[], Any]:
+    def _call(
+        self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]
+    ) -> Callable[[], Any]:
         def call() -> Any:
             with nullcontext() if self.on_cpu else torch.cuda.device(device):
                 return getattr(copied, self.name)(share, *args)
@@ -128,7 +139,9 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int]) ->
         if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
             return None
         device = losses[0].device
-        total = sum(loss.to(device).reshape(()) * size for loss, size in zip(losses, sizes, strict=True))
+        total = sum(
+            loss.to(device).reshape(()) * size for loss, size in zip(losses, sizes, strict=True)
+        )
         return total / max(sum(sizes), 1)
 
     if isinstance(output, dict) and "loss" in output:
@@ -139,7 +152,8 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int]) ->
 
 
 def parts(batch: Any, count: int) -> list[Any]:
-    """Cut a batch along the first dimension of its tensors into at most ``count`` parts, as equal as torch's chunks.
+    """Cut a batch along the first dimension of its tensors into at most ``count`` parts, as equal
+    as torch's chunks.
 
     What has no first dimension goes into every part.
 
@@ -150,13 +164,17 @@ def parts(batch: Any, count: int) -> list[Any]:
     [{'x': tensor([0, 1, 2])}, {'x': tensor([3, 4])}]
     """
     leaves, spec = flatten(batch)
-    cut = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.ndim}
+    cut = {
+        index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.ndim
+    }
     sizes = {spec.paths[index]: leaf.shape[0] for index, leaf in cut.items()}
     if len(set(sizes.values())) > 1:
         seen = ", ".join(f"batch{path} has {size}" for path, size in sizes.items())
         raise InputError(
-            f"strategy 'dp' cuts a batch along the first dimension of its tensors, and they differ: {seen}\n"
-            "Do:     give all tensors of a batch the samples as the first dimension, or say strategy='ddp'."
+            "strategy 'dp' cuts a batch along the first dimension of its tensors, and they "
+            f"differ: {seen}",
+            do="give all tensors of a batch the samples as the first dimension, or say "
+            "strategy='ddp'.",
         )
     if not cut or count == 1:
         return [batch]
@@ -188,7 +206,9 @@ def joined(outputs: Sequence[Any], device: torch.device | None = None) -> Any:
         shapes = " and ".join(sorted({spec.text for _, spec in taken}))
         raise InputError(f"the replicas' steps returned different things: {shapes}")
     spec = taken[0][1]
-    return spec.unflatten([_join(column, device) for column in zip(*(leaves for leaves, _ in taken), strict=True)])
+    return spec.unflatten(
+        [_join(column, device) for column in zip(*(leaves for leaves, _ in taken), strict=True)]
+    )
 
 
 def _join(column: Sequence[Any], device: torch.device | None) -> Any:
@@ -208,10 +228,11 @@ def _moved(device: torch.device, leaf: Any) -> Any:
 
 
 def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
-    """Copy a module without its memory: parameters are the module's own, and so are their gradients.
+    """Copy a module without its memory: parameters are the module's own, and so are their
+    gradients.
 
-    The first keeps the buffers too, so that running statistics live on; the others get copies. torch's own
-    replicate refuses CPU.
+    The first keeps the buffers too, so that running statistics live on; the others get copies.
+    torch's own replicate refuses CPU.
     """
     done: dict[int, nn.Module] = {}
     clones: dict[int, Tensor] = {}

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
@@ -17,9 +23,14 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks, whole_only
-from distmetrics.strategies.sharding import HookedStep, Sharding, load_state, load_weights, whole, whole_state
-
-__all__ = ["FSDP", "FSDPSpawn", "FullyShardedStrategy"]
+from distmetrics.strategies.sharding import (
+    HookedStep,
+    Sharding,
+    load_state,
+    load_weights,
+    whole,
+    whole_state,
+)
 
 T = TypeVar("T")
 
@@ -35,22 +46,25 @@ _TAKES = {
     "reshard": FLAG,
     "replicas": POSITIVE,
     "cpu_offload": FLAG,
-    "reduce_dtype": Takes(lambda value: isinstance(value, torch.dtype), "a dtype such as torch.float32"),
+    "reduce_dtype": Takes(
+        lambda value: isinstance(value, torch.dtype), "a dtype such as torch.float32"
+    ),
 }
 
 
 class FullyShardedStrategy(ProcessStrategy):
     """Each rank keeps a part of every parameter; whole ones exist while a step needs them.
 
-    An evaluation, and a checkpoint while it is written, hold the whole weights on every rank: ranks have
-    different numbers of evaluation batches, and one without would keep the others waiting. Training steps
-    hold one group of parameters at a time: ``wrap`` says which modules are groups of their own.
+    An evaluation, and a checkpoint while it is written, hold the whole weights on every rank: ranks
+    have different numbers of evaluation batches, and one without would keep the others waiting.
+    Training steps hold one group of parameters at a time: ``wrap`` says which modules are groups of
+    their own.
 
     Args:
-        wrap: classes of submodules that are groups of their own, a transformer's block, say; default one
-            group for the whole module.
-        reshard: whether to give back whole parameters after the forward and gather them again for the
-            backward (ZeRO stage 3), or keep them between the two (stage 2).
+        wrap: classes of submodules that are groups of their own, a transformer's block, say;
+            default one group for the whole module.
+        reshard: whether to give back whole parameters after the forward and gather them again for
+            the backward (ZeRO stage 3), or keep them between the two (stage 2).
         replicas: HSDP: so many groups of ranks hold the whole model each, sharded inside the group.
         cpu_offload: keep parts of parameters, gradients and optimizer states in the host's memory.
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
@@ -87,17 +101,20 @@ class FullyShardedStrategy(ProcessStrategy):
         super().configure(**flags)
         if self.precision.scales:
             raise ConfigurationError(
-                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'\n"
-                "Do:     say precision='bf16-mixed'."
+                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
+                do="say precision='bf16-mixed'.",
             )
 
     def place(self, module: nn.Module) -> None:
-        """Move the module to this rank's device with rank 0's weights; it is sharded by :meth:`setup`."""
+        """Move the module to this rank's device with rank 0's weights; it is sharded by
+        :meth:`setup`.
+        """
         super().place(module)
         same_on_all_ranks(module)
 
     def wrap(self, step: nn.Module) -> FSDPModule:
-        """Shard ``step`` and the submodules that are groups of their own; override it for a policy of your own.
+        """Shard ``step`` and the submodules that are groups of their own; override it for a policy
+        of your own.
 
         Args:
             step: its forward is the module's training step, its parameters are the module's.
@@ -115,8 +132,12 @@ class FullyShardedStrategy(ProcessStrategy):
         on_gpu = self.device_type == "cuda"
         return {
             "mesh": self.mesh(),
-            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False),
-            "offload_policy": CPUOffloadPolicy(pin_memory=on_gpu) if self.cpu_offload else OffloadPolicy(),
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False
+            ),
+            "offload_policy": CPUOffloadPolicy(pin_memory=on_gpu)
+            if self.cpu_offload
+            else OffloadPolicy(),
         }
 
     def mesh(self) -> DeviceMesh:
@@ -127,20 +148,32 @@ class FullyShardedStrategy(ProcessStrategy):
         """
         world_size = self.comm().world_size
         if self.replicas < 1 or world_size % self.replicas:
-            raise ConfigurationError(f"replicas={self.replicas} does not divide the {world_size} ranks")
+            raise ConfigurationError(
+                f"replicas={self.replicas} does not divide the {world_size} ranks"
+            )
         if self.replicas == 1:
             return init_device_mesh(self.device_type, (world_size,), mesh_dim_names=("shard",))
         shape = (self.replicas, world_size // self.replicas)
         return init_device_mesh(self.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
-        """Shard the module, and let the optimizers hold the parts in the place of the whole parameters."""
-        sharding = self._added(Sharding(module, optimizers, self.wrap, entry=HookedStep(module), nothing=(None, -1)))
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
+        """Shard the module, and let the optimizers hold the parts in the place of the whole
+        parameters.
+        """
+        sharding = self._added(
+            Sharding(module, optimizers, self.wrap, entry=HookedStep(module), nothing=(None, -1))
+        )
         return sharding.step, list(optimizers)
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
+    def prepare(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[Callable[..., Any], list[Optimizer]]:
         """Shard the module as :meth:`setup` does; what is called is the module itself."""
-        return self._added(Sharding(module, optimizers, self.wrap, entry=module)).call, list(optimizers)
+        return self._added(Sharding(module, optimizers, self.wrap, entry=module)).call, list(
+            optimizers
+        )
 
     def _added(self, sharding: Sharding) -> Sharding:
         sharding.keep_between(self.reshard)
@@ -167,7 +200,9 @@ class FullyShardedStrategy(ProcessStrategy):
         norm: Tensor | None = whole(super().clip(module, optimizer, **limits))
         return norm
 
-    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
+    ) -> Any:
         """Step this rank's parts."""
         self._be_parts()
         return super().step(module, optimizer, closure)
@@ -181,7 +216,9 @@ class FullyShardedStrategy(ProcessStrategy):
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Return the module's step, for which its parameters must be whole."""
         step = super().evaluator(module, name)
-        return whole_only(step, self.name, lambda: all(sharding.is_whole for sharding in self._shardings))
+        return whole_only(
+            step, self.name, lambda: all(sharding.is_whole for sharding in self._shardings)
+        )
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
@@ -201,7 +238,9 @@ class FullyShardedStrategy(ProcessStrategy):
         """Return the optimizer's whole state dict; called on every rank."""
         return whole_state(optimizer)
 
-    def load_optimizer_state(self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    def load_optimizer_state(
+        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+    ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
         load_state(optimizer, state)
 
@@ -219,8 +258,8 @@ class FullyShardedStrategy(ProcessStrategy):
 class FSDP(ScriptLaunch, FullyShardedStrategy):
     """Weights, gradients and optimizer states shared out; every rank is a run of the script.
 
-    See :class:`FullyShardedStrategy` for the options. After a call the module is plain and whole again, on
-    every rank.
+    See :class:`FullyShardedStrategy` for the options. After a call the module is plain and whole
+    again, on every rank.
     """
 
     name: ClassVar[str] = "fsdp"

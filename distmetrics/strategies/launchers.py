@@ -1,4 +1,6 @@
-"""How the ranks of a strategy come to be: as runs of the script, or as processes that one call starts."""
+"""How the ranks of a strategy come to be: as runs of the script, or as processes that one call
+starts.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,8 @@ from distmetrics.launch.processes import launch
 from distmetrics.launch.script import join, naming_the_lost
 from distmetrics.launch.siblings import watch_rank_zero
 from distmetrics.preflight import find_unpicklable
-from distmetrics.strategies.base import Devices, Strategy
-
-__all__ = ["ProcessStrategy", "ScriptLaunch", "SpawnLaunch"]
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.devices import Devices
 
 T = TypeVar("T")
 
@@ -48,29 +49,34 @@ class ProcessStrategy(Strategy):
 class ScriptLaunch(ProcessStrategy):
     """Every rank is a run of the whole script.
 
-    Under torchrun (or whatever else we know, see :mod:`distmetrics.launch.environment`) every process joins.
-    Otherwise this process is rank 0 and runs its own command line again for the other ranks; they come to the
-    same call and join. The process group stays open until the script ends; that of one process
-    alone until a ``ddp_fork`` begins.
+    Under torchrun (or whatever else we know, see :mod:`distmetrics.launch.environment`) every
+    process joins. Otherwise this process is rank 0 and runs its own command line again for the
+    other ranks; they come to the same call and join. The process group stays open until the script
+    ends; that of one process alone until a ``ddp_fork`` begins.
     """
 
     joins: ClassVar[bool] = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags; under a launcher ``devices`` is the number of its local processes."""
+        """Take over the trainer's flags; under a launcher ``devices`` is the number of its local
+        processes.
+        """
         super().bind(devices, accelerator)
         environment = self.environment()
         if environment is None and self.num_nodes > 1:
             raise ConfigurationError(
-                f"num_nodes={self.num_nodes}, and nothing has launched this process as a part of a job\n"
-                f"Do:     start the script on every machine: torchrun --nnodes={self.num_nodes} "
-                f"--nproc-per-node={self.devices} ..., or pass your own ClusterEnvironment in plugins=[...]."
+                f"num_nodes={self.num_nodes}, and nothing has launched this process as a part of "
+                "a job",
+                do=f"start the script on every machine: torchrun --nnodes={self.num_nodes} "
+                f"--nproc-per-node={self.devices} ..., or pass your own ClusterEnvironment in "
+                "plugins=[...].",
             )
         if environment is not None and self.num_nodes > 1:
             machines = -(-environment.world_size // environment.local_world_size)
             if machines != self.num_nodes:
                 raise ConfigurationError(
-                    f"num_nodes={self.num_nodes}, but {environment.launcher} runs {environment.world_size} processes, "
+                    f"num_nodes={self.num_nodes}, but {environment.launcher} runs "
+                    f"{environment.world_size} processes, "
                     f"{environment.local_world_size} on this machine: {machines} machines"
                 )
         if environment is not None and environment.launcher == "distmetrics":
@@ -99,7 +105,9 @@ class ScriptLaunch(ProcessStrategy):
         Afterwards modules are plain again; not after a failure, since that takes all ranks.
         """
         self.forget()
-        world = join(self.processes, self.backend, found=self.plugin, connect=self.init_process_group)
+        world = join(
+            self.processes, self.backend, found=self.plugin, connect=self.init_process_group
+        )
         with world.running():
             result = fn(*args)
             self.release()
@@ -109,8 +117,9 @@ class ScriptLaunch(ProcessStrategy):
 class SpawnLaunch(ProcessStrategy):
     """The ranks are processes that start with a call of the trainer and end with it.
 
-    They work on pickled copies: module, data, callbacks and trainer must be picklable, and what comes back is
-    rank 0's weights and the trainer's and callbacks' state, not other attributes that a step has set.
+    They work on pickled copies: module, data, callbacks and trainer must be picklable, and what
+    comes back is rank 0's weights and the trainer's and callbacks' state, not other attributes that
+    a step has set.
     """
 
     isolated: bool = True
@@ -121,8 +130,9 @@ class SpawnLaunch(ProcessStrategy):
         super().bind(devices, accelerator)
         if self.num_nodes > 1:
             raise ConfigurationError(
-                f"strategy={self.name!r} starts its processes on this machine, and num_nodes={self.num_nodes}\n"
-                "Do:     say strategy='ddp' and start the script by a launcher such as torchrun."
+                f"strategy={self.name!r} starts its processes on this machine, and "
+                f"num_nodes={self.num_nodes}",
+                do="say strategy='ddp' and start the script by a launcher such as torchrun.",
             )
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
@@ -134,7 +144,9 @@ class SpawnLaunch(ProcessStrategy):
         """
         options: dict[str, Any] = {"backend": self.backend, "connect": self.init_process_group}
         try:
-            outcomes = launch(_rank, self.devices, fn, args, start_method=self.start_method, **options)
+            outcomes = launch(
+                _rank, self.devices, fn, args, start_method=self.start_method, **options
+            )
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
             named = zip(inspect.signature(fn).parameters, args, strict=False)
             found = [part for name, arg in named for part in find_unpicklable(arg, name)]
@@ -143,7 +155,8 @@ class SpawnLaunch(ProcessStrategy):
             raise InputTypeError(
                 f"{found[0].path} cannot be sent to the processes of strategy={self.name!r}\n\n"
                 + "".join(f"  {part}\n" for part in found)
-                + "\nDo:     that, or use strategy='ddp', which runs the script once a rank and pickles nothing."
+                + "\nDo:     that, or use strategy='ddp', which runs the script once a rank and "
+                "pickles nothing."
             ) from error
         result: T = settle(outcomes)[0]
         return result

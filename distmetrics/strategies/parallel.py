@@ -1,4 +1,6 @@
-"""What the strategies with the whole model on every rank share: DistributedDataParallel around the training step."""
+"""What the strategies with the whole model on every rank share: DistributedDataParallel around the
+training step.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,13 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy
 
-__all__ = ["DataParallelStrategy", "StepModule", "copy_from_rank_zero", "same_on_all_ranks"]
-
 
 class DataParallelStrategy(ProcessStrategy):
     """The whole model on every rank; gradients averaged by torch's DistributedDataParallel.
 
     Args:
-        options: passed to ``DistributedDataParallel``: ``find_unused_parameters``, ``bucket_cap_mb`` and so
+        options: passed to ``DistributedDataParallel``: ``find_unused_parameters``,
+            ``bucket_cap_mb`` and so
         on.
     """
 
@@ -38,24 +39,33 @@ class DataParallelStrategy(ProcessStrategy):
         self.options = options
 
     def place(self, module: nn.Module) -> None:
-        """Move the module to this rank's device and give it rank 0's weights: scripts may differ in their seeds."""
+        """Move the module to this rank's device and give it rank 0's weights: scripts may differ in
+        their seeds.
+        """
         super().place(module)
         same_on_all_ranks(module)
 
     def wrap(self, step: nn.Module) -> nn.Module:
-        """Return ``step`` wrapped so that its backward averages the gradients; override it for a wrapper of your own.
+        """Return ``step`` wrapped so that its backward averages the gradients; override it for a
+        wrapper of your own.
 
         Args:
             step: its forward is the module's training step, its parameters are the module's.
         """
         return Averaged(step, self, **self.options)
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
         """Run the training step inside :meth:`wrap`, DistributedDataParallel."""
         return self.wrap(StepModule(module)), list(optimizers)
 
-    def prepare(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Put the module inside :meth:`wrap`; DistributedDataParallel refuses one that has nothing to learn."""
+    def prepare(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[Callable[..., Any], list[Optimizer]]:
+        """Put the module inside :meth:`wrap`; DistributedDataParallel refuses one that has nothing
+        to learn.
+        """
         learns = any(parameter.requires_grad for parameter in module.parameters())
         return self.wrap(module) if learns else module, list(optimizers)
 
@@ -65,7 +75,9 @@ class DataParallelStrategy(ProcessStrategy):
         return context
 
     def align(self, module: nn.Module) -> None:
-        """Give every rank rank 0's buffers: running statistics follow each rank's own data while it trains."""
+        """Give every rank rank 0's buffers: running statistics follow each rank's own data while it
+        trains.
+        """
         copy_from_rank_zero(dict(module.named_buffers()), "buffers")
 
 
@@ -82,15 +94,18 @@ class Averaged(DistributedDataParallel):
         super().__init__(step, **options)
         kind = type(strategy)
         self._advice = (
-            f"strategy={kind.__name__}(find_unused_parameters=True), of {kind.__module__}, where steps use different "
-            "parts of the model; else leave the part out of it, or freeze it by requires_grad_(False), before."
+            f"strategy={kind.__name__}(find_unused_parameters=True), of {kind.__module__}, where "
+            "steps use different "
+            "parts of the model; else leave the part out of it, or freeze it by "
+            "requires_grad_(False), before."
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call what is wrapped.
 
         Raises:
-            ConfigurationError: parameters had no gradient in the step before, and options don't allow for that.
+            ConfigurationError: parameters had no gradient in the step before, and options don't
+                allow for that.
         """
         try:
             return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
@@ -102,8 +117,8 @@ class Averaged(DistributedDataParallel):
     def check_averaged(self) -> None:
         """Check, before an update, that the last backward pass has averaged all that it had to.
 
-        Torch does so in its next forward alone, and first of all: after the update, and never where no step follows.
-        This is the same call, of a microsecond where all is well.
+        Torch does so in its next forward alone, and first of all: after the update, and never where
+        no step follows. This is the same call, of a microsecond where all is well.
 
         Raises:
             ConfigurationError: parameters had no gradient, and options don't allow for that.
@@ -121,9 +136,10 @@ class Averaged(DistributedDataParallel):
     def _told(self, error: RuntimeError, when: str) -> ConfigurationError:
         return ConfigurationError(
             f"some parameters got no gradient in {when}, so that ranks could not average: "
-            f"{', '.join(_without_gradient(self.module, str(error))) or 'torch does not say which'}\n"
-            "Likely: a part of the model that the loss does not depend on, in every step or in some.\n"
-            f"Do:     {self._advice}",
+            f"{', '.join(_without_gradient(self.module, str(error))) or 'torch does not say which'}",
+            likely="a part of the model that the loss does not depend on, in every step or in "
+            "some.",
+            do=self._advice,
             rank=dist.get_rank(),
         )
 
@@ -135,15 +151,20 @@ def _without_gradient(wrapped: nn.Module, text: str) -> list[str]:
     """Name the parameters that torch's text numbers, as they are called in the user's module."""
     inner: Any = wrapped
     prefix = ""
-    while type(inner).__module__.startswith("distmetrics.") and isinstance(getattr(inner, "module", None), nn.Module):
+    while type(inner).__module__.startswith("distmetrics.") and isinstance(
+        getattr(inner, "module", None), nn.Module
+    ):
         inner, prefix = inner.module, f"{prefix}module."
     names = [name.removeprefix(prefix) for name, p in wrapped.named_parameters() if p.requires_grad]
     found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
     return [] if found is None else [names[int(index)] for index in found[1].split()]
 
 
-def whole_only(step: Callable[..., Any], name: str, is_whole: Callable[[], bool]) -> Callable[..., Any]:
-    """Return a module's step of an evaluation as one that refuses a model whose weights are in parts.
+def whole_only(
+    step: Callable[..., Any], name: str, is_whole: Callable[[], bool]
+) -> Callable[..., Any]:
+    """Return a module's step of an evaluation as one that refuses a model whose weights are in
+    parts.
 
     Args:
         step: the module's own.
@@ -154,8 +175,9 @@ def whole_only(step: Callable[..., Any], name: str, is_whole: Callable[[], bool]
     def run(*args: Any) -> Any:
         if not is_whole():
             raise ConfigurationError(
-                f"strategy={name!r}: the model is called without gradients, and its weights are in parts\n"
-                "Do:     model.eval() on every rank before: it makes them whole."
+                f"strategy={name!r}: the model is called without gradients, and its weights are "
+                "in parts",
+                do="model.eval() on every rank before: it makes them whole.",
             )
         return step(*args)
 
@@ -171,8 +193,10 @@ def _check_options(who: str, options: Mapping[str, Any]) -> None:
     }
     for name in options.keys() - known.keys():
         raise ConfigurationError(
-            f"{who} got {name}=..., which is no option of DistributedDataParallel: it has {', '.join(known)}\n"
-            "Do:     drop it; devices, accelerator, precision and num_nodes are the trainer's own flags."
+            f"{who} got {name}=..., which is no option of DistributedDataParallel: it has "
+            f"{', '.join(known)}",
+            do="drop it; devices, accelerator, precision and num_nodes are the trainer's own "
+            "flags.",
         )
     takes = {name: FLAG for name, default in known.items() if isinstance(default, bool)}
     takes["broadcast_buffers"] = FLAG.or_none()
@@ -200,15 +224,17 @@ class StepModule(nn.Module):
         output = step(batch, batch_idx)  # type: ignore[operator]
         if output is None:
             raise ConfigurationError(
-                "training_step returned None: a step that one rank skips leaves the others waiting\n"
-                "Do:     return a loss on every rank; `loss * 0` contributes nothing."
+                "training_step returned None: a step that one rank skips leaves the others waiting",
+                do="return a loss on every rank; `loss * 0` contributes nothing.",
             )
         return output
 
 
 def same_on_all_ranks(module: nn.Module) -> None:
     """Give every rank rank 0's parameters and buffers."""
-    copy_from_rank_zero({**dict(module.named_parameters()), **dict(module.named_buffers())}, "weights")
+    copy_from_rank_zero(
+        {**dict(module.named_parameters()), **dict(module.named_buffers())}, "weights"
+    )
 
 
 def copy_from_rank_zero(tensors: dict[str, Tensor], what: str) -> None:

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError
 from distmetrics.tree import map_leaves
 
-__all__ = ["Precision"]
-
 T = TypeVar("T")
 _DTYPES = {"64": torch.float64, "32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
 _SHORT = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
@@ -25,9 +23,9 @@ _KNOWN = ("64-true", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"
 class Precision:
     """What weights are kept in, and what the steps of a module compute in.
 
-    ``"32-true"`` changes nothing, ``"64-true"``, ``"bf16-true"`` and ``"16-true"`` convert module and
-    batches, ``"bf16-mixed"`` and ``"16-mixed"`` keep float32 weights and let torch's autocast choose; float16
-    also scales the loss, so that small gradients do not vanish.
+    ``"32-true"`` changes nothing, ``"64-true"``, ``"bf16-true"`` and ``"16-true"`` convert module
+    and batches, ``"bf16-mixed"`` and ``"16-mixed"`` keep float32 weights and let torch's autocast
+    choose; float16 also scales the loss, so that small gradients do not vanish.
 
     Args:
         name: one of those.
@@ -43,14 +41,18 @@ class Precision:
     def __init__(self, name: str) -> None:
         if name not in _KNOWN:
             known = ", ".join(map(repr, _KNOWN))
-            raise ConfigurationError(f"precision must be 64, 32, 16, 'bf16', or one of {known}, got {name!r}")
+            raise ConfigurationError(
+                f"precision must be 64, 32, 16, 'bf16', or one of {known}, got {name!r}"
+            )
         self.name = name
         self.dtype = _DTYPES[name.partition("-")[0]]
         self.mixed = name.endswith("mixed")
         self.true = not self.mixed and self.dtype != torch.float32
         self.scales = name == "16-mixed"
         self._scaler: Any = None
-        self._unscaled: set[int] = set()  # optimizers whose gradients have their own size until the next step
+        self._unscaled: set[int] = (
+            set()
+        )  # optimizers whose gradients have their own size until the next step
 
     @classmethod
     def of(cls, flag: Any) -> Precision:
@@ -79,7 +81,9 @@ class Precision:
         return map_leaves(self._converted, batch)
 
     def _converted(self, leaf: Any) -> Any:
-        return leaf.to(self.dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+        return (
+            leaf.to(self.dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+        )
 
     def forward(self, device_type: str) -> AbstractContextManager[Any]:
         """Return what a step runs in."""
@@ -101,11 +105,15 @@ class Precision:
             self._unscaled.add(id(optimizer))
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Step the optimizer; with a scaled loss, only if no gradient has overflowed, and without a closure."""
+        """Step the optimizer; with a scaled loss, only if no gradient has overflowed, and without a
+        closure.
+        """
         if self._scaler is None:
             return optimizer.step() if closure is None else optimizer.step(closure)
         if closure is not None:
-            raise ConfigurationError("precision=16 scales the loss, and a closure's loss cannot be scaled")
+            raise ConfigurationError(
+                "precision=16 scales the loss, and a closure's loss cannot be scaled"
+            )
         result = self._scaler.step(optimizer)
         self._scaler.update()
         self._unscaled.discard(id(optimizer))

@@ -9,11 +9,10 @@ from typing import Any
 
 from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import ClusterEnvironment, Environment, detect
-from distmetrics.strategies.base import Devices, Strategy
-from distmetrics.strategies.devices import device_kind, device_list
-
-__all__ = ["available", "register", "resolve"]
+from distmetrics.launch.environment import detect
+from distmetrics.launch.place import ClusterEnvironment, Environment
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.devices import Devices, device_kind, device_list
 
 _HERE = "distmetrics.strategies."
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
@@ -59,8 +58,8 @@ def resolve(
 ) -> Strategy:
     """Return the strategy that the trainer's flags ask for, bound to them.
 
-    ``"auto"`` is "ddp" where a launcher such as torchrun started this process, else "single" on one device
-    and "ddp_spawn" on several.
+    ``"auto"`` is "ddp" where a launcher such as torchrun started this process, else "single" on one
+    device and "ddp_spawn" on several.
 
     Args:
         strategy: a name, a strategy with its options, or the class of one.
@@ -90,13 +89,17 @@ def resolve(
     return strategy
 
 
-def _automatic(devices: Devices, accelerator: str, num_nodes: int, plugin: Environment | None) -> str:
+def _automatic(
+    devices: Devices, accelerator: str, num_nodes: int, plugin: Environment | None
+) -> str:
     if accelerator == "tpu":
         return "xla"
     environment = detect() if plugin is None else plugin
     if environment is not None or num_nodes != 1:
         return "ddp"
-    return "single" if len(device_list(devices, device_kind(accelerator), None)) == 1 else "ddp_spawn"
+    return (
+        "single" if len(device_list(devices, device_kind(accelerator), None)) == 1 else "ddp_spawn"
+    )
 
 
 def _plugin(plugins: ClusterEnvironment | Sequence[ClusterEnvironment]) -> Environment | None:
@@ -105,20 +108,26 @@ def _plugin(plugins: ClusterEnvironment | Sequence[ClusterEnvironment]) -> Envir
     for plugin in plugins:
         if not isinstance(plugin, ClusterEnvironment):
             raise ConfigurationError(
-                f"plugins must be cluster environments, got {describe(plugin)}\n"
-                "Do:     subclass distmetrics.launch.environment.ClusterEnvironment; "
-                "precision and strategy have flags of their own."
+                f"plugins must be cluster environments, got {describe(plugin)}",
+                do="subclass distmetrics.launch.environment.ClusterEnvironment; "
+                "precision and strategy have flags of their own.",
             )
     if len(plugins) > 1:
-        raise ConfigurationError(f"there can be one cluster environment, and plugins has {len(plugins)}")
+        raise ConfigurationError(
+            f"there can be one cluster environment, and plugins has {len(plugins)}"
+        )
     return Environment.of(plugins[0]) if plugins else None
 
 
 def _make(name: str) -> Strategy:
     if name not in _REGISTRY:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), available(), n=3, cutoff=0.5)
+        near = difflib.get_close_matches(
+            name.lower().replace("-", "_"), available(), n=3, cutoff=0.5
+        )
         hint = f"\nLikely: {' or '.join(map(repr, near))}" if near else ""
-        raise ConfigurationError(f"there is no strategy {name!r}; there are {', '.join(available())}{hint}")
+        raise ConfigurationError(
+            f"there is no strategy {name!r}; there are {', '.join(available())}{hint}"
+        )
     factory = _REGISTRY[name]
     if callable(factory):
         return factory()

@@ -1,7 +1,9 @@
-"""Replicas of a module that share its parameters, and what they must not lose: values logged, metrics updated.
+"""Replicas of a module that share its parameters, and what they must not lose: values logged,
+metrics updated.
 
-A replica is a shallow copy that lives for one step. What a step changes on it is thrown away, so a replica
-notes what the step logs and updates, and the module itself does it afterwards, once, in the replicas' order.
+A replica is a shallow copy that lives for one step. What a step changes on it is thrown away, so a
+replica notes what the step logs and updates, and the module itself does it afterwards, once, in the
+replicas' order.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from torch import Tensor, nn
 
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["Notes", "replay", "replicas"]
-
 _METRIC = ("update", "compute", "reset")
-_STEP_END = "Do:     return what it needs, and use the metric in training_step_end or validation_step_end."
+_STEP_END = (
+    "Do:     return what it needs, and use the metric in training_step_end or validation_step_end."
+)
 
 
 @dataclass
@@ -53,7 +55,9 @@ class Notes:
             self.log(name, value, **options)
 
 
-def replicas(module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int | None]) -> list[Notes]:
+def replicas(
+    module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int | None]
+) -> list[Notes]:
     """Make each copy note what its step logs and updates.
 
     Args:
@@ -65,12 +69,18 @@ def replicas(module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int
     for copied, size in zip(copies, sizes, strict=True):
         notes = Notes(size)
         shadow = {"log": notes.log, "log_dict": notes.log_dict, "all_gather": _refuse_gather}
-        vars(copied).update({name: stand_in for name, stand_in in shadow.items() if hasattr(module, name)})
+        vars(copied).update(
+            {name: stand_in for name, stand_in in shadow.items() if hasattr(module, name)}
+        )
         for path, part in copied.named_modules():
             if _is_metric(part):
                 _note_metric(part, path, notes)
             for name, value in list(vars(part).items()):
-                if not isinstance(value, nn.Module) and not name.startswith("_") and _is_metric(value):
+                if (
+                    not isinstance(value, nn.Module)
+                    and not name.startswith("_")
+                    and _is_metric(value)
+                ):
                     vars(part)[name] = _StandIn(f"{path}.{name}".lstrip("."), notes)
             notes.seen.append((path, part, dict(vars(part))))
         made.append(notes)
@@ -78,7 +88,9 @@ def replicas(module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int
 
 
 def _is_metric(value: Any) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in _METRIC)
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in _METRIC
+    )
 
 
 def _note_metric(part: nn.Module, path: str, notes: Notes) -> None:
@@ -103,8 +115,10 @@ def _refusal(path: str, name: str) -> Callable[..., Any]:
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise ConfigurationError(
-            f"{what} in a step under strategy 'dp': each replica sees its part of the batch alone, and is thrown away\n"
-            f"{_STEP_END}\n        self.{path}.update(...) and self.log(name, self.{path}) are fine in a step."
+            f"{what} in a step under strategy 'dp': each replica sees its part of the batch "
+            "alone, and is thrown away\n"
+            f"{_STEP_END}\n        self.{path}.update(...) and self.log(name, self.{path}) are "
+            "fine in a step."
         )
 
     return refuse
@@ -112,16 +126,18 @@ def _refusal(path: str, name: str) -> Callable[..., Any]:
 
 def _refuse_gather(*args: Any, **kwargs: Any) -> Any:
     raise ConfigurationError(
-        "all_gather in a step under strategy 'dp': replicas are threads of one process, and no ranks\n"
-        "Do:     return what it needs: *_step_end gets it from all replicas, joined."
+        "all_gather in a step under strategy 'dp': replicas are threads of one process, and no "
+        "ranks",
+        do="return what it needs: *_step_end gets it from all replicas, joined.",
     )
 
 
 def replay(module: nn.Module, notes: Sequence[Notes]) -> None:
-    """Do on the module what its replicas have noted: metrics are updated in their order, values logged once.
+    """Do on the module what its replicas have noted: metrics are updated in their order, values
+    logged once.
 
-    A mean is weighted by the samples of each replica, so what is logged is what one step on the whole batch
-    would have.
+    A mean is weighted by the samples of each replica, so what is logged is what one step on the
+    whole batch would have.
 
     Raises:
         ConfigurationError: replicas logged a name in different ways.
@@ -147,11 +163,18 @@ def _log(module: Any, name: str, entries: list[tuple[Notes, Any, dict[str, Any]]
         else:
             module.log_dict(metric, **options)
         return
-    kinds = {tuple(sorted((k, repr(v)) for k, v in o.items() if k != "batch_size")) for _, _, o in entries}
+    kinds = {
+        tuple(sorted((k, repr(v)) for k, v in o.items() if k != "batch_size"))
+        for _, _, o in entries
+    }
     if len(kinds) > 1:
-        raise ConfigurationError(f"the replicas of strategy 'dp' log {name!r} with different options")
+        raise ConfigurationError(
+            f"the replicas of strategy 'dp' log {name!r} with different options"
+        )
     reduce = options.get("reduce_fx", "mean")
-    if any(note.size is None and not o.get("batch_size") for note, _, o in entries):  # a batch that was not cut
+    if any(
+        note.size is None and not o.get("batch_size") for note, _, o in entries
+    ):  # a batch that was not cut
         for _, value, said in entries:
             module.log(name, value, **said)
         return
@@ -163,7 +186,9 @@ def _log(module: Any, name: str, entries: list[tuple[Notes, Any, dict[str, Any]]
     values = [_number(value, first) for _, value, _ in entries]
     if reduce == "mean":
         total = sum(weights)
-        joined = sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else values[0]
+        joined = (
+            sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else values[0]
+        )
         module.log(name, joined, **options | {"batch_size": int(total)})
         return
     module.log(name, _COMBINE[reduce](torch.stack(values)), **options)
@@ -182,7 +207,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _number(value: Any, like: Any) -> Tensor:
-    found = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+    found = (
+        value.detach()
+        if isinstance(value, Tensor)
+        else torch.tensor(float(value), dtype=torch.float64)
+    )
     found = found.double().reshape(())
     return found.to(like.device) if isinstance(like, Tensor) else found
 
@@ -206,7 +235,8 @@ def _warn_of_lost(note: Notes) -> None:
                 continue
             _warned.add(where)
             warnings.warn(
-                f"a step has set {where} on a replica of strategy 'dp', which is thrown away: the value is lost. "
+                f"a step has set {where} on a replica of strategy 'dp', which is thrown away: "
+                "the value is lost. "
                 "Return it from the step: *_step_end gets it from all replicas, joined.",
                 stacklevel=2,
             )

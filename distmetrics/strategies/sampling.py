@@ -1,8 +1,9 @@
 """Which samples a rank works on, and a loader that serves just those.
 
-In evaluation every sample counts exactly once, so ranks may get different numbers of samples, even none. In
-training every rank takes the same number of steps, so the order is padded with its own beginning, or cut
-with ``drop_last``. Both deal out the order of the loader's own sampler, whatever that is.
+In evaluation every sample counts exactly once, so ranks may get different numbers of samples, even
+none. In training every rank takes the same number of steps, so the order is padded with its own
+beginning, or cut with ``drop_last``. Both deal out the order of the loader's own sampler, whatever
+that is.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from torch.utils.data import (
 
 from distmetrics.errors import InputError
 
-__all__ = ["EvaluationSampler", "TrainingSampler", "set_epoch", "shard"]
-
 
 class _Dealt(Sampler[Any]):
     """The part of an order that belongs to one rank."""
@@ -46,7 +45,9 @@ class _Dealt(Sampler[Any]):
             self.source.set_epoch(epoch)
 
     def _order(self) -> Sequence[Any]:
-        """Draw the whole order, the same on every rank whatever the ranks' random generators did before."""
+        """Draw the whole order, the same on every rank whatever the ranks' random generators did
+        before.
+        """
         if not isinstance(self.source, Sampler) or isinstance(self.source, SequentialSampler):
             return range(len(self.source))
         state = torch.get_rng_state()
@@ -58,10 +59,11 @@ class _Dealt(Sampler[Any]):
 
 
 class EvaluationSampler(_Dealt):
-    """One rank's samples in evaluation: every sample on exactly one rank, none repeated, none left out.
+    """One rank's samples in evaluation: every sample on exactly one rank, none repeated, none left
+    out.
 
-    Each rank gets a contiguous run, so that runs joined in rank order are the data set in its order. Runs
-    differ by at most one sample; with fewer samples than ranks some are empty.
+    Each rank gets a contiguous run, so that runs joined in rank order are the data set in its
+    order. Runs differ by at most one sample; with fewer samples than ranks some are empty.
 
     Args:
         source: the data set, or a sampler whose order is dealt out.
@@ -87,12 +89,13 @@ class EvaluationSampler(_Dealt):
 
 
 class TrainingSampler(_Dealt):
-    """One rank's samples in training: the same number on every rank, so that all take the same steps.
+    """One rank's samples in training: the same number on every rank, so that all take the same
+    steps.
 
-    Rank r takes every ``world_size``-th sample from the r-th on: together the ranks' n-th batches are the
-    n-th batch of one process with a batch ``world_size`` times as large. Where the samples do not divide,
-    the order is continued with its own beginning (up to ``world_size - 1`` samples count twice), or its
-    tail is left out with ``drop_last``.
+    Rank r takes every ``world_size``-th sample from the r-th on: together the ranks' n-th batches
+    are the n-th batch of one process with a batch ``world_size`` times as large. Where the samples
+    do not divide, the order is continued with its own beginning (up to ``world_size - 1`` samples
+    count twice), or its tail is left out with ``drop_last``.
 
     Args:
         source: the data set, or a sampler whose order is dealt out.
@@ -105,7 +108,9 @@ class TrainingSampler(_Dealt):
     [[0, 2, 4], [1, 3, 0]]
     """
 
-    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0, drop_last: bool = False) -> None:
+    def __init__(
+        self, source: Any, world_size: int, rank: int, *, seed: int = 0, drop_last: bool = False
+    ) -> None:
         super().__init__(source, world_size, rank, seed=seed)
         self.drop_last = drop_last
 
@@ -135,35 +140,43 @@ class _Keys(Sampler[Any]):
 
 
 def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0) -> Any:
-    """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` itself is left as it is.
+    """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` itself is left
+    as it is.
 
-    Only the sampler differs: batch size, ``collate_fn``, workers, generator and the rest are the loader's
-    own, also those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch. A loader whose
-    order is not ours to choose (an ``IterableDataset``, or no ``DataLoader`` at all) comes back as it is,
-    with a warning; one that already deals out its samples (a ``DistributedSampler``, say) comes back as it
-    is.
+    Only the sampler differs: batch size, ``collate_fn``, workers, generator and the rest are the
+    loader's own, also those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch.
+    A loader whose order is not ours to choose (an ``IterableDataset``, or no ``DataLoader`` at all)
+    comes back as it is, with a warning; one that already deals out its samples (a
+    ``DistributedSampler``, say) comes back as it is.
     """
     stage = "training" if train else "evaluation"
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        what = "an IterableDataset" if isinstance(loader, DataLoader) else f"a {type(loader).__name__}"
+        what = (
+            "an IterableDataset" if isinstance(loader, DataLoader) else f"a {type(loader).__name__}"
+        )
         _warn(
             rank,
-            f"every rank reads the whole {stage} data: {what} has no sampler that could be dealt out to "
+            f"every rank reads the whole {stage} data: {what} has no sampler that could be dealt "
+            "out to "
             f"{world_size} ranks. Serve each rank its part and say use_distributed_sampler=False.",
         )
         return loader
     if isinstance(loader.sampler, DistributedSampler) and not train:
         _warn(
             rank,
-            "a DistributedSampler repeats samples to fill up the ranks: they count twice in the evaluation. "
+            "a DistributedSampler repeats samples to fill up the ranks: they count twice in the "
+            "evaluation. "
             "Remove it: the trainer deals out every sample once.",
         )
-    if isinstance(loader.sampler, DistributedSampler | _Dealt) or isinstance(loader.batch_sampler, _Dealt):
+    if isinstance(loader.sampler, DistributedSampler | _Dealt) or isinstance(
+        loader.batch_sampler, _Dealt
+    ):
         return loader
     if loader.drop_last and not train:
         _warn(
             rank,
-            f"drop_last leaves out up to {world_size} batches of the evaluation data, one on each rank. "
+            f"drop_last leaves out up to {world_size} batches of the evaluation data, one on "
+            "each rank. "
             "Remove it: the last batch may be smaller.",
         )
 
@@ -185,9 +198,9 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
 def _clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
     """Copy a loader, with other samplers.
 
-    Not built anew from arguments: a subclass may take others, and torch's own grow with its versions. A
-    loader refuses new samplers by ``__setattr__`` because its iterators use the old ones; the copy has no
-    iterator yet.
+    Not built anew from arguments: a subclass may take others, and torch's own grow with its
+    versions. A loader refuses new samplers by ``__setattr__`` because its iterators use the old
+    ones; the copy has no iterator yet.
     """
     clone = copy.copy(loader)
     for name, value in changed.items():

@@ -1,4 +1,6 @@
-"""A module sharded by torch's fully_shard: when its parameters are parts, when whole, and how one becomes the other."""
+"""A module sharded by torch's fully_shard: when its parameters are parts, when whole, and how one
+becomes the other.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.parallel import StepModule
 from distmetrics.tree import map_leaves
 
-__all__ = ["HookedStep", "Sharding", "load_state", "load_weights", "part_like", "whole", "whole_state"]
-
-_PRIVATE = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")  # what fully_shard leaves on modules
+_PRIVATE = (
+    "_is_fsdp_managed_module",
+    "_fsdp_use_orig_params",
+)  # what fully_shard leaves on modules
 _HOOKS = ("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
 
 
@@ -28,7 +31,8 @@ class Sharding:
         module: the user's.
         optimizers: of its parameters; they hold the parts from now on, in the same groups.
         shard: applies ``fully_shard`` to ``entry`` and what is in it.
-        entry: what is called, and has the module inside; it must do nothing when called for its hooks alone.
+        entry: what is called, and has the module inside; it must do nothing when called for its
+            hooks alone.
         nothing: the arguments of such a call.
 
     Raises:
@@ -47,7 +51,9 @@ class Sharding:
         self.module = module
         before = {id(parameter): name for name, parameter in module.named_parameters()}
         self.sharded: Any = shard(entry)
-        self.groups: list[Any] = [part for part in self.sharded.modules() if isinstance(part, FSDPModule)]
+        self.groups: list[Any] = [
+            part for part in self.sharded.modules() if isinstance(part, FSDPModule)
+        ]
         self._whole = False
         self._reshard = True
         after = dict(module.named_parameters())
@@ -65,14 +71,16 @@ class Sharding:
         """Take a training step, in which groups of parameters become whole one after another.
 
         Raises:
-            ConfigurationError: there is no batch, and the order of several groups is not known without one.
+            ConfigurationError: there is no batch, and the order of several groups is not known
+                without one.
         """
         self.be_parts()
         if batch is None and len(self.groups) > 1:
             raise ConfigurationError(
-                "this rank has no batch for a training step, and FSDP with several groups needs one on every rank\n"
-                "Likely: loaders of different length, which the trainer did not deal out itself.\n"
-                "Do:     give every rank as many batches, or say FSDP() without wrap=."
+                "this rank has no batch for a training step, and FSDP with several groups needs "
+                "one on every rank",
+                likely="loaders of different length, which the trainer did not deal out itself.",
+                do="give every rank as many batches, or say FSDP() without wrap=.",
             )
         return self.sharded(batch, batch_idx)
 
@@ -111,7 +119,9 @@ class Sharding:
                 if isinstance(parameter, DTensor):
                     if id(parameter) not in made:
                         full = whole(parameter.detach())
-                        made[id(parameter)] = nn.Parameter(full, requires_grad=parameter.requires_grad)
+                        made[id(parameter)] = nn.Parameter(
+                            full, requires_grad=parameter.requires_grad
+                        )
                     parameters[name] = made[id(parameter)]
         for part in self.module.modules():
             _unmark(part)
@@ -125,20 +135,28 @@ class HookedStep(StepModule):
         return None if batch_idx < 0 else super().forward(batch, batch_idx)
 
 
-def _repoint(optimizer: Optimizer, before: Mapping[int, str], after: Mapping[str, nn.Parameter]) -> None:
-    """Put the parts in the place of the parameters that an optimizer holds, with the states that it has of them."""
+def _repoint(
+    optimizer: Optimizer, before: Mapping[int, str], after: Mapping[str, nn.Parameter]
+) -> None:
+    """Put the parts in the place of the parameters that an optimizer holds, with the states that it
+    has of them.
+    """
     states = dict(optimizer.state)
     optimizer.state.clear()
     for group in optimizer.param_groups:
         for index, old in enumerate(group["params"]):
             if id(old) not in before:
                 raise ConfigurationError(
-                    f"the {type(optimizer).__name__} holds a tensor of shape {list(old.shape)} that is no parameter of "
-                    "the module: FSDP can't shard it\nDo:     make it an attribute of the module, as an nn.Parameter."
+                    f"the {type(optimizer).__name__} holds a tensor of shape {list(old.shape)} "
+                    "that is no parameter of "
+                    "the module: FSDP can't shard it",
+                    do="make it an attribute of the module, as an nn.Parameter.",
                 )
             new = group["params"][index] = after[before[id(old)]]
             if old in states:
-                optimizer.state[new] = {key: part_like(value, new) for key, value in states[old].items()}
+                optimizer.state[new] = {
+                    key: part_like(value, new) for key, value in states[old].items()
+                }
 
 
 def whole(leaf: Any) -> Any:
@@ -151,7 +169,9 @@ def whole(leaf: Any) -> Any:
 
 
 def part_like(value: Any, like: Tensor) -> Any:
-    """Return this rank's part of a whole tensor, cut as ``like`` is; what has another shape stays as it is."""
+    """Return this rank's part of a whole tensor, cut as ``like`` is; what has another shape stays
+    as it is.
+    """
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
     kind = like.device_mesh.device_type
@@ -182,18 +202,25 @@ def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
         RuntimeError: names or shapes differ, as torch says it.
     """
     mine = module.state_dict()
-    cut = {name: part_like(value, mine[name]) if name in mine else value for name, value in weights.items()}
+    cut = {
+        name: part_like(value, mine[name]) if name in mine else value
+        for name, value in weights.items()
+    }
     module.load_state_dict(cut)
 
 
 def _unmark(part: nn.Module) -> None:
-    """Take fully_shard off a submodule that was a group of its own: its hooks, its class, its marks."""
+    """Take fully_shard off a submodule that was a group of its own: its hooks, its class, its
+    marks.
+    """
     for name in _PRIVATE:
         vars(part).pop(name, None)
     for name in _HOOKS:
         hooks = vars(part)[name]
         for key, hook in list(hooks.items()):
-            if getattr(getattr(hook, "hook", hook), "__module__", "").startswith("torch.distributed.fsdp"):
+            if getattr(getattr(hook, "hook", hook), "__module__", "").startswith(
+                "torch.distributed.fsdp"
+            ):
                 del hooks[key]  # a local function of theirs: the module could not be pickled
     if not isinstance(part, FSDPModule):
         return

@@ -7,9 +7,8 @@ from typing import ClassVar
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Devices, Strategy
-
-__all__ = ["Single"]
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.devices import Devices
 
 
 class Single(Strategy):
@@ -26,8 +25,9 @@ class Single(Strategy):
         super().bind(1 if devices in ("auto", None) else devices, accelerator)
         if self.devices != 1 or self.num_nodes != 1:
             raise ConfigurationError(
-                f"strategy='single' runs on one device, and devices={devices!r}, num_nodes={self.num_nodes}\n"
-                "Do:     say strategy='auto', 'ddp' or 'ddp_spawn'."
+                f"strategy='single' runs on one device, and devices={devices!r}, "
+                f"num_nodes={self.num_nodes}",
+                do="say strategy='auto', 'ddp' or 'ddp_spawn'.",
             )
 
     def comm(self) -> Communicator:

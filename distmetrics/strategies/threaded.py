@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["in_threads"]
-
 
 def in_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Make the calls at a time, each in a thread with this one's grad and autocast modes; return their results.
+    """Make the calls at a time, each in a thread with this one's grad and autocast modes; return
+    their results.
 
     Raises:
         BaseException: what the first of them that failed raised.
@@ -51,7 +50,9 @@ def in_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
     """Return this thread's modes, which torch keeps for each thread."""
     kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    autocast = [(kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)]
+    autocast = [
+        (kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)
+    ]
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
 
 
@@ -63,6 +64,7 @@ def _entered(modes: tuple[bool, bool, list[tuple[str, torch.dtype]]]) -> Iterato
             stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.set_grad_enabled(grad))
         for kind, dtype in autocast:
-            # The cache is one for all threads: gradients of all would be added up in its low precision.
+            # The cache is one for all threads: gradients of all would be added up in its low
+            # precision.
             stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
         yield

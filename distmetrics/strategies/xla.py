@@ -1,8 +1,9 @@
-"""TPUs and other devices of XLA, by torch_xla: one process, one process a device, or one process over all devices.
+"""TPUs and other devices of XLA, by torch_xla: one process, one process a device, or one process
+over all devices.
 
 Run with one device, with SPMD over four virtual CPU devices, and with one started process, by
-``python -m tests.strategies.xla_script`` in an environment that has torch_xla. It has not been run on a TPU, nor
-with several processes, which torch_xla does not start on CPUs.
+``python -m tests.strategies.xla_script`` in an environment that has torch_xla. It has not been run
+on a TPU, nor with several processes, which torch_xla does not start on CPUs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from distmetrics.comm.current import current, use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Devices, Strategy, TrainingStep
+from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.parallel import StepModule, copy_from_rank_zero, same_on_all_ranks
 from distmetrics.tree import map_leaves
-
-__all__ = ["XLA"]
 
 T = TypeVar("T")
 _ALONE = SingleCommunicator()
@@ -38,10 +38,10 @@ _ALONE = SingleCommunicator()
 class XLA(Strategy):
     """Devices of XLA.
 
-    With ``devices=1`` this process uses one. Otherwise torch_xla starts a process for each device of this
-    machine, which average their gradients through XLA; what is logged and agreed travels through gloo, on
-    the host. With ``spmd=True`` this process uses all devices, as one big one: each batch is cut along its
-    first dimension, and nothing else changes.
+    With ``devices=1`` this process uses one. Otherwise torch_xla starts a process for each device
+    of this machine, which average their gradients through XLA; what is logged and agreed travels
+    through gloo, on the host. With ``spmd=True`` this process uses all devices, as one big one:
+    each batch is cut along its first dimension, and nothing else changes.
 
     Args:
         spmd: one process over all devices.
@@ -69,13 +69,21 @@ class XLA(Strategy):
         """
         _library()
         if accelerator not in ("auto", "tpu", "cpu", "cuda", "gpu"):
-            raise ConfigurationError(f"accelerator must be 'tpu', 'cpu', 'gpu' or 'auto', got {accelerator!r}")
+            raise ConfigurationError(
+                f"accelerator must be 'tpu', 'cpu', 'gpu' or 'auto', got {accelerator!r}"
+            )
         if self.num_nodes != 1:
-            raise ConfigurationError(f"strategy='xla' runs on this machine alone, and num_nodes={self.num_nodes}")
+            raise ConfigurationError(
+                f"strategy='xla' runs on this machine alone, and num_nodes={self.num_nodes}"
+            )
         if self.precision.scales:
-            raise ConfigurationError("strategy='xla' has no scaled loss\nDo:     say precision='bf16-mixed'.")
+            raise ConfigurationError(
+                "strategy='xla' has no scaled loss", do="say precision='bf16-mixed'."
+            )
         if accelerator != "auto":
-            os.environ.setdefault("PJRT_DEVICE", {"gpu": "CUDA"}.get(accelerator, accelerator.upper()))
+            os.environ.setdefault(
+                "PJRT_DEVICE", {"gpu": "CUDA"}.get(accelerator, accelerator.upper())
+            )
         one = devices in (1, "1") and not self.spmd
         self.isolated = not (one or self.spmd)
         self.devices = 1 if one or self.spmd else _count(devices)
@@ -120,7 +128,9 @@ class XLA(Strategy):
         mesh = spmd.get_1d_mesh("data")
         return map_leaves(lambda leaf: _laid_out(leaf, mesh, spmd.mark_sharding), batch)
 
-    def setup(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[TrainingStep, list[Optimizer]]:
+    def setup(
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
+    ) -> tuple[TrainingStep, list[Optimizer]]:
         """Return the training step, which a rank without a batch can take too."""
         return StepModule(module), list(optimizers)
 
@@ -129,7 +139,9 @@ class XLA(Strategy):
         self._reduce(optimizer)
         return super().clip(module, optimizer, **limits)
 
-    def step(self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
+    ) -> Any:
         """Step by gradients averaged over the processes; then let XLA run what was asked for."""
         self._reduce(optimizer)
         self._reduced.discard(id(optimizer))
@@ -177,7 +189,8 @@ class XLA(Strategy):
 
 
 def _rank(index: int, folder: str, world_size: int, job: bytes) -> None:
-    """Be the process of one device: join a group on the host for what is agreed, run the job, send home its result.
+    """Be the process of one device: join a group on the host for what is agreed, run the job, send
+    home its result.
 
     Raises:
         ConfigurationError: torch_xla has started another number of processes.
@@ -187,8 +200,8 @@ def _rank(index: int, folder: str, world_size: int, job: bytes) -> None:
     rank, found = xr.global_ordinal(), xr.world_size()
     if world_size not in (0, found):
         raise ConfigurationError(
-            f"devices={world_size}, but torch_xla runs a process on each of {found} devices\n"
-            "Do:     say devices=-1 or 1."
+            f"devices={world_size}, but torch_xla runs a process on each of {found} devices",
+            do="say devices=-1 or 1.",
         )
     store = dist.FileStore(str(Path(folder) / "store"), found)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=found)
@@ -202,7 +215,9 @@ def _rank(index: int, folder: str, world_size: int, job: bytes) -> None:
 
 
 def _laid_out(leaf: Any, mesh: Any, mark: Callable[..., Any]) -> Any:
-    """Cut a tensor along its first dimension, or copy it to every device where that does not divide."""
+    """Cut a tensor along its first dimension, or copy it to every device where that does not
+    divide.
+    """
     if isinstance(leaf, Tensor):
         count = mesh.size()
         cut = leaf.ndim > 0 and leaf.shape[0] % count == 0
@@ -215,7 +230,9 @@ def _home(leaf: Any) -> Any:
 
 
 def _count(devices: Devices) -> int:
-    """Return the number that the processes must find; 0 is whatever there is: asking would take the devices."""
+    """Return the number that the processes must find; 0 is whatever there is: asking would take the
+    devices.
+    """
     if devices in ("auto", None, -1, "-1"):
         return 0
     if isinstance(devices, str) and devices.isdigit():
@@ -223,7 +240,8 @@ def _count(devices: Devices) -> int:
     if isinstance(devices, int) and not isinstance(devices, bool) and devices > 1:
         return devices
     raise ConfigurationError(
-        f"torch_xla runs on one device of a machine or on all, got devices={devices!r}\nDo:     say devices=-1 or 1."
+        f"torch_xla runs on one device of a machine or on all, got devices={devices!r}",
+        do="say devices=-1 or 1.",
     )
 
 
@@ -232,7 +250,7 @@ def _library() -> Any:
         import torch_xla
     except ImportError as error:
         raise MissingDependencyError(
-            "strategy='xla' needs torch_xla, which is not installed.\n"
-            "Do:     pip install torch_xla, in an environment with the very torch that it names."
+            "strategy='xla' needs torch_xla, which is not installed.",
+            do="pip install torch_xla, in an environment with the very torch that it names.",
         ) from error
     return torch_xla

@@ -1,4 +1,6 @@
-"""A module inside a DeepSpeed engine: its weights whole or in parts, its optimizer states as one process has them."""
+"""A module inside a DeepSpeed engine: its weights whole or in parts, its optimizer states as one
+process has them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["ZeroModule", "load_states", "whole_states"]
-
-# What DeepSpeed changes on modules: their parameters' dict, and hooks that gather and give back weights.
+# What DeepSpeed changes on modules: their parameters' dict, and hooks that gather and give back
+# weights.
 _CHANGED = (
     "_parameters",
     "_forward_hooks",
@@ -36,8 +37,13 @@ class ZeroModule:
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
         self.module = module
         self.engine: Any = None
-        self.groups: list[list[Tensor]] = [list(group["params"]) for group in optimizer.param_groups]
-        self._plain = [(part, {name: vars(part)[name].copy() for name in _CHANGED}) for part in module.modules()]
+        self.groups: list[list[Tensor]] = [
+            list(group["params"]) for group in optimizer.param_groups
+        ]
+        self._plain = [
+            (part, {name: vars(part)[name].copy() for name in _CHANGED})
+            for part in module.modules()
+        ]
         self._changed: list[tuple[nn.Module, dict[str, Any]]] | None = None
 
     @property
@@ -67,7 +73,9 @@ class ZeroModule:
             yield
 
     def be_whole(self) -> None:
-        """Make the module a plain one with whole weights, until :meth:`be_parts`; all ranks must call it."""
+        """Make the module a plain one with whole weights, until :meth:`be_parts`; all ranks must
+        call it.
+        """
         if self._changed is not None or not self.sharded:
             return
         wholes: dict[int, nn.Parameter] = {}
@@ -76,11 +84,17 @@ class ZeroModule:
                 for parameter in part._parameters.values():
                     if parameter is not None and id(parameter) not in wholes:
                         copied = parameter.detach().clone()
-                        wholes[id(parameter)] = nn.Parameter(copied, requires_grad=parameter.requires_grad)
-        self._changed = [(part, {name: vars(part)[name] for name in _CHANGED}) for part, _ in self._plain]
+                        wholes[id(parameter)] = nn.Parameter(
+                            copied, requires_grad=parameter.requires_grad
+                        )
+        self._changed = [
+            (part, {name: vars(part)[name] for name in _CHANGED}) for part, _ in self._plain
+        ]
         for part, before in self._plain:
             vars(part).update({name: value.copy() for name, value in before.items()})
-            part._parameters = {name: None if p is None else wholes[id(p)] for name, p in part._parameters.items()}
+            part._parameters = {
+                name: None if p is None else wholes[id(p)] for name, p in part._parameters.items()
+            }
 
     def be_parts(self) -> None:
         """Give back what other ranks own; nothing is sent."""
@@ -125,7 +139,9 @@ class ZeroModule:
         self.be_whole()
         if self._changed is None:
             for part, before in self._plain:
-                vars(part).update({name: value for name, value in before.items() if name != "_parameters"})
+                vars(part).update(
+                    {name: value for name, value in before.items() if name != "_parameters"}
+                )
         self._changed = None
         self.engine.destroy()
 
@@ -142,12 +158,18 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
     tensors, scalars = _kinds(optimizer)
     state = {
         index: {
-            **{key: safe_get_full_optimizer_state(parameter, key).detach().clone() for key in tensors},
+            **{
+                key: safe_get_full_optimizer_state(parameter, key).detach().clone()
+                for key in tensors
+            },
             **scalars,
         }
         for index, parameter in enumerate(zero.parameters)
     }
-    return {"state": state if tensors or scalars else {}, "param_groups": _groups(zero.groups, optimizer)}
+    return {
+        "state": state if tensors or scalars else {},
+        "param_groups": _groups(zero.groups, optimizer),
+    }
 
 
 def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -168,10 +190,18 @@ def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]
         group.update({key: value for key, value in saved.items() if key != "params"})
 
 
-def _make_states(zero: ZeroModule, optimizer: Optimizer, like: Mapping[str, Any], shape: torch.Size) -> None:
-    """Give the optimizer empty states, which it would make in its first step, and the numbers in them their values."""
+def _make_states(
+    zero: ZeroModule, optimizer: Optimizer, like: Mapping[str, Any], shape: torch.Size
+) -> None:
+    """Give the optimizer empty states, which it would make in its first step, and the numbers in
+    them their values.
+    """
     engine = zero.engine.optimizer
-    flats = engine.fp32_partitioned_groups_flat if zero.sharded else engine.single_partition_of_fp32_groups
+    flats = (
+        engine.fp32_partitioned_groups_flat
+        if zero.sharded
+        else engine.single_partition_of_fp32_groups
+    )
     for flat in flats:
         for key, value in like.items():
             if _has_shape(value, shape):
@@ -182,7 +212,9 @@ def _make_states(zero: ZeroModule, optimizer: Optimizer, like: Mapping[str, Any]
 
 
 def _link(zero: ZeroModule) -> None:
-    """Tell parameters where their states are: below stage 3 DeepSpeed does so once, when just one group has any."""
+    """Tell parameters where their states are: below stage 3 DeepSpeed does so once, when just one
+    group has any.
+    """
     if not zero.sharded:
         zero.engine.optimizer._hp_optimizer_states_linked = False
         zero.engine.optimizer._lazy_init_hp_params_optimizer_state()
@@ -201,7 +233,9 @@ def _put(parameter: Any, value: Tensor, key: str) -> None:
 def _put_part(parameter: Any, value: Tensor, key: str | None) -> None:
     """Put a rank's part at stage 3, whose own function for it expects sizes that the ranks divide."""
     owner = parameter._z3_optimizer
-    part, _ = owner._get_fp32_opt_state_partition(parameter, release_swap_buffers=False, optim_state_key=key)
+    part, _ = owner._get_fp32_opt_state_partition(
+        parameter, release_swap_buffers=False, optim_state_key=key
+    )
     start = part.numel() * owner._get_param_partition_rank(parameter)
     mine = value.flatten()[start : start + part.numel()]
     part.data[: mine.numel()].copy_(mine)
@@ -217,7 +251,9 @@ def _shape(parameter: Any) -> torch.Size:
 
 
 def _kinds(optimizer: Optimizer) -> tuple[list[str], dict[str, Any]]:
-    """Return which states have an entry for each element, and the values of those that are one number."""
+    """Return which states have an entry for each element, and the values of those that are one
+    number.
+    """
     entries = [entry for entry in optimizer.state.values() if entry]
     if not entries:
         return [], {}

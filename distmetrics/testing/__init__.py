@@ -1,9 +1,12 @@
-"""The testing kit: worlds of threads and of processes, and the laws that a distributed metric keeps."""
+"""The testing kit: worlds of threads and of processes, and the laws that a distributed metric
+keeps.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.testing.world import Outcome, outcomes, run
+from distmetrics.comm.outcome import Outcome
+from distmetrics.testing.world import outcomes, run
 
 if TYPE_CHECKING:
     from distmetrics.testing import faults, laws

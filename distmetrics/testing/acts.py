@@ -1,4 +1,6 @@
-"""What each rank does in a run: functions ``(comm, subject, batches) -> Any``, for threads and for processes."""
+"""What each rank does in a run: functions ``(comm, subject, batches) -> Any``, for threads and for
+processes.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,6 @@ from distmetrics.state.spec import REDUCED
 from distmetrics.state.sync import sync_and_compute, synced
 from distmetrics.testing.rows import Batch
 from distmetrics.testing.subject import Subject
-
-__all__ = ["Act", "Planned"]
 
 Act = Callable[[Communicator, Subject, Sequence[Batch]], Any]
 
@@ -52,14 +52,20 @@ def observed(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> 
     """Sync and compute in the middle, then go on; return the value at the end."""
     half = len(batches) // 2
     metric = subject.filled(batches[:half])
-    with contextlib.suppress(ValueError, RuntimeError, IndexError):  # half of the data may be too little for a value
+    with contextlib.suppress(
+        ValueError, RuntimeError, IndexError
+    ):  # half of the data may be too little for a value
         subject.synced(metric, comm)
     subject.update(metric, batches[half:])
     return subject.synced(metric, comm)
 
 
-def restored(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> list[dict[str, Any]]:
-    """Return the local state before a sync, after it, and after a sync in which an error was raised."""
+def restored(
+    comm: Communicator, subject: Subject, batches: Sequence[Batch]
+) -> list[dict[str, Any]]:
+    """Return the local state before a sync, after it, and after a sync in which an error was
+    raised.
+    """
     metric = subject.filled(batches)
     states = [subject.state(metric)]
     subject.synced(metric, comm)
@@ -89,8 +95,12 @@ def _fails_when_told(comm: Communicator, subject: Subject, metric: Any) -> bool:
     return True
 
 
-def reset(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Use, reset, use again; return the state of a new one, the state after the reset, and the value."""
+def reset(
+    comm: Communicator, subject: Subject, batches: Sequence[Batch]
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Use, reset, use again; return the state of a new one, the state after the reset, and the
+    value.
+    """
     metric = subject.filled(batches)
     subject.synced(metric, comm)
     metric.reset()
@@ -101,7 +111,9 @@ def reset(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> tup
 
 
 def round_trips(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> dict[str, Any]:
-    """Copy the metric in mid-stream in every way; return each copy's value, and that of a copy made in mid-sync."""
+    """Copy the metric in mid-stream in every way; return each copy's value, and that of a copy made
+    in mid-sync.
+    """
     half = (len(batches) + 1) // 2
     values: dict[str, Any] = {}
     for way, through in _WAYS.items():
@@ -146,7 +158,9 @@ _WAYS: dict[str, Callable[[Subject, Any], Any]] = {
 }
 
 
-def synced_dtypes(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> list[dict[str, str]]:
+def synced_dtypes(
+    comm: Communicator, subject: Subject, batches: Sequence[Batch]
+) -> list[dict[str, str]]:
     """Return the dtypes and devices of the local states, and of those of all ranks."""
     metric = subject.filled(batches)
     before = _dtypes(subject.state(metric))
@@ -158,13 +172,17 @@ def _dtypes(state: dict[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in state.items():
         items = value if isinstance(value, list) else [value]
-        kinds = {f"{item.dtype} on {item.device}" for item in items if isinstance(item, torch.Tensor)}
+        kinds = {
+            f"{item.dtype} on {item.device}" for item in items if isinstance(item, torch.Tensor)
+        }
         found[name] = ", ".join(sorted(kinds))
     return found
 
 
 def in_subgroup(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> Any:
-    """Sync within the group of all ranks but the second one, which takes no part; return None there."""
+    """Sync within the group of all ranks but the second one, which takes no part; return None
+    there.
+    """
     members = [rank for rank in range(comm.world_size) if rank != 1]
     if isinstance(comm, GroupCommunicator):
         import torch.distributed as dist
@@ -178,10 +196,17 @@ def in_subgroup(comm: Communicator, subject: Subject, batches: Sequence[Batch]) 
 
 
 def beside_another(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> list[Any]:
-    """Sync two metrics together, of which one saw half of the data, and then one by one; return all four values."""
+    """Sync two metrics together, of which one saw half of the data, and then one by one; return all
+    four values.
+    """
     shares = {"whole": batches, "half": batches[: (len(batches) + 1) // 2]}
-    together = sync_and_compute({name: subject.filled(share) for name, share in shares.items()}, comm=comm)
-    return [together, {name: subject.synced(subject.filled(share), comm) for name, share in shares.items()}]
+    together = sync_and_compute(
+        {name: subject.filled(share) for name, share in shares.items()}, comm=comm
+    )
+    return [
+        together,
+        {name: subject.synced(subject.filled(share), comm) for name, share in shares.items()},
+    ]
 
 
 def merged(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> Any:
@@ -202,7 +227,8 @@ def _merged(comm: Communicator, metric: Any) -> Any:
 
 
 def doubled(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> list[dict[str, Any]]:
-    """Double the state until counts pass 2²⁴, then add one batch on rank 1; return the states of both, and of all.
+    """Double the state until counts pass 2²⁴, then add one batch on rank 1; return the states of
+    both, and of all.
 
     Nothing for a metric with lists: they would double as well.
     """

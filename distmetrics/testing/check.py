@@ -28,13 +28,20 @@ from distmetrics.testing.world import Backend
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["assert_distributed", "check_metric", "drawn", "replay"]
-
 assert judges_numbers  # they register their judges when they are imported
 assert judges_state
-_TRIES = {"threads": 80, "gloo": 6}  # smaller cases that are judged: processes take a hundred times as long
-# Laws about how batches are dealt: judged on every shape. The others are judged on one dealing of an example.
-_OF_DEALING = all_laws.SINGLE_IS_SHARDED | all_laws.RANKS_AGREE | all_laws.EMPTY_RANK_IS_NEUTRAL | all_laws.NO_HANG
+_TRIES = {
+    "threads": 80,
+    "gloo": 6,
+}  # smaller cases that are judged: processes take a hundred times as long
+# Laws about how batches are dealt: judged on every shape. The others are judged on one dealing of
+# an example.
+_OF_DEALING = (
+    all_laws.SINGLE_IS_SHARDED
+    | all_laws.RANKS_AGREE
+    | all_laws.EMPTY_RANK_IS_NEUTRAL
+    | all_laws.NO_HANG
+)
 
 
 def check_metric(
@@ -51,22 +58,26 @@ def check_metric(
     """Judge a metric by the laws of distributed metrics; return what holds and what does not.
 
     Args:
-        make: makes a new metric: a class, or a function without arguments; of torchmetrics, torcheval, or any library
-            with an adapter. Or a function of a list of batches that does its own collectives and returns a value.
-        batches: a list of what ``update`` is called with (tuples, or mappings of named arguments), or a hypothesis
-            strategy of such lists, as :mod:`distmetrics.testing.inputs` has them.
+        make: makes a new metric: a class, or a function without arguments; of torchmetrics,
+            torcheval, or any library with an adapter. Or a function of a list of batches that does
+            its own collectives and returns a value.
+        batches: a list of what ``update`` is called with (tuples, or mappings of named arguments),
+            or a hypothesis strategy of such lists, as :mod:`distmetrics.testing.inputs` has them.
         laws: which; the equality is theirs (``laws.DEFAULT.equal(relative(1e-4))``).
         world_sizes: numbers of ranks; the shapes that are always tried add a few.
         sync: whose sync is judged: "distmetrics", or the metric's "own".
         backend: "threads", or "gloo" for real processes, which takes a hundred times as long.
-        max_examples: how many examples hypothesis draws: lists of batches, or ways to deal the list.
+        max_examples: how many examples hypothesis draws: lists of batches, or ways to deal the
+            list.
         seed: of what is drawn; the same seed draws the same.
 
-    Returns: the report, which is falsy in ``report.ok`` if a law is broken; ``print(report)`` shows the smallest case.
+    Returns: the report, which is falsy in ``report.ok`` if a law is broken; ``print(report)`` shows
+    the smallest case.
 
     Raises:
         InputTypeError, ConfigurationError: ``make`` or ``batches`` cannot be judged.
-        InputError: no law could be judged on any case, most often since ``update`` refuses the batches.
+        InputError: no law could be judged on any case, most often since ``update`` refuses the
+            batches.
 
     >>> from torchmetrics import SumMetric
     >>> check_metric(SumMetric, [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0]),)], max_examples=2).ok
@@ -79,14 +90,16 @@ def check_metric(
         raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
     with _court(subject, chosen, backend) as court:
         for shards, is_first in _cases(batches, worlds, max_examples, seed):
-            court.hear(shards, chosen if is_first else [law for law in chosen if law in _OF_DEALING])
+            court.hear(
+                shards, chosen if is_first else [law for law in chosen if law in _OF_DEALING]
+            )
     report = court.report(make, worlds)
     if not report.judged and chosen.chosen:
         reasons = "\n".join(f"  {law.name}: {why}" for law, why in list(report.skipped.items())[:3])
         raise InputError(
-            f"no law could be judged of {subject.name}, so nothing is known of it\n{reasons}\n"
-            "Likely: the batches are not what its update() takes.\n"
-            "Do:     update one by hand with a batch of yours, and see what it says."
+            f"no law could be judged of {subject.name}, so nothing is known of it\n{reasons}",
+            likely="the batches are not what its update() takes.",
+            do="update one by hand with a batch of yours, and see what it says.",
         )
     tell(report)
     return report
@@ -194,7 +207,8 @@ class _Court:
     def report(self, make: Any, worlds: tuple[int, ...]) -> Report:
         """Return what was found."""
         violations = [
-            self._violation(make, law, *found) for law, found in sorted(self.broken.items(), key=lambda x: x[0].number)
+            self._violation(make, law, *found)
+            for law, found in sorted(self.broken.items(), key=lambda x: x[0].number)
         ]
         return Report(
             self.subject.name,
@@ -202,7 +216,11 @@ class _Court:
             self.backend,
             worlds,
             {law: self.judged[law] for law in self.laws if law in self.judged},
-            {law: self.why_not[law] for law in self.laws if law not in self.judged and law in self.why_not},
+            {
+                law: self.why_not[law]
+                for law in self.laws
+                if law not in self.judged and law in self.why_not
+            },
             dict(self.laws.off_because),
             tuple(violations),
         )
@@ -210,14 +228,20 @@ class _Court:
     def _violation(self, make: Any, law: Law, shards: Shards, found: Broken) -> Violation:
         detail = found.detail
         if shown(found.shards) != shown(shards):
-            rows = [f"  rank {rank} was given  {text}" for rank, text in enumerate(shown(found.shards))]
+            rows = [
+                f"  rank {rank} was given  {text}" for rank, text in enumerate(shown(found.shards))
+            ]
             detail = "\n".join([detail, "That is the run in which", *rows])
         again = snippet(make, shards, law, self.subject.sync, self.backend)
-        return Violation(law, self.subject.name, shown(shards), found.expected, found.got, detail, again)
+        return Violation(
+            law, self.subject.name, shown(shards), found.expected, found.got, detail, again
+        )
 
 
 @contextlib.contextmanager
-def _court(subject: Subject, laws: Laws, backend: Backend, *, shrinks: bool = True) -> Iterator[_Court]:
+def _court(
+    subject: Subject, laws: Laws, backend: Backend, *, shrinks: bool = True
+) -> Iterator[_Court]:
     """Give a court; its threads, and worlds of processes if it needs any, end with the block."""
     if backend not in ("threads", "gloo"):
         raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
@@ -225,7 +249,9 @@ def _court(subject: Subject, laws: Laws, backend: Backend, *, shrinks: bool = Tr
         yield _Court(subject, laws, backend, shrinks, pool_of, crew)
 
 
-def _cases(batches: Any, worlds: Sequence[int], max_examples: int, seed: int) -> Iterator[tuple[Shards, bool]]:
+def _cases(
+    batches: Any, worlds: Sequence[int], max_examples: int, seed: int
+) -> Iterator[tuple[Shards, bool]]:
     """Yield shards, and whether all laws are to be judged on them."""
     if hasattr(batches, "example") and hasattr(batches, "map"):
         for example in drawn(batches, max_examples, seed):
@@ -243,8 +269,10 @@ def _cases(batches: Any, worlds: Sequence[int], max_examples: int, seed: int) ->
 def _listed(batches: Any) -> list[Batch]:
     if isinstance(batches, str | bytes | dict) or not isinstance(batches, Iterable):
         raise InputTypeError(
-            f"batches must be a list of update arguments, or a hypothesis strategy of such lists, got "
-            f"{type(batches).__name__}\nDo:     pass [(preds, target), (preds, target)]"
+            "batches must be a list of update arguments, or a hypothesis strategy of such lists, "
+            "got "
+            f"{type(batches).__name__}",
+            do="pass [(preds, target), (preds, target)]",
         )
     given = [as_batch(batch) for batch in batches]
     if not given:
@@ -274,6 +302,8 @@ def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
     def draw() -> None:
         hypothesis.seed(seed)(settings(hypothesis.given(strategy)(keep)))()  # type: ignore[no-untyped-call]
 
-    with ThreadPoolExecutor(1) as apart:  # a check may stand in a test that hypothesis runs: none in another
+    with ThreadPoolExecutor(
+        1
+    ) as apart:  # a check may stand in a test that hypothesis runs: none in another
         apart.submit(draw).result()
     return examples

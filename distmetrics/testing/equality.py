@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["BITWISE", "CLOSE", "EXACT", "Equality", "relative"]
-
 _SHOWN = 60
 
 
@@ -20,8 +18,8 @@ _SHOWN = 60
 class Equality:
     """A sense in which two values are the same.
 
-    Integers, booleans and texts must be equal in every sense, NaN equals NaN, and containers have the same type, length
-    and keys.
+    Integers, booleans and texts must be equal in every sense, NaN equals NaN, and containers have
+    the same type, length and keys.
 
     Attributes:
         name: how reports call it.
@@ -45,7 +43,11 @@ class Equality:
         """Say how ``got`` differs from ``expected``, or "" if it does not."""
         if isinstance(expected, Tensor) and isinstance(got, Tensor):
             return self._tensors(expected, got)
-        if isinstance(expected, Tensor | float | int) and isinstance(got, Tensor | float | int) and not self.types:
+        if (
+            isinstance(expected, Tensor | float | int)
+            and isinstance(got, Tensor | float | int)
+            and not self.types
+        ):
             return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))
         if type(expected) is not type(got):
             return f"{brief(got)} ({type(got).__name__}) instead of {brief(expected)} ({type(expected).__name__})"
@@ -56,7 +58,9 @@ class Equality:
         if isinstance(expected, list | tuple):
             if len(expected) != len(got):
                 return f"{len(got)} items instead of {len(expected)}"
-            return self._first({f"[{i}]": pair for i, pair in enumerate(zip(expected, got, strict=True))})
+            return self._first(
+                {f"[{i}]": pair for i, pair in enumerate(zip(expected, got, strict=True))}
+            )
         if isinstance(expected, float):
             return "" if self._same_float(expected, got) else _instead(got, expected)
         return "" if bool(expected == got) else f"{brief(got)} instead of {brief(expected)}"
@@ -79,7 +83,9 @@ class Equality:
         if expected.shape != got.shape or (self.types and expected.dtype != got.dtype):
             return f"{_type(got)} instead of {_type(expected)}"
         if expected.dtype != got.dtype:
-            wide = torch.promote_types(torch.promote_types(expected.dtype, got.dtype), torch.float64)
+            wide = torch.promote_types(
+                torch.promote_types(expected.dtype, got.dtype), torch.float64
+            )
             expected, got = expected.to(wide), got.to(wide)
         if self._same(expected, got):
             return ""

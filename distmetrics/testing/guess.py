@@ -1,7 +1,7 @@
 """What a metric class can be made with and fed with, told from its names and signatures. Pure.
 
-torchmetrics and torcheval name their classes after the task, and others follow: ``Binary…``, ``num_classes``,
-``update(preds, target, indexes)``. Where the names say nothing, neither does this.
+torchmetrics and torcheval name their classes after the task, and others follow: ``Binary…``,
+``num_classes``, ``update(preds, target, indexes)``. Where the names say nothing, neither does this.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-__all__ = ["Guess", "fed_like", "guess"]
 
 # What a constructor may demand, and a value that suits small inputs.
 _ARGUMENTS: Mapping[str, Any] = {
@@ -34,7 +32,8 @@ _ARGUMENTS: Mapping[str, Any] = {
     "n_gram": 2,
 }
 _TASKS = ("binary", "multiclass", "multilabel")
-# The part of a module's name → inputs. Classes of other parts, like audio, take what has no ready strategy.
+# The part of a module's name → inputs. Classes of other parts, like audio, take what has no ready
+# strategy.
 _PARTS: Mapping[str, str] = {
     "aggregation": "aggregation",
     "clustering": "clustering",
@@ -53,7 +52,9 @@ _PREDICTED, _TRUE = (
 )
 _PAIR = (_PREDICTED, _TRUE)
 _PARAMETERS: Mapping[str, tuple[set[str], ...]] = {
-    **dict.fromkeys((*_TASKS, "clustering", "detection", "image", "regression", "segmentation", "text"), _PAIR),
+    **dict.fromkeys(
+        (*_TASKS, "clustering", "detection", "image", "regression", "segmentation", "text"), _PAIR
+    ),
     "retrieval": (*_PAIR, {"indexes"}),
     "aggregation": ({"value", "values", "input"},),
 }
@@ -64,7 +65,9 @@ _SIZES: Mapping[str, str] = {
     "regression": "num_outputs",
     "segmentation": "num_classes",
 }
-_NESTED = re.compile(r"(Sequence|[lL]ist)\[[^\]]*(Sequence|[lL]ist)\[")  # several references a candidate
+_NESTED = re.compile(
+    r"(Sequence|[lL]ist)\[[^\]]*(Sequence|[lL]ist)\["
+)  # several references a candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class Guess:
 
     Attributes:
         arguments: of the constructor, those given among them.
-        inputs: name of a ready strategy in :mod:`distmetrics.testing.inputs`; "" if none is known to suit.
+        inputs: name of a ready strategy in :mod:`distmetrics.testing.inputs`; "" if none is known
+            to suit.
         options: of that strategy.
         unknown: arguments that the constructor demands, and for which no value is known.
     """
@@ -106,7 +110,10 @@ def guess(make: Callable[..., Any], given: Mapping[str, Any]) -> Guess:
         arguments.setdefault(size, _ARGUMENTS[size])  # has a default that the task does not allow
     inputs = next((name for name in _wanted(make, known, arguments) if _suits(make, name)), "")
     return Guess(
-        arguments, inputs, _options(make, inputs, arguments), tuple(name for name in demanded if name not in arguments)
+        arguments,
+        inputs,
+        _options(make, inputs, arguments),
+        tuple(name for name in demanded if name not in arguments),
     )
 
 
@@ -124,7 +131,8 @@ def _options(make: Callable[..., Any], inputs: str, arguments: Mapping[str, Any]
 
 
 def fed_like(guessed: Guess, made: Any) -> Guess:
-    """Return a guess with the inputs that suit a metric that was made: what makes it may have no telling name.
+    """Return a guess with the inputs that suit a metric that was made: what makes it may have no
+    telling name.
 
     >>> from torchmetrics.classification import MulticlassRecall
     >>> fed_like(Guess(), MulticlassRecall(num_classes=7)).options
@@ -139,14 +147,18 @@ def _parameters(make: Callable[..., Any]) -> tuple[set[str], list[str]]:
     """Return the names of all parameters, and those that must be given."""
     made_by_new = inspect.isclass(make) and "__new__" in vars(make)
     try:
-        found = inspect.signature(vars(make)["__new__"] if made_by_new else make).parameters.values()
+        found = inspect.signature(
+            vars(make)["__new__"] if made_by_new else make
+        ).parameters.values()
     except (TypeError, ValueError):  # of C
         return set(), []
     named = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)][made_by_new:]
     return {p.name for p in named}, [p.name for p in named if p.default is p.empty]
 
 
-def _wanted(make: Callable[..., Any], known: set[str], arguments: Mapping[str, Any]) -> Iterator[str]:
+def _wanted(
+    make: Callable[..., Any], known: set[str], arguments: Mapping[str, Any]
+) -> Iterator[str]:
     """Yield the inputs that the names speak of, the surest first."""
     if "task" in known:
         yield str(arguments.get("task", ""))
@@ -176,11 +188,21 @@ def _suits(make: Callable[..., Any], inputs: str) -> bool:
 
 
 def _kinds(make: Callable[..., Any]) -> set[str]:
-    """Return what update's annotations speak of; nothing where there are none, or where they allow anything."""
+    """Return what update's annotations speak of; nothing where there are none, or where they allow
+    anything.
+    """
     found = set()
     for text in (str(p.annotation) for p in _updated(make) if p.annotation not in (p.empty, Any)):
         boxes = "list[dict[str" in text.lower() and "Tensor" in text
-        found.add("detection" if boxes else "others" if "dict" in text else "text" if "str" in text else "tensors")
+        found.add(
+            "detection"
+            if boxes
+            else "others"
+            if "dict" in text
+            else "text"
+            if "str" in text
+            else "tensors"
+        )
     return found
 
 

@@ -1,7 +1,8 @@
 """How each law is judged on one case: a function from a trial to what is broken, or None.
 
-Judges compare runs with runs, so that one fault breaks the law that it is about and not all of them: the law of the
-empty rank compares a world with an empty rank to the same world without it, not to the single process.
+Judges compare runs with runs, so that one fault breaks the law that it is about and not all of
+them: the law of the empty rank compares a world with an empty rank to the same world without it,
+not to the single process.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from distmetrics.testing.laws import Law
 from distmetrics.testing.rows import Batch, count, join, take
 from distmetrics.testing.shards import deal, padded
 from distmetrics.testing.trial import Broken, Ended, NotJudged, Shards, Trial
-
-__all__ = ["JUDGES", "Judge"]
 
 Judge = Callable[[Trial], Broken | None]
 JUDGES: dict[Law, Judge] = {}
@@ -67,11 +66,15 @@ def ours(trial: Trial, why: str) -> None:
     stateful(trial)
 
 
-def compare(expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = "") -> Broken | None:
+def compare(
+    expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
+) -> Broken | None:
     """Compare every rank's value with one that was expected."""
     for rank, value in enumerate(got):
         if found := equality.difference(expected, value):
-            return Broken(brief(expected), tuple(map(brief, got)), f"rank {rank}: {found}{note}", shards)
+            return Broken(
+                brief(expected), tuple(map(brief, got)), f"rank {rank}: {found}{note}", shards
+            )
     return None
 
 
@@ -94,14 +97,18 @@ def single_is_sharded(trial: Trial) -> Broken | None:
         return Broken(single.text, told(ranks), "a value where a single process raises", shards)
     for number, rank in enumerate(ranks):
         if rank.kind == "raised":
-            return Broken(brief(single.value), told(ranks), f"rank {number} raises {rank.text}", shards)
+            return Broken(
+                brief(single.value), told(ranks), f"rank {number} raises {rank.text}", shards
+            )
     return compare(single.value, [ranks[0].value[0]], valued(trial), shards)
 
 
 def told(ranks: Sequence[Ended]) -> tuple[str, ...]:
     """Write how ranks ended."""
     return tuple(
-        rank.text if rank.kind != "value" else brief(rank.value[0] if isinstance(rank.value, tuple) else rank.value)
+        rank.text
+        if rank.kind != "value"
+        else brief(rank.value[0] if isinstance(rank.value, tuple) else rank.value)
         for rank in ranks
     )
 
@@ -124,8 +131,12 @@ def empty_rank(trial: Trial) -> Broken | None:
             raise NotJudged(f"the ranks got stuck, see {laws.NO_HANG}")
         for number, rank in enumerate(ended):
             if rank.kind == "raised":
-                return Broken(brief(expected), told(ended), f"rank {number} raises {rank.text}", more)
-        if broken := compare(expected, [ended[0].value[0]], valued(trial), more, " without the empty rank"):
+                return Broken(
+                    brief(expected), told(ended), f"rank {number} raises {rank.text}", more
+                )
+        if broken := compare(
+            expected, [ended[0].value[0]], valued(trial), more, " without the empty rank"
+        ):
             return broken
     return None
 
@@ -141,8 +152,14 @@ def empty_batch(trial: Trial) -> Broken | None:
     if (alone := trial.single((nothing, *trial.pooled))).kind == "raised":
         raise NotJudged(f"an update with no samples is refused: {alone.text}")
     expected = values(trial, shards)[0]
-    more = ((nothing, *shards[0]), *shards[1:-1], (*shards[-1], nothing)) if shards[1:] else ((nothing, *shards[0]),)
-    return compare(expected, values(trial, more)[:1], valued(trial), more, " without the empty batches")
+    more = (
+        ((nothing, *shards[0]), *shards[1:-1], (*shards[-1], nothing))
+        if shards[1:]
+        else ((nothing, *shards[0]),)
+    )
+    return compare(
+        expected, values(trial, more)[:1], valued(trial), more, " without the empty batches"
+    )
 
 
 @judges(laws.ASSOCIATIVE)
@@ -173,7 +190,9 @@ def valid(ended: Sequence[Ended]) -> Sequence[Ended]:
 
 
 def parts(trial: Trial, number: int) -> Shards:
-    """Deal all batches to exactly so many ranks, each with some; batches are cut if they are too few."""
+    """Deal all batches to exactly so many ranks, each with some; batches are cut if they are too
+    few.
+    """
     pooled = trial.pooled
     if len(pooled) < number:
         pooled = tuple(piece for batch in pooled for piece in pieces(batch, number))
@@ -234,11 +253,15 @@ def sample_order(trial: Trial) -> Broken | None:
 def batch_split(trial: Trial) -> Broken | None:
     """Cut every batch in two."""
     shards = dense(trial)
-    halves = tuple(tuple(piece for batch in shard for piece in pieces(batch, 2)) for shard in shards)
+    halves = tuple(
+        tuple(piece for batch in shard for piece in pieces(batch, 2)) for shard in shards
+    )
     if list(map(len, halves)) == list(map(len, shards)):
         raise NotJudged("no batch has two samples")
     expected = values(trial, shards)[0]
-    return compare(expected, values(trial, halves)[:1], valued(trial), halves, " with the batches in one piece")
+    return compare(
+        expected, values(trial, halves)[:1], valued(trial), halves, " with the batches in one piece"
+    )
 
 
 @judges(laws.WORLD_SIZE)
@@ -268,7 +291,9 @@ def padding_removed(trial: Trial) -> Broken | None:
             more = padded(trial.pooled, world)
         except (ValueError, InputError) as error:
             raise NotJudged(str(error)) from error
-        if broken := compare(single.value, values(trial, more)[:1], valued(trial), more, " without the padding"):
+        if broken := compare(
+            single.value, values(trial, more)[:1], valued(trial), more, " without the padding"
+        ):
             return broken
     return None
 

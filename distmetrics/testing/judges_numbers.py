@@ -19,13 +19,19 @@ __all__: list[str] = []
 
 def floats(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """Change the floating tensors of a batch."""
-    return changed(batch, lambda x: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x)
+    return changed(
+        batch, lambda x: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+    )
 
 
 def changed_floats(trial: Trial, shards: Shards, change: Callable[[Tensor], Tensor]) -> Shards:
     """Change the floating tensors of all batches, of which there must be some."""
     batches = [batch for shard in shards for batch in shard]
-    if not any(isinstance(x, Tensor) and x.is_floating_point() for b in batches for x in (*b.args, *b.kwargs.values())):
+    if not any(
+        isinstance(x, Tensor) and x.is_floating_point()
+        for b in batches
+        for x in (*b.args, *b.kwargs.values())
+    ):
         raise NotJudged("no argument is a tensor of floats")
     return tuple(tuple(floats(batch, change) for batch in shard) for shard in shards)
 
@@ -49,7 +55,13 @@ def shift(trial: Trial) -> Broken | None:
     shards = dense(trial)
     more = changed_floats(trial, shards, lambda x: x + 1000)
     near = Equality("relative 0.001", 1e-3, 1e-3, types=False)
-    return compare(values(trial, shards)[0], values(trial, more)[:1], near, more, " before 1000 was added to all")
+    return compare(
+        values(trial, shards)[0],
+        values(trial, more)[:1],
+        near,
+        more,
+        " before 1000 was added to all",
+    )
 
 
 @judges(laws.NAN_EVERYWHERE)
@@ -63,7 +75,13 @@ def nan_everywhere(trial: Trial) -> Broken | None:
         if single.kind == "raised":
             raise NotJudged(f"{bad} is refused: {single.text}")
         got = values(trial, more)
-        if broken := compare(_wrong(single.value), [_wrong(x) for x in got], BITWISE, more, f" with {bad} in the data"):
+        if broken := compare(
+            _wrong(single.value),
+            [_wrong(x) for x in got],
+            BITWISE,
+            more,
+            f" with {bad} in the data",
+        ):
             return broken
     return None
 
@@ -95,7 +113,9 @@ def large_counts(trial: Trial) -> Broken | None:
         raise NotJudged("it has lists, which cannot be doubled that often")
     (big, total), (one, _) = got
     for name, added in one.items():
-        if not all(isinstance(state[name], Tensor) and _is_count(state[name]) for state in (big, one)):
+        if not all(
+            isinstance(state[name], Tensor) and _is_count(state[name]) for state in (big, one)
+        ):
             continue
         expected = big[name].double() + added.double()
         if (total[name].double() != expected).any():

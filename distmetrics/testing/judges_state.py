@@ -1,4 +1,6 @@
-"""Judges of the laws about a metric's state, its sync and its collectives; see :mod:`distmetrics.testing.judges`."""
+"""Judges of the laws about a metric's state, its sync and its collectives; see
+:mod:`distmetrics.testing.judges`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from torch import Tensor
 
 from distmetrics.testing import acts, laws
 from distmetrics.testing.equality import BITWISE, brief
-from distmetrics.testing.judges import compare, dense, judges, ours, parts, stateful, valid, valued, values
+from distmetrics.testing.judges import (
+    compare,
+    dense,
+    judges,
+    ours,
+    parts,
+    stateful,
+    valid,
+    valued,
+    values,
+)
 from distmetrics.testing.shards import deal
 from distmetrics.testing.trial import Broken, NotJudged, Shards, Trial
 
@@ -35,7 +47,13 @@ def observation(trial: Trial) -> Broken | None:
         shards = parts(trial, 2)
         shards = ((*shards[0], *shards[1]),) * len(trial.dense)
     expected = values(trial, shards)[0]
-    return compare(expected, values(trial, shards, acts.observed)[:1], valued(trial), shards, " without a look at it")
+    return compare(
+        expected,
+        values(trial, shards, acts.observed)[:1],
+        valued(trial),
+        shards,
+        " without a look at it",
+    )
 
 
 @judges(laws.STATE_RESTORED)
@@ -58,7 +76,9 @@ def same_sequence(trial: Trial) -> Broken | None:
     pooled = trial.pooled
     last = len(shards) - 1
     evenly = deal(pooled, [i % len(shards) for i in range(len(pooled))], len(shards))
-    lopsided = deal(pooled, [max(0, i - len(pooled) + 1 + last) for i in range(len(pooled))], len(shards))
+    lopsided = deal(
+        pooled, [max(0, i - len(pooled) + 1 + last) for i in range(len(pooled))], len(shards)
+    )
     others = [shards, shards[::-1], *(dealing for dealing in (evenly, lopsided) if all(dealing))]
     seen: list[tuple[Shards, list[str]]] = []
     for dealing in others:
@@ -70,7 +90,10 @@ def same_sequence(trial: Trial) -> Broken | None:
         if ops != first:
             got = f"{len(ops)} collectives: {', '.join(ops[:6])}"
             return Broken(
-                f"{len(first)} collectives: {', '.join(first[:6])}", (got,), "other data, other calls", dealing
+                f"{len(first)} collectives: {', '.join(first[:6])}",
+                (got,),
+                "other data, other calls",
+                dealing,
             )
     return None
 
@@ -85,7 +108,12 @@ def reset_is_new(trial: Trial) -> Broken | None:
     expected = values(trial, shards)
     for number, (new, again, value) in enumerate(values(trial, shards, acts.reset)):
         if found := BITWISE.difference(new, again):
-            return Broken(brief(new), (brief(again),), f"the state of rank {number} after reset(): {found}", shards)
+            return Broken(
+                brief(new),
+                (brief(again),),
+                f"the state of rank {number} after reset(): {found}",
+                shards,
+            )
         if found := valued(trial).difference(expected[number], value):
             detail = f"rank {number}, used again after reset(): {found}"
             return Broken(brief(expected[number]), (brief(value),), detail, shards)
@@ -101,7 +129,12 @@ def round_trip(trial: Trial) -> Broken | None:
     ended = trial.world(shards, acts.round_trips)
     for number, rank in enumerate(ended):
         if rank.kind == "raised":
-            return Broken(brief(expected), (rank.text,), f"rank {number} cannot copy the metric: {rank.text}", shards)
+            return Broken(
+                brief(expected),
+                (rank.text,),
+                f"rank {number} cannot copy the metric: {rank.text}",
+                shards,
+            )
     for way in valid(ended)[0].value:
         got = [rank.value[way] for rank in ended]
         if broken := compare(expected, got[:1], valued(trial), shards, f" without a copy ({way})"):
@@ -117,14 +150,23 @@ def dtype_kept(trial: Trial) -> Broken | None:
     for number, value in enumerate(got if single.kind == "value" else []):
         if found := BITWISE.difference(_types(single.value), _types(value)):
             detail = f"rank {number}: {found} of a single process"
-            return Broken(brief(_types(single.value)), tuple(brief(_types(x)) for x in got), detail, shards)
+            return Broken(
+                brief(_types(single.value)), tuple(brief(_types(x)) for x in got), detail, shards
+            )
     if trial.subject.sync != "distmetrics" or trial.subject.is_function:
         return None
     for number, (local, synced) in enumerate(values(trial, shards, acts.synced_dtypes)):
-        before = {name: kinds for name, kinds in local.items() if kinds}  # a list without items has no type to keep
+        before = {
+            name: kinds for name, kinds in local.items() if kinds
+        }  # a list without items has no type to keep
         after = {name: synced.get(name, "") for name in before}
         if found := BITWISE.difference(before, after):
-            return Broken(brief(before), (brief(after),), f"states of all ranks, on rank {number}: {found}", shards)
+            return Broken(
+                brief(before),
+                (brief(after),),
+                f"states of all ranks, on rank {number}: {found}",
+                shards,
+            )
     return None
 
 
@@ -144,7 +186,9 @@ def subgroup(trial: Trial) -> Broken | None:
     shards = dense(trial)
     more = (shards[0], (), *shards[1:])
     got = [value for rank, value in enumerate(values(trial, more, acts.in_subgroup)) if rank != 1]
-    for rank, expected in enumerate(values(trial, shards)):  # each with itself: whether they agree is another law
+    for rank, expected in enumerate(
+        values(trial, shards)
+    ):  # each with itself: whether they agree is another law
         if found := valued(trial).difference(expected, got[rank]):
             detail = f"rank {rank} of the group: {found} in a world of its own"
             return Broken(brief(expected), tuple(map(brief, got)), detail, more)
@@ -158,7 +202,9 @@ def collection(trial: Trial) -> Broken | None:
     shards = dense(trial)
     for number, (together, apart) in enumerate(values(trial, shards, acts.beside_another)):
         if found := BITWISE.difference(apart, together):
-            return Broken(brief(apart), (brief(together),), f"rank {number}, synced together: {found}", shards)
+            return Broken(
+                brief(apart), (brief(together),), f"rank {number}, synced together: {found}", shards
+            )
     alone = values(trial, shards)[0]
     got = [together["whole"] for together, _ in values(trial, shards, acts.beside_another)]
     return compare(alone, got[:1], valued(trial), shards, " when no other metric is about")

@@ -1,8 +1,9 @@
 """The laws that a metric keeps if its number is the single process's, under any sharding.
 
-Model: ``make()`` makes a metric, batches are dealt to ranks by a partition P, and S(P) is the value that each rank gets
-after a sync. Every law is a value with a name and a page; laws combine with ``|`` and ``-``, and one that a metric
-cannot keep is declared off, with a reason that reports repeat:
+Model: ``make()`` makes a metric, batches are dealt to ranks by a partition P, and S(P) is the value
+that each rank gets after a sync. Every law is a value with a name and a page; laws combine with
+``|`` and ``-``, and one that a metric cannot keep is declared off, with a reason that reports
+repeat:
 
 >>> chosen = DEFAULT.off(RANK_ORDER, because="the value is a list in rank order") | WORLD_SIZE
 >>> RANK_ORDER in chosen, WORLD_SIZE in chosen, len(ALL)
@@ -57,17 +58,22 @@ class Laws:
         return cls(frozenset(laws))
 
     def off(self, law: Law, *, because: str) -> Laws:
-        """Return these laws without one that the metric cannot keep; ``because`` stands in every report.
+        """Return these laws without one that the metric cannot keep; ``because`` stands in every
+        report.
 
         Raises:
             InputError: no reason is given.
         """
         if not because.strip():
             raise InputError(f'the law {law} is declared off without a reason; say because="…"')
-        return replace(self, chosen=self.chosen - {law}, off_because={**self.off_because, law: because})
+        return replace(
+            self, chosen=self.chosen - {law}, off_because={**self.off_because, law: because}
+        )
 
     def equal(self, equality: Equality) -> Laws:
-        """Return these laws, judged by another equality than :data:`~distmetrics.testing.equality.CLOSE`."""
+        """Return these laws, judged by another equality than
+        :data:`~distmetrics.testing.equality.CLOSE`.
+        """
         return replace(self, equality=equality)
 
     def __iter__(self) -> Iterator[Law]:
@@ -81,7 +87,11 @@ class Laws:
 
     def __or__(self, other: Law | Laws) -> Laws:
         added = Laws.of(other) if isinstance(other, Law) else other
-        off = {law: why for law, why in {**self.off_because, **added.off_because}.items() if law not in added.chosen}
+        off = {
+            law: why
+            for law, why in {**self.off_because, **added.off_because}.items()
+            if law not in added.chosen
+        }
         return replace(self, chosen=self.chosen | added.chosen, off_because=off)
 
     def __sub__(self, other: Law | Laws) -> Laws:

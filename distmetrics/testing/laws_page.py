@@ -1,4 +1,6 @@
-"""The page of laws, written from the laws themselves: ``python -m distmetrics.testing.laws_page docs/kit/laws.md``."""
+"""The page of laws, written from the laws themselves:
+``python -m distmetrics.testing.laws_page docs/kit/laws.md``.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,6 @@ import sys
 from pathlib import Path
 
 from distmetrics.testing import laws
-
-__all__ = ["render"]
 
 _HEAD = """# The laws
 
@@ -25,9 +25,14 @@ def render() -> str:
     parts = [_HEAD]
     for law in laws.ALL:
         mark = "" if law in laws.DEFAULT else " (opt-in)"
-        text = " ".join(re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", law.page).replace("``", "`").split(" "))
+        text = " ".join(
+            re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", law.page).replace("``", "`").split(" ")
+        )
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-        parts.append(f"## {law.number}. `{law.name}`{mark}\n\n**{law.title[0].upper()}{law.title[1:]}.**\n\n{text}\n")
+        parts.append(
+            f"## {law.number}. "
+            f"`{law.name}`{mark}\n\n**{law.title[0].upper()}{law.title[1:]}.**\n\n{text}\n"
+        )
     return "\n".join(parts)
 
 

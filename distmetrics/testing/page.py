@@ -1,4 +1,6 @@
-"""One self-contained HTML page of reports: metrics by laws, with filters, and the smallest case of each violation."""
+"""One self-contained HTML page of reports: metrics by laws, with filters, and the smallest case of
+each violation.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,26 @@ from distmetrics.testing import laws
 from distmetrics.testing.laws import Law
 from distmetrics.testing.report import Report
 
-__all__ = ["render", "write"]
-
-_MARKS = {"o": "✓", "v": "✗", "s": "–", "f": "○", "": ""}  # judged and held, violated, skipped, declared off, not asked
+_MARKS = {
+    "o": "✓",
+    "v": "✗",
+    "s": "–",
+    "f": "○",
+    "": "",
+}  # judged and held, violated, skipped, declared off, not asked
 _VERDICTS = {"o": "ok", "v": "violated", "s": "skipped", "f": "declared off"}
-_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_IN_SCRIPT = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
 
 
-def write(reports: Sequence[Report | Mapping[str, Any]], path: str | Path, title: str = "Laws of metrics") -> None:
+def write(
+    reports: Sequence[Report | Mapping[str, Any]], path: str | Path, title: str = "Laws of metrics"
+) -> None:
     """Write the page of reports to a file; see :func:`render`."""
     Path(path).write_text(render(reports, title), encoding="utf-8")
 
@@ -32,14 +46,17 @@ def render(reports: Sequence[Report | Mapping[str, Any]], title: str = "Laws of 
     """Return the page of reports as HTML: no request leaves it, and it works from a file.
 
     Args:
-        reports: what ``check_metric`` returned, or ``to_dict()`` of it. A dictionary may say two things more:
-            ``package``, which is told from the metric's name otherwise, and ``error``: why it could not be judged.
+        reports: what ``check_metric`` returned, or ``to_dict()`` of it. A dictionary may say two
+            things more: ``package``, which is told from the metric's name otherwise, and ``error``:
+                why it could not be judged.
         title: of the page.
 
     >>> "no metric" in render([], "Nothing yet")
     True
     """
-    rows = _rows([report if isinstance(report, Mapping) else report.to_dict() for report in reports])
+    rows = _rows(
+        [report if isinstance(report, Mapping) else report.to_dict() for report in reports]
+    )
     judged = _laws(rows)
     parts = files("distmetrics.testing") / "data"
     page = string.Template((parts / "page.html").read_text(encoding="utf-8"))
@@ -52,7 +69,9 @@ def render(reports: Sequence[Report | Mapping[str, Any]], title: str = "Laws of 
         package_options="".join(map(_option, sorted({row.package for row in rows} - {""}))),
         sync_options="".join(map(_option, sorted({row.sync for row in rows} - {""}))),
         heads="".join(_head(law) for law in judged),
-        sums="".join(f"<td>{sum(row.verdict(law) == 'v' for row in rows) or ''}</td>" for law in judged),
+        sums="".join(
+            f"<td>{sum(row.verdict(law) == 'v' for row in rows) or ''}</td>" for law in judged
+        ),
         body="\n".join(_line(row, judged) for row in rows),
         rows=len(rows) + 2,
         data=_data(rows, judged),
@@ -87,7 +106,13 @@ class _Row:
         """Return the class of a cell: a key of ``_MARKS``."""
         if any(number == law.number for number, _ in self.cases):
             return "v"
-        return self.reasons[law.number][0] if law.number in self.reasons else "o" if law.number in self.held else ""
+        return (
+            self.reasons[law.number][0]
+            if law.number in self.reasons
+            else "o"
+            if law.number in self.held
+            else ""
+        )
 
 
 def _rows(reports: Iterable[Mapping[str, Any]]) -> list[_Row]:
@@ -120,7 +145,9 @@ def _number(law: str | int) -> int:
 
 
 def _package(metric: str) -> str:
-    """Return what stands before the class in ``torchmetrics.text:BLEUScore`` or ``torchmetrics.text.BLEUScore(…)``."""
+    """Return what stands before the class in ``torchmetrics.text:BLEUScore`` or
+    ``torchmetrics.text.BLEUScore(…)``.
+    """
     name = metric.partition("(")[0]
     return name.rpartition(":")[0] or name.rpartition(".")[0]
 
@@ -128,13 +155,21 @@ def _package(metric: str) -> str:
 def _how(report: Mapping[str, Any], sync: str) -> str:
     """Say how a metric was run: ``own sync, threads, W = 2, 3``."""
     sizes = ", ".join(map(str, report.get("world_sizes", ())))
-    said = [f"{sync} sync" if sync else "", str(report.get("backend", "")), f"W = {sizes}" if sizes else ""]
+    said = [
+        f"{sync} sync" if sync else "",
+        str(report.get("backend", "")),
+        f"W = {sizes}" if sizes else "",
+    ]
     return ", ".join(filter(None, said))
 
 
 def _laws(rows: Sequence[_Row]) -> list[Law]:
     """Return the laws that any report speaks of, in order."""
-    told = {number for row in rows for number in (*row.held, *row.reasons, *(number for number, _ in row.cases))}
+    told = {
+        number
+        for row in rows
+        for number in (*row.held, *row.reasons, *(number for number, _ in row.cases))
+    }
     return [laws.find(number) for number in sorted(told)]
 
 
@@ -146,7 +181,8 @@ def _counts(rows: Sequence[_Row], judged: Sequence[Law]) -> str:
     bad, failed = sum(bool(row.cases) for row in rows), sum(bool(row.error) for row in rows)
     metrics = len({row.metric for row in rows})
     said = [
-        f"<b>{metrics}</b> metric{'s' if metrics != 1 else ''} in {len(rows)} run{'s' if len(rows) != 1 else ''}",
+        f"<b>{metrics}</b> metric{'s' if metrics != 1 else ''} in {len(rows)} "
+        f"run{'s' if len(rows) != 1 else ''}",
         f'<b class="{"bad" if bad else ""}">{bad}</b> with a violation',
         *(f"<b>{cells[name]}</b> cells {text}" for name, text in _VERDICTS.items()),
     ]
@@ -204,4 +240,8 @@ def _data(rows: Sequence[_Row], judged: Sequence[Law]) -> str:
 
 def _case(column: int, case: Mapping[str, Any]) -> dict[str, Any]:
     texts = {name: str(case.get(name, "")) for name in ("expected", "detail", "snippet")}
-    return {"law": column, **texts, **{name: [str(one) for one in case.get(name, ())] for name in ("shards", "got")}}
+    return {
+        "law": column,
+        **texts,
+        **{name: [str(one) for one in case.get(name, ())] for name in ("shards", "got")},
+    }

@@ -1,4 +1,5 @@
-"""What pytest's plugin does once a test is distributed: run it as every rank, and show the ranks that failed.
+"""What pytest's plugin does once a test is distributed: run it as every rank, and show the ranks
+that failed.
 
 The plugin itself is ``pytest_distmetrics``, which imports this module when it is needed.
 """
@@ -16,14 +17,18 @@ import pytest
 
 from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.comm.threads import LeftBehind
-from distmetrics.errors import ConfigurationError, InputTypeError, MissingDependencyError, PeerLostError, who
+from distmetrics.errors import (
+    ConfigurationError,
+    InputTypeError,
+    MissingDependencyError,
+    PeerLostError,
+    who,
+)
 from distmetrics.testing import world as worlds
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.report import Report, listeners
 from distmetrics.testing.routed import routed
 from distmetrics.testing.shown import Look, carried, failure_of, shown
-
-__all__ = ["FAILURE", "REPORTS", "World", "collect_reports", "finish_reports", "run_as_ranks", "take_reports"]
 
 FAILURE = pytest.StashKey[Any]()
 REPORTS = pytest.StashKey[list[dict[str, Any]]]()
@@ -48,7 +53,8 @@ class World:
 
     @classmethod
     def of(cls, item: pytest.Item, marked: Mapping[str, Any], size: int | None = None) -> World:
-        """Make the world that a test's markers and the options ask for; ``size`` goes before the markers'.
+        """Make the world that a test's markers and the options ask for; ``size`` goes before the
+        markers'.
 
         Raises:
             ConfigurationError: a marker says what makes no sense.
@@ -65,19 +71,25 @@ class World:
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         """As :func:`distmetrics.testing.run`, in this world."""
         with self._torch_calls():
-            return worlds.run(self.size, fn, *args, backend=self.backend, faults=self.faults, limit=self.timeout)
+            return worlds.run(
+                self.size, fn, *args, backend=self.backend, faults=self.faults, limit=self.timeout
+            )
 
     def outcomes(self, fn: Callable[..., Any], *args: Any) -> list[Outcome]:
         """As :func:`distmetrics.testing.outcomes`, in this world."""
         with self._torch_calls():
-            return worlds.outcomes(self.size, fn, *args, backend=self.backend, faults=self.faults, limit=self.timeout)
+            return worlds.outcomes(
+                self.size, fn, *args, backend=self.backend, faults=self.faults, limit=self.timeout
+            )
 
     def _torch_calls(self) -> contextlib.AbstractContextManager[None]:
         return routed() if self.backend == "threads" else contextlib.nullcontext()
 
 
 def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
-    """Run a test as every rank of its world; raise the error that began it, and keep what each rank has to show."""
+    """Run a test as every rank of its world; raise the error that began it, and keep what each rank
+    has to show.
+    """
     drawn: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
     world = World.of(item, marked, drawn.get("world"))
     values = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
@@ -86,7 +98,11 @@ def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
     if world.backend == "gloo":
         job = _by_value(job, item, values)
     ended = [_home(outcome) for outcome in world.outcomes(job)]
-    failed = [outcome for outcome in ended if outcome.error is not None and not _is_wanted(outcome, world.faults)]
+    failed = [
+        outcome
+        for outcome in ended
+        if outcome.error is not None and not _is_wanted(outcome, world.faults)
+    ]
     if not failed:
         return
     root = min(failed, key=lambda outcome: (blame(outcome.error), outcome.rank)).error
@@ -135,7 +151,9 @@ class _Pickled:
 
 
 class _Sent(BaseException):
-    """An outcome of pytest's (skip, xfail, fail), whose own classes cannot be pickled, on its way home."""
+    """An outcome of pytest's (skip, xfail, fail), whose own classes cannot be pickled, on its way
+    home.
+    """
 
     @classmethod
     def of(cls, outcome: BaseException) -> _Sent:
@@ -145,7 +163,11 @@ class _Sent(BaseException):
         return sent
 
 
-_OUTCOMES = {"skip": pytest.skip.Exception, "xfail": pytest.xfail.Exception, "fail": pytest.fail.Exception}
+_OUTCOMES = {
+    "skip": pytest.skip.Exception,
+    "xfail": pytest.xfail.Exception,
+    "fail": pytest.fail.Exception,
+}
 
 
 def _home(outcome: Outcome) -> Outcome:
@@ -162,7 +184,11 @@ def _is_wanted(outcome: Outcome, faults: Sequence[Fault]) -> bool:
     for fault in faults:
         if fault.rank != outcome.rank:
             continue
-        if fault.kind == "kill" and isinstance(outcome.error, PeerLostError) and outcome.error.peers == (fault.rank,):
+        if (
+            fault.kind == "kill"
+            and isinstance(outcome.error, PeerLostError)
+            and outcome.error.peers == (fault.rank,)
+        ):
             return True
         if fault.kind == "raises" and repr(outcome.error) == repr(fault.raised()):
             return True
@@ -173,7 +199,9 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickl
     try:
         import cloudpickle
     except ImportError as error:
-        raise MissingDependencyError.of("cloudpickle", "test", "sending a test to processes") from error
+        raise MissingDependencyError.of(
+            "cloudpickle", "test", "sending a test to processes"
+        ) from error
     cloudpickle.register_pickle_by_value(item.module)
     try:
         for name, value in values.items():
@@ -181,8 +209,9 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickl
                 cloudpickle.dumps(value)
             except Exception as error:
                 raise InputTypeError(
-                    f"{item.nodeid} runs on processes, and its argument {name} can't be sent to one: {error}\n"
-                    "Do:     make it inside the test, or run this test on threads."
+                    f"{item.nodeid} runs on processes, and its argument {name} can't be sent to "
+                    f"one: {error}",
+                    do="make it inside the test, or run this test on threads.",
                 ) from error
         return _Pickled(cloudpickle.dumps(job))
     finally:

@@ -1,6 +1,8 @@
-"""Worlds of real processes that stay: a check runs hundreds of jobs, and starting processes takes a second each time.
+"""Worlds of real processes that stay: a check runs hundreds of jobs, and starting processes takes a
+second each time.
 
-A job that fails on some rank ends its world, since the process group may be broken; the next job starts a new one.
+A job that fails on some rank ends its world, since the process group may be broken; the next job
+starts a new one.
 """
 
 from __future__ import annotations
@@ -21,8 +23,6 @@ from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import pickled
 from distmetrics.launch.processes import launch
-
-__all__ = ["Pool", "pools"]
 
 _NONE = b"none"  # instead of a rank's number: ranks ended before they came
 _LIMIT = 30.0  # seconds that a job may take before its rank ends itself
@@ -46,7 +46,9 @@ class Pool:
         self._ended: list[Outcome] = []
 
     def outcomes(self, job: Callable[..., Any]) -> list[Outcome]:
-        """Call ``job(comm)`` on every rank; return how each ended. A rank that hangs is ended after the limit."""
+        """Call ``job(comm)`` on every rank; return how each ended. A rank that hangs is ended after
+        the limit.
+        """
         work = pickled(job)
         if not self._ranks:
             self._start()
@@ -88,7 +90,10 @@ class Pool:
 
     def _launch(self, address: str) -> None:
         self._ended = launch(_serve, self.world_size, address, self.limit)
-        with contextlib.suppress(OSError), Client(address, family="AF_UNIX") as waiting:  # nobody, most often
+        with (
+            contextlib.suppress(OSError),
+            Client(address, family="AF_UNIX") as waiting,
+        ):  # nobody, most often
             waiting.send_bytes(_NONE)
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""What a check has found: which laws were judged, which not and why, and every violation with its smallest case."""
+"""What a check has found: which laws were judged, which not and why, and every violation with its
+smallest case.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from distmetrics.testing.laws import Law
-
-__all__ = ["Report", "Violation", "listeners"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,19 @@ class Violation:
     snippet: str
 
     def __str__(self) -> str:
-        lines = [f"{self.metric} breaks the law {self.law.name} ({self.law.number}): {self.law.title}", ""]
+        lines = [
+            f"{self.metric} breaks the law {self.law.name} ({self.law.number}): {self.law.title}",
+            "",
+        ]
         lines += [f"  rank {rank} was given  {shard}" for rank, shard in enumerate(self.shards)]
         lines += [f"  expected  {self.expected}"]
         lines += [f"  rank {rank} got  {value}" for rank, value in enumerate(self.got)]
-        lines += [textwrap.indent(self.detail, "  "), "", "To see it again:", textwrap.indent(self.snippet, "    ")]
+        lines += [
+            textwrap.indent(self.detail, "  "),
+            "",
+            "To see it again:",
+            textwrap.indent(self.snippet, "    "),
+        ]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

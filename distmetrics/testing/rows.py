@@ -1,7 +1,7 @@
 """Batches as rows of samples, whatever their arguments are: count, take, join. Pure.
 
-What has one entry a sample is a tensor (its first axis), an array, a list, or a mapping of such; numbers, texts and the
-rest belong to the batch as a whole, as ``real=True`` does.
+What has one entry a sample is a tensor (its first axis), an array, a list, or a mapping of such;
+numbers, texts and the rest belong to the batch as a whole, as ``real=True`` does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from torch import Tensor
 
 from distmetrics.errors import InputError
 
-__all__ = ["Batch", "as_batch", "changed", "count", "join", "take"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -27,7 +25,8 @@ class Batch:
 
 
 def as_batch(value: Any) -> Batch:
-    """Return what a user calls a batch as one: a tuple is positional arguments, a mapping named ones.
+    """Return what a user calls a batch as one: a tuple is positional arguments, a mapping named
+    ones.
 
     >>> as_batch((1, 2)) == Batch((1, 2))
     True
@@ -41,7 +40,9 @@ def as_batch(value: Any) -> Batch:
     if isinstance(value, tuple):
         return Batch(value)
     args, kwargs = getattr(value, "args", None), getattr(value, "kwargs", None)
-    if isinstance(args, tuple) and isinstance(kwargs, Mapping):  # a recorded call, in somebody else's class
+    if isinstance(args, tuple) and isinstance(
+        kwargs, Mapping
+    ):  # a recorded call, in somebody else's class
         return Batch(args, kwargs)
     return Batch((value,))
 
@@ -75,15 +76,21 @@ def join(batches: Sequence[Batch]) -> Batch:
     ([1, 2, 3],)
     """
     first = batches[0]
-    if any(len(b.args) != len(first.args) or b.kwargs.keys() != first.kwargs.keys() for b in batches):
+    if any(
+        len(b.args) != len(first.args) or b.kwargs.keys() != first.kwargs.keys() for b in batches
+    ):
         raise InputError("batches with different arguments cannot be joined")
     args = tuple(_join(column) for column in zip(*(batch.args for batch in batches), strict=True))
-    return Batch(args, {key: _join([batch.kwargs[key] for batch in batches]) for key in first.kwargs})
+    return Batch(
+        args, {key: _join([batch.kwargs[key] for batch in batches]) for key in first.kwargs}
+    )
 
 
 def changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     """Return the batch with ``change`` applied to every argument."""
-    return Batch(tuple(map(change, batch.args)), {key: change(value) for key, value in batch.kwargs.items()})
+    return Batch(
+        tuple(map(change, batch.args)), {key: change(value) for key, value in batch.kwargs.items()}
+    )
 
 
 def _values(batch: Batch) -> list[Any]:

@@ -23,8 +23,6 @@ from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard
 from distmetrics.train import DataModule, Module, Trainer
 
-__all__ = ["assert_same_as_single"]
-
 
 @dataclass(frozen=True)
 class _Case:
@@ -61,15 +59,17 @@ def assert_same_as_single(
 ) -> None:
     """Train and validate a module under each strategy and world size; compare all with one process.
 
-    Every run has the same global batch: a loader's batch size is that of the single process, and each of W ranks
-    takes a W-th of it. What is compared: every value that is logged for an epoch, what ``validate`` returns
-    after the fit, and the weights. Steps that draw random numbers (dropout) and statistics of a batch
-    (``BatchNorm``) differ between ranks by their nature.
+    Every run has the same global batch: a loader's batch size is that of the single process, and
+    each of W ranks takes a W-th of it. What is compared: every value that is logged for an epoch,
+    what ``validate`` returns after the fit, and the weights. Steps that draw random numbers
+    (dropout) and statistics of a batch (``BatchNorm``) differ between ranks by their nature.
 
     Args:
         module: what to train, or a function that makes it; each run gets a module of its own.
-        data: ``(train, val)``, a train loader, a data module, or a function that makes one of these.
-        strategies: of the trainer; each rank is a process, also where a strategy would run the script again.
+        data: ``(train, val)``, a train loader, a data module, or a function that makes one of
+            these.
+        strategies: of the trainer; each rank is a process, also where a strategy would run the
+            script again.
         world_sizes: numbers of ranks; each must divide the training loader's batch size.
         seed: of the modules' weights and the order of the samples.
         rtol: relative tolerance.
@@ -97,9 +97,15 @@ def assert_same_as_single(
     single = _Case(module, data, "single", 1, seed, flags)
     with _generators_kept():
         expected = _run(single)
-    cases = [replace(single, strategy=name, world_size=count) for name in strategies for count in world_sizes]
+    cases = [
+        replace(single, strategy=name, world_size=count)
+        for name in strategies
+        for count in world_sizes
+    ]
     differences = [
-        f"  {case}: {line}" for case in cases for line in _differences(_found(case), expected, rtol=rtol, atol=atol)
+        f"  {case}: {line}"
+        for case in cases
+        for line in _differences(_found(case), expected, rtol=rtol, atol=atol)
     ]
     if differences:
         raise AssertionError("\n".join(["not what a single process gets", *differences]))
@@ -115,8 +121,12 @@ class _Record:
 
 
 def _found(case: _Case) -> _Record:
-    """Run a case: here where the strategy starts its own ranks or needs none, else in processes that we start."""
-    strategy = copy.deepcopy(case.strategy) if isinstance(case.strategy, Strategy) else case.strategy
+    """Run a case: here where the strategy starts its own ranks or needs none, else in processes
+    that we start.
+    """
+    strategy = (
+        copy.deepcopy(case.strategy) if isinstance(case.strategy, Strategy) else case.strategy
+    )
     bound = resolve(strategy, devices=case.world_size, accelerator=case.flags["accelerator"])
     if not bound.joins:
         with _generators_kept():
@@ -128,7 +138,12 @@ def _found(case: _Case) -> _Record:
 def _on_rank(comm: Communicator, case: _Case) -> _Record:
     """Be one rank of a world that is there already; the strategy takes it for a launcher's."""
     rank, world_size = str(comm.rank), str(comm.world_size)
-    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ |= {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": world_size,
+    }
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     return _run(case)
 
@@ -137,16 +152,22 @@ def _run(case: _Case) -> _Record:
     torch.manual_seed(case.seed)
     module = _made(case.module, Module)
     data = _rebatched(_made(case.data), case)
-    strategy = copy.deepcopy(case.strategy) if isinstance(case.strategy, Strategy) else case.strategy
+    strategy = (
+        copy.deepcopy(case.strategy) if isinstance(case.strategy, Strategy) else case.strategy
+    )
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
     values = {name: float(value) for name, value in trainer.callback_metrics.items()}
     if data.val_dataloader() is not None:
         results = trainer.validate(module, datamodule=data)
-        values |= {f"validate: {name}": value for result in results for name, value in result.items()}
+        values |= {
+            f"validate: {name}": value for result in results for name, value in result.items()
+        }
     weights = trainer.strategy.weights(module) if trainer.strategy.joins else module.state_dict()
     return _Record(
-        values, set(trainer.local_metrics), {name: value.detach().cpu().clone() for name, value in weights.items()}
+        values,
+        set(trainer.local_metrics),
+        {name: value.detach().cpu().clone() for name, value in weights.items()},
     )
 
 
@@ -155,7 +176,9 @@ def _made(thing: Any, kind: type = object) -> Any:
     is_factory = callable(thing) and not isinstance(thing, nn.Module)
     made = thing() if is_factory else copy.deepcopy(thing)
     if not isinstance(made, kind):
-        raise InputTypeError(f"needs a {kind.__name__}, or a function that makes one, got a {type(made).__name__}")
+        raise InputTypeError(
+            f"needs a {kind.__name__}, or a function that makes one, got a {type(made).__name__}"
+        )
     return made
 
 
@@ -210,12 +233,16 @@ def _split(loader: Any, world_size: int) -> Any:
     """
     plain = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
     if not plain or type(loader.batch_sampler) is not BatchSampler:
-        raise InputError("the training data must be a DataLoader with a batch_size, which each rank takes its part of")
+        raise InputError(
+            "the training data must be a DataLoader with a batch_size, which each rank takes its "
+            "part of"
+        )
     whole, count = loader.batch_size, len(loader.sampler)
     if whole % world_size or (count % world_size and not loader.drop_last):
         raise InputError(
-            f"{world_size} ranks can't share {count} samples in batches of {whole} evenly: some would count twice\n"
-            f"Do:     take a batch size and a number of samples that {world_size} divides."
+            f"{world_size} ranks can't share {count} samples in batches of {whole} evenly: some "
+            "would count twice",
+            do=f"take a batch size and a number of samples that {world_size} divides.",
         )
     clone = copy.copy(loader)
     batches = BatchSampler(loader.sampler, whole // world_size, loader.drop_last)
@@ -229,7 +256,9 @@ def _differences(found: _Record, expected: _Record, rtol: float, atol: float) ->
         wanted, got = expected.values.get(name), found.values.get(name)
         if wanted is None or got is None:
             yield f"{name}: expected {_shown(wanted)}, got {_shown(got)}"
-        elif not torch.isclose(torch.tensor(got), torch.tensor(wanted), rtol=rtol, atol=0.0, equal_nan=True):
+        elif not torch.isclose(
+            torch.tensor(got), torch.tensor(wanted), rtol=rtol, atol=0.0, equal_nan=True
+        ):
             yield f"{name}: expected {wanted!r}, got {got!r}"
     for name in sorted(found.weights.keys() | expected.weights.keys()):
         before, after = expected.weights.get(name), found.weights.get(name)

@@ -1,4 +1,6 @@
-"""How a rank's failure is shown: by pytest's own means, made where the rank ran, so that its source lines are there."""
+"""How a rank's failure is shown: by pytest's own means, made where the rank ran, so that its source
+lines are there.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ from _pytest.assertion import util
 from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.errors import who
 
-__all__ = ["Look", "carried", "failure_of", "shown"]
-
 _PACKAGE = Path(__file__).resolve().parent.parent
-_OWN_FRAMES = re.compile(rf'  File "{re.escape(str(Path(__file__).with_name("plugin.py")))}".*(\n    .*)?\n?')
-_one_at_a_time = threading.Lock()  # it parses source, which threads of Python 3.11 must not do together (gh-106905)
-_ATTRIBUTE = "_distmetrics_shown"  # of an error: its representation, which travels with it from a process
+_OWN_FRAMES = re.compile(
+    rf'  File "{re.escape(str(Path(__file__).with_name("plugin.py")))}".*(\n    .*)?\n?'
+)
+_one_at_a_time = (
+    threading.Lock()
+)  # it parses source, which threads of Python 3.11 must not do together (gh-106905)
+_ATTRIBUTE = (
+    "_distmetrics_shown"  # of an error: its representation, which travels with it from a process
+)
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,23 @@ class Look:
 
 
 def shown(error: BaseException, look: Look) -> ExceptionChainRepr:
-    """Make the representation of an error on the rank where it was raised, and let the error carry it."""
+    """Make the representation of an error on the rank where it was raised, and let the error carry
+    it.
+    """
     excinfo = pytest.ExceptionInfo.from_exception(error)
     with _one_at_a_time:
         made = excinfo.getrepr(
-            style="value" if isinstance(error, pytest.fail.Exception) and not error.pytrace else look.style,
+            style="value"
+            if isinstance(error, pytest.fail.Exception) and not error.pytrace
+            else look.style,
             showlocals=look.showlocals,
             tbfilter=False if look.fulltrace else look.cut,
         )
-    chain = made if isinstance(made, ExceptionChainRepr) else _chain([(made.reprtraceback, made.reprcrash, None)])
+    chain = (
+        made
+        if isinstance(made, ExceptionChainRepr)
+        else _chain([(made.reprtraceback, made.reprcrash, None)])
+    )
     setattr(error, _ATTRIBUTE, chain)
     return chain
 
@@ -100,7 +114,9 @@ def carried(error: BaseException) -> dict[str, Any]:
 
 
 def failure_of(failed: Sequence[Outcome], world_size: int, backend: str) -> ExceptionChainRepr:
-    """Show every rank that failed: equal failures once, those that were let down first, what began it last."""
+    """Show every rank that failed: equal failures once, those that were let down first, what began
+    it last.
+    """
     groups: dict[str, list[Outcome]] = {}
     for outcome in failed:
         groups.setdefault(_alike(outcome), []).append(outcome)
@@ -132,12 +148,16 @@ def _brief(outcome: Outcome, *, notes: bool = False) -> list[Element]:
     """Show an error without its traceback, which it may not have: whose process was killed, say."""
     error = outcome.error
     lines = [f"{type(error).__name__}: {error}"]
-    lines += [_OWN_FRAMES.sub("", note) for note in getattr(error, "__notes__", [])] if notes else []
+    lines += (
+        [_OWN_FRAMES.sub("", note) for note in getattr(error, "__notes__", [])] if notes else []
+    )
     made = getattr(error, _ATTRIBUTE, None)
     crash = made.reprcrash if made is not None else None
     message = lines[0].partition("\n")[0]
     entry = ReprEntryNative(["\n".join(lines) + "\n"])
-    return [(ReprTraceback([entry], None, "native"), crash or ReprFileLocation("", 0, message), None)]
+    return [
+        (ReprTraceback([entry], None, "native"), crash or ReprFileLocation("", 0, message), None)
+    ]
 
 
 def _alike(outcome: Outcome) -> str:
@@ -153,7 +173,9 @@ def _is_ours(path: Path) -> bool:
 
 def _compare(verbosity: int, op: str, left: object, right: object) -> str | None:
     config = _plain_config(verbosity)
-    for lines in config.hook.pytest_assertrepr_compare(config=config, op=op, left=left, right=right):
+    for lines in config.hook.pytest_assertrepr_compare(
+        config=config, op=op, left=left, right=right
+    ):
         if found := [line.replace("\n", "\\n") for line in lines or ()]:
             return "\n~".join(found).replace("%", "%%")
     return None
@@ -165,6 +187,16 @@ def _plain_config(verbosity: int) -> pytest.Config:
     from _pytest.config import get_config
 
     config = get_config()
-    arguments = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", "."]
+    arguments = [
+        "-p",
+        "no:terminal",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        ".",
+    ]
     config.parse([*arguments, *["-v"] * verbosity])
     return config

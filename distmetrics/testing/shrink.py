@@ -1,4 +1,6 @@
-"""Make a failing case smaller, as long as it breaks the same law: fewer ranks, fewer batches, fewer samples."""
+"""Make a failing case smaller, as long as it breaks the same law: fewer ranks, fewer batches, fewer
+samples.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,10 @@ from collections.abc import Callable, Iterator
 from distmetrics.testing.rows import count, take
 from distmetrics.testing.trial import Shards
 
-__all__ = ["shrunk"]
-
 
 def shrunk(shards: Shards, breaks: Callable[[Shards], bool], tries: int = 80) -> Shards:
-    """Return the smallest shards that are found to break it still; greedy, from large steps to small ones.
+    """Return the smallest shards that are found to break it still; greedy, from large steps to
+    small ones.
 
     ``tries``: smaller cases that are judged on the way, at most.
 
@@ -47,6 +48,15 @@ def _smaller(shards: Shards) -> Iterator[Shards]:
     for rank, shard in enumerate(shards):
         for at, batch in enumerate(shard):
             rows = count(batch) or 0
-            for kept in ([*range(rows // 2)], [*range(rows // 2, rows)], [*range(rows - 1)], [*range(1, rows)]):
+            for kept in (
+                [*range(rows // 2)],
+                [*range(rows // 2, rows)],
+                [*range(rows - 1)],
+                [*range(1, rows)],
+            ):
                 if 0 < len(kept) < rows:
-                    yield (*shards[:rank], (*shard[:at], take(batch, kept), *shard[at + 1 :]), *shards[rank + 1 :])
+                    yield (
+                        *shards[:rank],
+                        (*shard[:at], take(batch, kept), *shard[at + 1 :]),
+                        *shards[rank + 1 :],
+                    )

@@ -17,8 +17,6 @@ from distmetrics.testing.laws import Law
 from distmetrics.testing.rows import Batch
 from distmetrics.testing.trial import Shards
 
-__all__ = ["shown", "snippet"]
-
 _LONG = 400  # characters of a shard in a report
 
 
@@ -61,7 +59,10 @@ def _rows(shards: Shards) -> list[str]:
     if len(rows) <= 5:
         return rows
     step = math.ceil(len(rows) / 5)
-    return ["    " + " ".join(row.strip() for row in rows[at : at + step]) for at in range(0, len(rows), step)]
+    return [
+        "    " + " ".join(row.strip() for row in rows[at : at + step])
+        for at in range(0, len(rows), step)
+    ]
 
 
 def _batch(batch: Batch) -> str:
@@ -88,7 +89,11 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
-_PLAIN = {torch.float32: float, torch.int64: int, torch.bool: bool}  # what torch.tensor makes of Python's numbers
+_PLAIN = {
+    torch.float32: float,
+    torch.int64: int,
+    torch.bool: bool,
+}  # what torch.tensor makes of Python's numbers
 
 
 def _tensor(x: Tensor) -> str:
@@ -106,20 +111,31 @@ def _short(numbers: Any) -> Any:
     if isinstance(numbers, list):
         return [_short(number) for number in numbers]
     shorter = (float(f"{numbers:.{digits}g}") for digits in range(3, 10))
-    return next((short for short in shorter if torch.tensor(short) == torch.tensor(numbers)), numbers)
+    return next(
+        (short for short in shorter if torch.tensor(short) == torch.tensor(numbers)), numbers
+    )
 
 
 def _maker(make: Any) -> tuple[str, list[str]]:
-    """Write what makes the metric, and the imports that it needs; what cannot be written is left to the reader."""
+    """Write what makes the metric, and the imports that it needs; what cannot be written is left to
+    the reader.
+    """
     if isinstance(make, functools.partial):
         inner, imports = _maker(make.func)
-        options = [*map(_literal, make.args), *(f"{key}={_literal(value)}" for key, value in make.keywords.items())]
+        options = [
+            *map(_literal, make.args),
+            *(f"{key}={_literal(value)}" for key, value in make.keywords.items()),
+        ]
         return f"lambda: {inner}({', '.join(options)})", imports
     module, name = getattr(make, "__module__", None), getattr(make, "__qualname__", "")
     if module and name and "<" not in name:
         place = module if not module.startswith("torchmetrics.") else _public(module, name)
         first = name.partition(".")[0]
-        return name, [f"from {place} import {first}" if place != "__main__" else f"# {first}: as in your program"]
+        return name, [
+            f"from {place} import {first}"
+            if place != "__main__"
+            else f"# {first}: as in your program"
+        ]
     return _lambda(make)
 
 
@@ -137,7 +153,11 @@ def _public(module: str, name: str) -> str:
 
 def _lambda(make: Any) -> tuple[str, list[str]]:
     code = getattr(make, "__code__", None)
-    where = f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else type(make).__name__
+    where = (
+        f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
+        if code
+        else type(make).__name__
+    )
     unknown = f"...  # as in {where}"
     if code is None or code.co_freevars:
         return unknown, []

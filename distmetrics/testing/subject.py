@@ -22,14 +22,14 @@ from distmetrics.state.function import FunctionMetric
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.testing.rows import Batch
 
-__all__ = ["Subject", "Sync", "function", "quiet"]
-
 Sync = Literal["distmetrics", "own"]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings, for all threads: most metrics warn of samples as small as those that are tried."""
+    """Silence warnings, for all threads: most metrics warn of samples as small as those that are
+    tried.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -43,14 +43,16 @@ class PlainFunction:
 
     def __call__(self, batches: Sequence[Batch]) -> Any:
         """Call it with batches as the user wrote them."""
-        return self.fn([tuple(batch.args) if not batch.kwargs else dict(batch.kwargs) for batch in batches])
+        return self.fn(
+            [tuple(batch.args) if not batch.kwargs else dict(batch.kwargs) for batch in batches]
+        )
 
 
 def function(fn: Callable[[list[Any]], Any]) -> Callable[[], PlainFunction]:
     """Say that ``fn(batches) -> value`` is what is to be judged, and not what makes a metric.
 
-    It is called on every rank with that rank's batches, and does its own collectives. A function that needs an argument
-    is taken for one anyway.
+    It is called on every rank with that rank's batches, and does its own collectives. A function
+    that needs an argument is taken for one anyway.
 
     >>> function(len)().fn([(1,), (2,)])
     2
@@ -86,8 +88,10 @@ class Subject:
             raise ConfigurationError(f'sync must be "distmetrics" or "own", got {sync!r}')
         if not callable(make) or adapter_of(make) is not None:
             raise InputTypeError(
-                f"make must be a function or class that makes a new metric each time, got {type(make).__name__}\n"
-                "Do:     pass BinaryF1Score, or lambda: MulticlassF1Score(num_classes=5), not a metric itself."
+                "make must be a function or class that makes a new metric each time, got "
+                f"{type(make).__name__}",
+                do="pass BinaryF1Score, or lambda: MulticlassF1Score(num_classes=5), not a "
+                "metric itself.",
             )
         name = _name(make)
         if _needs_argument(make):
@@ -98,15 +102,18 @@ class Subject:
             return cls(make, sync, name, is_function=True)
         if adapter_of(made) is None and sync == "distmetrics":
             raise ConfigurationError(
-                f"make() returned a {type(made).__name__}, which distmetrics cannot sync\n"
-                'Do:     register_adapter makes other metrics known; sync="own" judges the sync of its own compute().'
+                f"make() returned a {type(made).__name__}, which distmetrics cannot sync",
+                do='register_adapter makes other metrics known; sync="own" judges the sync of '
+                "its own compute().",
             )
         if isinstance(made, FunctionMetric) and sync == "own":
             raise ConfigurationError(
                 'a metric of from_function has no sync of its own; judge it with sync="distmetrics"'
             )
         if not (hasattr(made, "update") and hasattr(made, "compute")) and adapter_of(made) is None:
-            raise InputTypeError(f"make() returned a {type(made).__name__}, which has no update() and compute()")
+            raise InputTypeError(
+                f"make() returned a {type(made).__name__}, which has no update() and compute()"
+            )
         return cls(make, sync, type(made).__name__ if name in ("<lambda>", "") else name)
 
     def filled(self, batches: Sequence[Batch]) -> Any:
@@ -116,7 +123,9 @@ class Subject:
         return made
 
     def update(self, metric: Any, batches: Sequence[Batch]) -> None:
-        """Update with copies: a metric may change what it is given, and ranks that are threads share it."""
+        """Update with copies: a metric may change what it is given, and ranks that are threads
+        share it.
+        """
         for batch in batches:
             mine = copy.deepcopy(batch)
             metric.update(*mine.args, **mine.kwargs)
@@ -140,8 +149,13 @@ class Subject:
             return {name: _kept(value) for name, value in vars(metric).items()}
         found: dict[str, Any] = {}
         for target in targets(metric):
-            if isinstance(target.adapter, MergingAdapter):  # its one state is all attributes, and the metric itself
-                found |= {f"{target.path}.{name}".lstrip("."): _kept(x) for name, x in _merging(target).items()}
+            if isinstance(
+                target.adapter, MergingAdapter
+            ):  # its one state is all attributes, and the metric itself
+                found |= {
+                    f"{target.path}.{name}".lstrip("."): _kept(x)
+                    for name, x in _merging(target).items()
+                }
                 continue
             for spec in target.specs.each:
                 name = f"{target.path}.{spec.name}" if target.path else spec.name

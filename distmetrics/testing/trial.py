@@ -19,8 +19,6 @@ from distmetrics.testing.routed import routed
 from distmetrics.testing.rows import Batch, count
 from distmetrics.testing.subject import Subject, quiet
 
-__all__ = ["Broken", "Ended", "NotJudged", "Shards", "Trial", "quiet"]
-
 Shards = tuple[tuple[Batch, ...], ...]
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
 
@@ -73,7 +71,9 @@ class Trial:
     pool_of: Callable[[int], Pool] | None = None
     crew: Crew | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict)
-    _alive: list[Any] = field(default_factory=list)  # what keys were made of: an identity that is free is used again
+    _alive: list[Any] = field(
+        default_factory=list
+    )  # what keys were made of: an identity that is free is used again
 
     @property
     def dense(self) -> Shards:
@@ -142,12 +142,16 @@ class _Job:
     shards: Shards
 
     def __call__(self, comm: Any) -> Any:
-        with quiet() if comm.__class__.__name__ == "GroupCommunicator" else contextlib.nullcontext():
+        with (
+            quiet() if comm.__class__.__name__ == "GroupCommunicator" else contextlib.nullcontext()
+        ):
             return self.act(comm, self.subject, self.shards[comm.rank])
 
 
 def _ended(outcomes: Sequence[Outcome]) -> list[Ended]:
-    """Tell values, errors and what is stuck apart; who was only let down by an error of another's is not stuck."""
+    """Tell values, errors and what is stuck apart; who was only let down by an error of another's
+    is not stuck.
+    """
     raised = [o for o in outcomes if o.error is not None and not _is_stuck(o.error)]
     ended = []
     for outcome in outcomes:
@@ -157,7 +161,11 @@ def _ended(outcomes: Sequence[Outcome]) -> list[Ended]:
             continue
         kind = "raised" if raised or not _is_stuck(error) else "stuck"
         ended.append(
-            Ended(kind, text=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", error=error)
+            Ended(
+                kind,
+                text=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+                error=error,
+            )
         )
     return ended
 

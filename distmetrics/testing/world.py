@@ -1,4 +1,6 @@
-"""Run a function as every rank of a small world: threads of this process, or real processes over gloo."""
+"""Run a function as every rank of a small world: threads of this process, or real processes over
+gloo.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
 from distmetrics.testing.faults import Fault, faulty, told
-
-__all__ = ["Backend", "Outcome", "outcomes", "run"]
 
 Backend = Literal["threads", "gloo"]
 
@@ -24,28 +24,43 @@ def run(
     limit: float | None = None,
     hash_seeds: Sequence[int] = (),
 ) -> list[Any]:
-    """Call ``fn(comm, *args)`` on every rank of a new world; return each rank's result in rank order.
+    """Call ``fn(comm, *args)`` on every rank of a new world; return each rank's result in rank
+    order.
 
-    Inside, ``comm`` is also the communicator in force, so ``distmetrics.all_gather(x)`` needs no ``comm=``.
+    Inside, ``comm`` is also the communicator in force, so ``distmetrics.all_gather(x)`` needs no
+    ``comm=``.
 
     Args:
         world_size: number of ranks.
-        fn: what each rank does. With ``backend="gloo"`` it must be picklable, or cloudpickle installed.
+        fn: what each rank does. With ``backend="gloo"`` it must be picklable, or cloudpickle
+            installed.
         args: passed to every rank: the same objects with threads, copies with gloo.
         backend: "threads" is fast, strict, and decides deadlock exactly; "gloo" is the real thing.
         faults: of :mod:`distmetrics.testing.faults`, each of which strikes one rank.
-        limit: seconds after which processes that have not ended are stopped; threads need none for a deadlock.
-        hash_seeds: ``PYTHONHASHSEED`` of each rank, on gloo: sets of texts are in another order on every rank, as they
-            are in most jobs. :func:`~distmetrics.testing.shards.hash_seeds` draws them.
+        limit: seconds after which processes that have not ended are stopped; threads need none for
+            a deadlock.
+        hash_seeds: ``PYTHONHASHSEED`` of each rank, on gloo: sets of texts are in another order on
+            every rank, as they are in most jobs. :func:`~distmetrics.testing.shards.hash_seeds`
+            draws them.
 
     Raises:
-        Exception: the error of the rank that failed first, with notes of what the others raised. Ranks that were only
-            let down by it never hide it.
+        Exception: the error of the rank that failed first, with notes of what the others raised.
+            Ranks that were only let down by it never hide it.
 
     >>> run(2, lambda comm: comm.rank)
     [0, 1]
     """
-    return settle(outcomes(world_size, fn, *args, backend=backend, faults=faults, limit=limit, hash_seeds=hash_seeds))
+    return settle(
+        outcomes(
+            world_size,
+            fn,
+            *args,
+            backend=backend,
+            faults=faults,
+            limit=limit,
+            hash_seeds=hash_seeds,
+        )
+    )
 
 
 def outcomes(
@@ -57,15 +72,28 @@ def outcomes(
     limit: float | None = None,
     hash_seeds: Sequence[int] = (),
 ) -> list[Outcome]:
-    """Like :func:`run`, but return how each rank ended (``.value`` or ``.error``) and raise nothing."""
+    """Like :func:`run`, but return how each rank ended (``.value`` or ``.error``) and raise
+    nothing.
+    """
     if backend not in ("threads", "gloo"):
         raise ValueError(f"backend must be 'threads' or 'gloo', got {backend!r}")
     if hash_seeds and (backend == "threads" or len(hash_seeds) < world_size):
-        raise ValueError("hash_seeds needs backend='gloo' and a seed for each rank: threads share one interpreter")
+        raise ValueError(
+            "hash_seeds needs backend='gloo' and a seed for each rank: threads share one "
+            "interpreter"
+        )
     struck = faulty(fn, faults, world_size)
     if backend == "threads":
         return told(ThreadWorld(world_size).outcomes(struck, *args, limit=limit))
     if not hash_seeds:
         return launch(struck, world_size, *args, backend="gloo", limit=limit)
     variables = [{"PYTHONHASHSEED": str(seed)} for seed in hash_seeds]
-    return launch(struck, world_size, *args, backend="gloo", limit=limit, start_method="spawn", variables=variables)
+    return launch(
+        struck,
+        world_size,
+        *args,
+        backend="gloo",
+        limit=limit,
+        start_method="spawn",
+        variables=variables,
+    )

@@ -1,8 +1,11 @@
-"""Train and evaluate a model on one device or many, with logged values that are those of one process."""
+"""Train and evaluate a model on one device or many, with logged values that are those of one
+process.
+"""
 
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
+from distmetrics.strategies.sampling import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.single import Single
 from distmetrics.train.callbacks import (
     Callback,
@@ -12,7 +15,7 @@ from distmetrics.train.callbacks import (
     ModelSummary,
     ProgressBar,
 )
-from distmetrics.train.data import DataModule, EvaluationSampler, TrainingSampler
+from distmetrics.train.data import DataModule
 from distmetrics.train.loggers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.train.module import Module
 from distmetrics.train.seed import seed_everything

@@ -1,4 +1,6 @@
-"""Where batches come from: the user's data module, the loaders of a call, and the way to the device."""
+"""Where batches come from: the user's data module, the loaders of a call, and the way to the
+device.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from distmetrics.collectives.ops import all_gather_object, all_reduce
+from distmetrics.collectives.ops import all_gather_object
+from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.sampling import EvaluationSampler, TrainingSampler
 from distmetrics.train.hparams import WithHparams
 from distmetrics.tree import map_leaves
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
-
-__all__ = [
-    "DataModule",
-    "EvaluationSampler",
-    "TrainingSampler",
-    "agreed_batches",
-    "agreed_counts",
-    "check_not_empty",
-    "limited",
-    "move",
-    "no_batch",
-    "with_last",
-]
 
 T = TypeVar("T")
 Limit = int | float | None
@@ -41,13 +30,16 @@ class DataModule(WithHparams):
     """The data of a task, apart from the model: override what the task has.
 
     Attributes:
-        trainer: the trainer that uses it, while it does: for shards of one's own, ``self.trainer.global_rank``.
+        trainer: the trainer that uses it, while it does: for shards of one's own,
+            ``self.trainer.global_rank``.
     """
 
     trainer: Trainer | None = None
 
     def prepare_data(self) -> None:
-        """Called once a machine, before ``setup``: download and unpack here, and set nothing on ``self``."""
+        """Called once a machine, before ``setup``: download and unpack here, and set nothing on
+        ``self``.
+        """
 
     def setup(self, stage: str) -> None:
         """Called on every rank: make data sets here.
@@ -84,7 +76,8 @@ class DataModule(WithHparams):
 
 
 def move(batch: T, device: torch.device) -> T:
-    """Return the batch with every tensor on ``device``, and whatever else has a method ``to`` moved by it.
+    """Return the batch with every tensor on ``device``, and whatever else has a method ``to`` moved
+    by it.
 
     >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
     {'x': tensor([0., 0.]), 'name': 'a'}
@@ -120,7 +113,9 @@ def limited(loader: Any, limit: Limit, flag: str) -> int | None:
             f"{flag}={limit}: a {type(loader).__name__} has no length to take a part of"
         ) from error
     if 0 < limit * length < 1:
-        raise ConfigurationError(f"{flag}={limit} of {length} batches is no batch\nDo:     say a number of batches.")
+        raise ConfigurationError(
+            f"{flag}={limit} of {length} batches is no batch", do="say a number of batches."
+        )
     return int(limit * length)
 
 
@@ -131,11 +126,15 @@ def agreed_counts(loader: Any, limit: int | None, comm: Communicator) -> list[in
         ConfigurationError: no rank has any, and no limit says so (on every rank).
     """
     mine = _known_length(loader, limit)
-    counts = [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name="training batches")
+    counts = (
+        [mine]
+        if comm.world_size == 1
+        else all_gather_object(mine, comm=comm, name="training batches")
+    )
     if limit != 0 and all(count == 0 for count in counts):
         raise ConfigurationError(
-            f"the training loader has length 0{'' if comm.world_size == 1 else ' on every rank'}\n"
-            "Likely: an empty data set, or fewer samples than a batch and drop_last=True.",
+            f"the training loader has length 0{'' if comm.world_size == 1 else ' on every rank'}",
+            likely="an empty data set, or fewer samples than a batch and drop_last=True.",
             rank=comm.rank,
         )
     return counts
@@ -144,10 +143,12 @@ def agreed_counts(loader: Any, limit: int | None, comm: Communicator) -> list[in
 def agreed_batches(
     batches: Iterator[Any], counts: Sequence[int | None], comm: Communicator, *, start: int = 0
 ) -> Iterator[tuple[Any, int]]:
-    """Yield ``(batch, ranks)`` until no rank has a batch: this rank's or None, and how many ranks have one.
+    """Yield ``(batch, ranks)`` until no rank has a batch: this rank's or None, and how many ranks
+    have one.
 
-    Every rank gets the same number of pairs, however many batches it has, so that all take the same steps.
-    Where every rank knows its number beforehand nothing more is exchanged; elsewhere each step asks.
+    Every rank gets the same number of pairs, however many batches it has, so that all take the same
+    steps. Where every rank knows its number beforehand nothing more is exchanged; elsewhere each
+    step asks.
 
     Args:
         batches: this rank's, from number ``start`` on.
@@ -165,13 +166,17 @@ def agreed_batches(
     nothing = object()
     while True:
         batch = _there(next(batches, nothing), comm.rank)
-        ranks = all_reduce(torch.tensor(int(batch is not nothing)), comm=comm, name="ranks with a batch")
+        ranks = all_reduce(
+            torch.tensor(int(batch is not nothing)), comm=comm, name="ranks with a batch"
+        )
         if not ranks:
             return
         yield (None if batch is nothing else batch), int(ranks)
 
 
-def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int, start: int) -> Iterator[tuple[Any, int]]:
+def _by_count(
+    batches: Iterator[Any], counts: Sequence[int], rank: int, start: int
+) -> Iterator[tuple[Any, int]]:
     fewest = min(counts)
     for step in range(start, max(counts)):
         batch = None
@@ -180,7 +185,8 @@ def _by_count(batches: Iterator[Any], counts: Sequence[int], rank: int, start: i
                 batch = _there(next(batches), rank)
             except StopIteration:
                 raise ConfigurationError(
-                    f"the training loader of rank {rank} has {step} batches, and its length says {counts[rank]}"
+                    f"the training loader of rank {rank} has {step} batches, and its length says "
+                    f"{counts[rank]}"
                 ) from None
         yield batch, len(counts) if step < fewest else sum(count > step for count in counts)
 
@@ -189,9 +195,11 @@ def _there(batch: T, rank: int) -> T:
     """Refuse None as a batch: among several ranks it stands for one that has no more."""
     if batch is None:
         raise ConfigurationError(
-            f"the training loader of rank {rank} gave None for a batch: this rank alone would leave out a step\n"
-            "Likely: a collate_fn that returns None where no sample is good.\n"
-            "Do:     leave bad samples out of the data set, or return a batch of no samples: tensors of shape (0, ...)."
+            f"the training loader of rank {rank} gave None for a batch: this rank alone would "
+            "leave out a step",
+            likely="a collate_fn that returns None where no sample is good.",
+            do="leave bad samples out of the data set, or return a batch of no samples: tensors "
+            "of shape (0, ...).",
         )
     return batch
 
@@ -213,9 +221,10 @@ def with_last(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
 def no_batch(what: str) -> ConfigurationError:
     """Return the error of a loader without a length that turned out to be empty."""
     return ConfigurationError(
-        f"the {what} gave no batch\n"
-        "Likely: it has nothing, or it is an iterator, such as a generator, which one pass uses up.\n"
-        "Do:     pass an object that iter() can be called on again: a DataLoader, a list, a class with __iter__."
+        f"the {what} gave no batch",
+        likely="it has nothing, or it is an iterator, such as a generator, which one pass uses up.",
+        do="pass an object that iter() can be called on again: a DataLoader, a list, a class "
+        "with __iter__.",
     )
 
 
@@ -226,7 +235,11 @@ def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> No
         ConfigurationError: no rank has (on every rank).
     """
     mine = [_known_length(loader, None) for loader in loaders]
-    ranks = [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name=f"{what} batches")
+    ranks = (
+        [mine]
+        if comm.world_size == 1
+        else all_gather_object(mine, comm=comm, name=f"{what} batches")
+    )
     for index, counts in enumerate(zip(*ranks, strict=True)):
         if all(count == 0 for count in counts):
             which = f"{what} loader {index}" if len(loaders) > 1 else f"{what} loader"

@@ -1,15 +1,18 @@
-"""The end of a run: everything is called that must be, and the first error is the one that is raised."""
+"""The end of a run: everything is called that must be, and the first error is the one that is
+raised.
+"""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
 
-__all__ = ["call_all"]
 
-
-def call_all(calls: Iterable[tuple[Callable[..., object], tuple[object, ...]]], first: BaseException | None) -> None:
-    """Make every call, also after one that raises; what a later one raises becomes a note of the first error.
+def call_all(
+    calls: Iterable[tuple[Callable[..., object], tuple[object, ...]]], first: BaseException | None
+) -> None:
+    """Make every call, also after one that raises; what a later one raises becomes a note of the
+    first error.
 
     Args:
         calls: functions and their arguments.
@@ -27,6 +30,8 @@ def call_all(calls: Iterable[tuple[Callable[..., object], tuple[object, ...]]], 
                 ended = error
             elif error is not ended:
                 told = "".join(traceback.format_exception(error, chain=False)).rstrip()
-                ended.add_note(f"{getattr(fn, '__qualname__', fn)} failed as well, after this:\n{told}")
+                ended.add_note(
+                    f"{getattr(fn, '__qualname__', fn)} failed as well, after this:\n{told}"
+                )
     if first is None and ended is not None:
         raise ended

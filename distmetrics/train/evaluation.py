@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["detached", "evaluate", "length", "predict", "require", "warn_if_never"]
-
-_FLAGS = {"validation": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
+_FLAGS = {
+    "validation": "limit_val_batches",
+    "test": "limit_test_batches",
+    "predict": "limit_predict_batches",
+}
 
 
 @dataclass
@@ -51,13 +53,19 @@ class _Pass:
 
     def __post_init__(self) -> None:
         self.outputs: list[list[Any]] = [[] for _ in self.loaders]
-        self.step: Callable[..., Any] = self.trainer.strategy.evaluator(self.module, f"{self.name}_step")
-        check_step(self.module, self.trainer.callbacks, f"{self.name}_step", loaders=len(self.loaders))
+        self.step: Callable[..., Any] = self.trainer.strategy.evaluator(
+            self.module, f"{self.name}_step"
+        )
+        check_step(
+            self.module, self.trainer.callbacks, f"{self.name}_step", loaders=len(self.loaders)
+        )
         self.limits = [limited(loader, self.limit, _FLAGS[self.name]) for loader in self.loaders]
 
     def count(self) -> int | None:
         """Return the number of this rank's batches, None where it is not known."""
-        counts = [length(loader, limit) for loader, limit in zip(self.loaders, self.limits, strict=True)]
+        counts = [
+            length(loader, limit) for loader, limit in zip(self.loaders, self.limits, strict=True)
+        ]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def go(self) -> None:
@@ -75,7 +83,9 @@ class _Pass:
         """
         for index, limit in enumerate(self.limits):
             if limit != 0 and not batches.get(index if len(self.loaders) > 1 else -1):
-                raise no_batch(f"{self.name} loader" + (f" {index}" if len(self.loaders) > 1 else ""))
+                raise no_batch(
+                    f"{self.name} loader" + (f" {index}" if len(self.loaders) > 1 else "")
+                )
 
     def _batch(self, batch: Any, batch_idx: int, loader: int, which: tuple[int, ...]) -> None:
         trainer, name = self.trainer, self.name
@@ -99,7 +109,13 @@ class _Pass:
 
 
 def evaluate(
-    trainer: Trainer, module: Module, stage: Stage, loaders: Sequence[Any], limit: Limit, *, record: bool = True
+    trainer: Trainer,
+    module: Module,
+    stage: Stage,
+    loaders: Sequence[Any],
+    limit: Limit,
+    *,
+    record: bool = True,
 ) -> list[dict[str, float]]:
     """Evaluate the module on each loader; return one dict of the logged values for each.
 
@@ -122,7 +138,9 @@ def evaluate(
         trainer.call(f"on_{name}_epoch_start", callbacks=record)
         way.go()
         if keep:
-            getattr(module, f"{name}_epoch_end")(way.outputs if len(loaders) > 1 else way.outputs[0])
+            getattr(module, f"{name}_epoch_end")(
+                way.outputs if len(loaders) > 1 else way.outputs[0]
+            )
         trainer.call(f"on_{name}_epoch_end", callbacks=False)
         logged = log.close() if record else None
         if logged is not None:
@@ -135,7 +153,11 @@ def evaluate(
     trainer.call(f"on_{name}_epoch_end", module=False)
     trainer.call(f"on_{name}_end")
     return [
-        {key.label: float(value) for key, value in logged.values.items() if key.loader in (-1, index)}
+        {
+            key.label: float(value)
+            for key, value in logged.values.items()
+            if key.loader in (-1, index)
+        }
         for index in range(len(loaders))
     ]
 
@@ -145,8 +167,10 @@ def warn_if_never(trainer: Trainer, loaders: Sequence[Any]) -> None:
     last, every = trainer.max_epochs, trainer.check_val_every_n_epoch
     if loaders and trainer.is_global_zero and last is not None and 0 < last < every:
         warnings.warn(
-            f"check_val_every_n_epoch={every} and max_epochs={last}: this fit never validates, and what watches a "
-            "value of validation never acts. Say a smaller check_val_every_n_epoch, or limit_val_batches=0 where that "
+            f"check_val_every_n_epoch={every} and max_epochs={last}: this fit never validates, "
+            "and what watches a "
+            "value of validation never acts. Say a smaller check_val_every_n_epoch, or "
+            "limit_val_batches=0 where that "
             "is meant.",
             stacklevel=2,
         )
@@ -155,7 +179,8 @@ def warn_if_never(trainer: Trainer, loaders: Sequence[Any]) -> None:
 def predict(
     trainer: Trainer, module: Module, loaders: Sequence[Any], limit: Limit, *, keep: bool
 ) -> list[list[Any]] | None:
-    """Return what ``predict_step`` returned, a list for each loader, in the order of the data; on every rank.
+    """Return what ``predict_step`` returned, a list for each loader, in the order of the data; on
+    every rank.
 
     Raises:
         InputTypeError: a prediction can't be sent (on every rank).
@@ -172,8 +197,12 @@ def predict(
         return None
     mine = map_leaves(_on_cpu, way.outputs)
     comm = trainer.strategy.comm()
-    ranks = [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name="predictions")
-    return [[output for outputs in ranks for output in outputs[index]] for index in range(len(loaders))]
+    ranks = (
+        [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name="predictions")
+    )
+    return [
+        [output for outputs in ranks for output in outputs[index]] for index in range(len(loaders))
+    ]
 
 
 def _on_cpu(leaf: Any) -> Any:
@@ -189,7 +218,9 @@ def detached(outputs: Any) -> Any:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module into eval mode without gradients; afterwards every submodule is in the mode it was in."""
+    """Put the module into eval mode without gradients; afterwards every submodule is in the mode it
+    was in.
+    """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -217,8 +248,9 @@ def require(module: Module, base: type, *methods: str) -> None:
     """
     if not isinstance(module, base):
         raise ConfigurationError(
-            f"the trainer takes an object of {base.__name__} or a subclass, got {describe(module)}\n"
-            "Do:     subclass distmetrics.train.Module, with the model as an attribute, and pass YourModule(...)."
+            f"the trainer takes an object of {base.__name__} or a subclass, got {describe(module)}",
+            do="subclass distmetrics.train.Module, with the model as an attribute, and pass "
+            "YourModule(...).",
         )
     missing = [name for name in methods if getattr(type(module), name) is getattr(base, name)]
     if missing:

@@ -1,4 +1,6 @@
-"""Checkpoint files: written so that a name stands for a whole file, read without running what is in them."""
+"""Checkpoint files: written so that a name stands for a whole file, read without running what is in
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ import torch
 
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["load_checkpoint", "newest", "write"]
-
 
 def write(content: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint so that ``path`` is either whole or not there."""
@@ -26,7 +26,9 @@ def write(content: Mapping[str, Any], path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: str | Path, *, map_location: Any = "cpu", weights_only: bool = True) -> dict[str, Any]:
+def load_checkpoint(
+    path: str | Path, *, map_location: Any = "cpu", weights_only: bool = True
+) -> dict[str, Any]:
     """Read a checkpoint.
 
     Args:
@@ -40,25 +42,33 @@ def load_checkpoint(path: str | Path, *, map_location: Any = "cpu", weights_only
     path = Path(path)
     if not path.is_file():
         there = ", ".join(sorted(file.name for file in path.parent.glob("*.ckpt"))) or "none"
-        raise ConfigurationError(f"there is no checkpoint {path}\nCheckpoints in that folder: {there}")
+        raise ConfigurationError(
+            f"there is no checkpoint {path}\nCheckpoints in that folder: {there}"
+        )
     try:
         content = torch.load(path, map_location=map_location, weights_only=weights_only)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("\n")[0]
         raise ConfigurationError(
-            f"{path} holds more than tensors, numbers and texts: {reason}\n"
-            "Likely: hyperparameters or outputs that are objects of some class.\n"
-            "Do:     if you trust the file, say weights_only=False."
+            f"{path} holds more than tensors, numbers and texts: {reason}",
+            likely="hyperparameters or outputs that are objects of some class.",
+            do="if you trust the file, say weights_only=False.",
         ) from error
-    except (EOFError, LookupError, OSError, RuntimeError, ValueError) as error:  # whatever torch makes of other bytes
+    except (
+        EOFError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # whatever torch makes of other bytes
         raise ConfigurationError(
-            f"{path} cannot be read as a checkpoint: {type(error).__name__}: {error}\n"
-            "Likely: another kind of file, or one that was cut off while it was copied."
+            f"{path} cannot be read as a checkpoint: {type(error).__name__}: {error}",
+            likely="another kind of file, or one that was cut off while it was copied.",
         ) from error
     if not isinstance(content, dict) or "state_dict" not in content:
         raise ConfigurationError(
-            f"{path} is no checkpoint of a trainer: it has no 'state_dict'\n"
-            "Do:     load_state_dict(torch.load(path)), if it is a file of weights alone."
+            f"{path} is no checkpoint of a trainer: it has no 'state_dict'",
+            do="load_state_dict(torch.load(path)), if it is a file of weights alone.",
         )
     return content
 
@@ -68,4 +78,6 @@ def newest(folder: Path) -> Path | None:
     last = folder / "last.ckpt"
     if last.is_file():
         return last
-    return max(folder.glob("*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)
+    return max(
+        folder.glob("*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name), default=None
+    )

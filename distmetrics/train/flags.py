@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 from distmetrics.arguments import FLAG, PATH, POSITIVE, SEED, Takes, describe, whole
 from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
+from distmetrics.train.callbacks import (
+    Callback,
+    EarlyStopping,
+    ModelCheckpoint,
+    ModelSummary,
+    ProgressBar,
+)
 from distmetrics.train.loggers import CSVLogger, Logger
-from distmetrics.train.older import refuse_unknown
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
-
-__all__ = ["check", "fast", "loggers_of", "ordered", "refuse_unknown"]
 
 
 def check(values: Mapping[str, Any], who: str = "Trainer") -> None:
@@ -34,23 +37,33 @@ def check(values: Mapping[str, Any], who: str = "Trainer") -> None:
 
 def _part(value: Any, least: int) -> bool:
     """Whether it is a whole number, or a fraction."""
-    return whole(value, least) or (isinstance(value, float) and (0 < value <= 1 or least == value == 0))
+    return whole(value, least) or (
+        isinstance(value, float) and (0 < value <= 1 or least == value == 0)
+    )
 
 
 def _positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-_LIMIT = Takes(lambda value: value is None or _part(value, 0), "a number of batches, or a fraction between 0.0 and 1.0")
+_LIMIT = Takes(
+    lambda value: value is None or _part(value, 0),
+    "a number of batches, or a fraction between 0.0 and 1.0",
+)
 _SHOWN = FLAG.or_none("None to leave it to the trainer")
 _VALUES = {
-    "max_epochs": Takes(lambda value: value is None or whole(value, -1), "a whole number, or -1 or None for no limit"),
+    "max_epochs": Takes(
+        lambda value: value is None or whole(value, -1),
+        "a whole number, or -1 or None for no limit",
+    ),
     "max_steps": Takes(lambda value: whole(value, -1), "a whole number, or -1 for no limit"),
     "limit_train_batches": _LIMIT,
     "limit_val_batches": _LIMIT,
     "limit_test_batches": _LIMIT,
     "limit_predict_batches": _LIMIT,
-    "val_check_interval": Takes(lambda value: _part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"),
+    "val_check_interval": Takes(
+        lambda value: _part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"
+    ),
     "check_val_every_n_epoch": POSITIVE,
     "num_sanity_val_steps": Takes(lambda value: whole(value, -1), "-1, 0 or positive"),
     "accumulate_grad_batches": POSITIVE,
@@ -60,10 +73,13 @@ _VALUES = {
     "enable_progress_bar": _SHOWN,
     "enable_model_summary": _SHOWN,
     "enable_checkpointing": FLAG.or_none(),
-    "fast_dev_run": Takes(lambda value: isinstance(value, bool) or whole(value, 0), "True or a number of batches"),
+    "fast_dev_run": Takes(
+        lambda value: isinstance(value, bool) or whole(value, 0), "True or a number of batches"
+    ),
     "seed": SEED.or_none(),
     "deterministic": Takes(
-        lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "warn"), "True, False or 'warn'"
+        lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "warn"),
+        "True, False or 'warn'",
     ),
     "detect_anomaly": FLAG,
     "terminate_on_nan": FLAG,
@@ -82,7 +98,9 @@ def fast(trainer: Trainer, batches: int | bool) -> None:
     trainer.accumulate_grad_batches = 1
     trainer.loggers = []
     leaving = (ModelCheckpoint, EarlyStopping)
-    trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, leaving)]
+    trainer.callbacks = [
+        callback for callback in trainer.callbacks if not isinstance(callback, leaving)
+    ]
 
 
 def ordered(
@@ -92,7 +110,8 @@ def ordered(
     summary: bool | None,
     checkpointing: bool | None,
 ) -> list[Callback]:
-    """Return the callbacks and those that flags ask for; those that save come last and see what the others did.
+    """Return the callbacks and those that flags ask for; those that save come last and see what the
+    others did.
 
     Raises:
         ConfigurationError: ``enable_checkpointing=False`` and a ``ModelCheckpoint``.
@@ -108,7 +127,8 @@ def ordered(
         found.append(ModelCheckpoint())
     if checkpointing is False and _has(found, ModelCheckpoint):
         raise ConfigurationError(
-            "enable_checkpointing=False, and callbacks has a ModelCheckpoint\nDo:     drop one of them."
+            "enable_checkpointing=False, and callbacks has a ModelCheckpoint",
+            do="drop one of them.",
         )
     return sorted(found, key=lambda callback: isinstance(callback, ModelCheckpoint))
 
@@ -140,9 +160,12 @@ def _listed(value: Any) -> list[Any]:
 def _require(value: Any, kind: type, flag: str) -> None:
     if not isinstance(value, kind):
         raise ConfigurationError(
-            f"{flag}= takes a {kind.__name__} or a list of such, got {describe(value)}\n"
-            f"Do:     pass objects of {kind.__name__} or its subclasses: {_EXAMPLES[kind]}, say."
+            f"{flag}= takes a {kind.__name__} or a list of such, got {describe(value)}",
+            do=f"pass objects of {kind.__name__} or its subclasses: {_EXAMPLES[kind]}, say.",
         )
 
 
-_EXAMPLES: dict[Any, str] = {Callback: "EarlyStopping('val_loss')", Logger: "True, False or CSVLogger('logs')"}
+_EXAMPLES: dict[Any, str] = {
+    Callback: "EarlyStopping('val_loss')",
+    Logger: "True, False or CSVLogger('logs')",
+}

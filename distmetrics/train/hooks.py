@@ -7,19 +7,17 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["Hooks"]
-
 
 class Hooks:
     """What a :class:`~distmetrics.train.Module` may override; each is called on every rank.
 
-    A hook about a batch is called where there is one: ranks may have different numbers of them. With several
-    loaders those of an evaluation get ``dataloader_idx`` as a last argument.
+    A hook about a batch is called where there is one: ranks may have different numbers of them.
+    With several loaders those of an evaluation get ``dataloader_idx`` as a last argument.
 
     Three more exist only if a module defines them: ``training_epoch_end(outputs)``,
-    ``validation_epoch_end(outputs)`` and ``test_epoch_end(outputs)`` get what the steps of the epoch returned
-    on this rank, without gradients; with several loaders one list a loader. Where a module has none, outputs
-    are not kept.
+    ``validation_epoch_end(outputs)`` and ``test_epoch_end(outputs)`` get what the steps of the
+    epoch returned on this rank, without gradients; with several loaders one list a loader. Where a
+    module has none, outputs are not kept.
     """
 
     def prepare_data(self) -> None:
@@ -53,7 +51,9 @@ class Hooks:
         """Called before a training step."""
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Called after a training step and its update, with what the step returned, without gradients."""
+        """Called after a training step and its update, with what the step returned, without
+        gradients.
+        """
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Called with the loss before its gradients are computed."""
@@ -76,10 +76,14 @@ class Hooks:
     def on_validation_epoch_end(self) -> None:
         """Called after the last validation step, on every rank; values may be logged."""
 
-    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_validation_batch_start(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Called before a validation step."""
 
-    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_validation_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Called after a validation step."""
 
     def on_test_start(self) -> None:
@@ -97,7 +101,9 @@ class Hooks:
     def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called before a test step."""
 
-    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_test_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Called after a test step."""
 
     def on_predict_start(self) -> None:
@@ -115,7 +121,9 @@ class Hooks:
     def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called before a prediction step."""
 
-    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_predict_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Called after a prediction step."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

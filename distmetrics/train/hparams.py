@@ -13,8 +13,6 @@ from torch import nn
 from distmetrics.arguments import FLAG, Takes, check
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["Hparams", "WithHparams", "made"]
-
 T = TypeVar("T")
 
 
@@ -29,7 +27,9 @@ class Hparams(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"there is no hyperparameter {name!r}; there are: {', '.join(self)}") from None
+            raise AttributeError(
+                f"there is no hyperparameter {name!r}; there are: {', '.join(self)}"
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -59,15 +59,17 @@ class WithHparams:
             self._hparams = Hparams()
         return self._hparams
 
-    def save_hyperparameters(self, *names: Any, ignore: str | Iterable[str] = (), logger: bool = True) -> None:
+    def save_hyperparameters(
+        self, *names: Any, ignore: str | Iterable[str] = (), logger: bool = True
+    ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 
-        They go into checkpoints, so that ``load_from_checkpoint`` can make the object again, and to loggers.
-        Modules among them are left out: their weights are in the checkpoint already.
+        They go into checkpoints, so that ``load_from_checkpoint`` can make the object again, and to
+        loggers. Modules among them are left out: their weights are in the checkpoint already.
 
         Args:
-            names: names of the arguments to keep, or mappings and namespaces of what to keep; default all
-                arguments, also those of a subclass whose ``__init__`` called this one.
+            names: names of the arguments to keep, or mappings and namespaces of what to keep;
+                default all arguments, also those of a subclass whose ``__init__`` called this one.
             ignore: names not to keep.
             logger: whether loggers get them.
 
@@ -83,10 +85,18 @@ class WithHparams:
             else:
                 check("save_hyperparameters", {"each of names": name}, {"each of names": _SAVED})
                 kept |= vars(name) if isinstance(name, Namespace) else dict(name)
-        check("save_hyperparameters", {"ignore": ignore, "logger": logger}, {"ignore": _NAMES, "logger": FLAG})
+        check(
+            "save_hyperparameters",
+            {"ignore": ignore, "logger": logger},
+            {"ignore": _NAMES, "logger": FLAG},
+        )
         left_out = {ignore} if isinstance(ignore, str) else set(ignore)
         self.hparams.update(
-            {name: value for name, value in kept.items() if name not in left_out and not isinstance(value, nn.Module)}
+            {
+                name: value
+                for name, value in kept.items()
+                if name not in left_out and not isinstance(value, nn.Module)
+            }
         )
         self._log_hparams = logger
 
@@ -94,12 +104,16 @@ class WithHparams:
 def _argument(arguments: Mapping[str, Any], name: str) -> Any:
     if name not in arguments:
         known = ", ".join(arguments) or "none"
-        raise ConfigurationError(f"save_hyperparameters: {name!r} is no argument of __init__; there are: {known}")
+        raise ConfigurationError(
+            f"save_hyperparameters: {name!r} is no argument of __init__; there are: {known}"
+        )
     return arguments[name]
 
 
 def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
-    """Return the arguments of the ``__init__`` in ``frame`` and of those of subclasses that called it."""
+    """Return the arguments of the ``__init__`` in ``frame`` and of those of subclasses that called
+    it.
+    """
     found: dict[str, Any] = {}
     while frame is not None and frame.f_code.co_name == "__init__":
         info = inspect.getargvalues(frame)
@@ -113,20 +127,24 @@ def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
 
 
 def made(kind: type[T], saved: Mapping[str, Any], given: Mapping[str, Any]) -> T:
-    """Make a ``kind`` from saved hyperparameters, of which its ``__init__`` gets those that it takes.
+    """Make a ``kind`` from saved hyperparameters, of which its ``__init__`` gets those that it
+    takes.
 
     Raises:
         ConfigurationError: an argument is neither saved nor given.
     """
     parameters = inspect.signature(kind).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    arguments = {name: value for name, value in saved.items() if takes_all or name in parameters} | dict(given)
+    arguments = {
+        name: value for name, value in saved.items() if takes_all or name in parameters
+    } | dict(given)
     try:
         inspect.signature(kind).bind(**arguments)
     except TypeError as error:
         raise ConfigurationError(
-            f"{kind.__name__} can't be made from the checkpoint: {error}\n"
-            "Likely: __init__ did not call self.save_hyperparameters(), or the argument is a module, never saved.\n"
-            "Do:     pass the argument to load_from_checkpoint."
+            f"{kind.__name__} can't be made from the checkpoint: {error}",
+            likely="__init__ did not call self.save_hyperparameters(), or the argument is a "
+            "module, never saved.",
+            do="pass the argument to load_from_checkpoint.",
         ) from error
     return kind(**arguments)

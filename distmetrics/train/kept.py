@@ -8,11 +8,11 @@ from typing import Any
 
 from distmetrics.train.data import Limit
 
-__all__ = ["KeptFlags"]
-
 
 class KeptFlags:
-    """The flags of :class:`~distmetrics.train.Trainer`, which explains them, that are attributes of it as they are."""
+    """The flags of :class:`~distmetrics.train.Trainer`, which explains them, that are attributes of
+    it as they are.
+    """
 
     default_root_dir: Path
     max_epochs: int | None

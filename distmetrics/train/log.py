@@ -1,10 +1,10 @@
 """What the user logs, and how the ranks' values of an epoch become the number of one process.
 
-Every value is kept as (Σ weight·value, Σ weight) in float64. At the end of an epoch one exchange brings
-together what each rank logged, under which name and how; all ranks combine it in rank order and get the
-same bits. Metric objects are then synced all together. An epoch costs one collective for the values,
-however many, and one or two for the metric objects. A rank that had no batch takes part with an empty
-table.
+Every value is kept as (Σ weight·value, Σ weight) in float64. At the end of an epoch one exchange
+brings together what each rank logged, under which name and how; all ranks combine it in rank order
+and get the same bits. Metric objects are then synced all together. An epoch costs one collective
+for the values, however many, and one or two for the metric objects. A rank that had no batch takes
+part with an empty table.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, Site, call_site
-from distmetrics.errors import ConfigurationError, MismatchError, compose
+from distmetrics.comm.base import Communicator, call_site
+from distmetrics.errors import ConfigurationError, MismatchError, Site, compose
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.train.names import Batches, Table, check_names
 from distmetrics.train.sums import Key, Kind, Record, Sum, combine
 from distmetrics.train.values import as_number, metric_at
-
-__all__ = ["EpochLog", "Logged"]
 
 
 class Logged(NamedTuple):
@@ -46,7 +44,8 @@ class EpochLog:
     """What one rank has logged in an epoch, or in one step.
 
     Args:
-        strict: refuse names that only some ranks log, see :func:`~distmetrics.train.names.check_names`.
+        strict: refuse names that only some ranks log, see
+            :func:`~distmetrics.train.names.check_names`.
 
     Attributes:
         batches: how many there were of each loader so far.
@@ -61,7 +60,13 @@ class EpochLog:
         return bool(self._sums)
 
     def add(
-        self, key: Key, kind: Kind, value: Tensor | float | None = None, weight: float = 1.0, *, in_step: bool = False
+        self,
+        key: Key,
+        kind: Kind,
+        value: Tensor | float | None = None,
+        weight: float = 1.0,
+        *,
+        in_step: bool = False,
     ) -> None:
         """Count ``value`` under ``key``; a metric object's value comes at the end of the epoch.
 
@@ -84,14 +89,17 @@ class EpochLog:
             entry = self._sums[key] = Sum(kind, call_site())
         if entry.kind != kind:
             raise ConfigurationError(
-                f"{key.label!r} is logged in two ways: as {entry.kind}, and as {kind}\n"
-                "Do:     log it in one way, or under two names."
+                f"{key.label!r} is logged in two ways: as {entry.kind}, and as {kind}",
+                do="log it in one way, or under two names.",
             )
         return entry
 
     def state(self) -> list[list[Any]]:
         """Return what was logged so far, of plain types."""
-        return [[*key, list(entry.kind), entry.saved(), entry.weight] for key, entry in self._sums.items()]
+        return [
+            [*key, list(entry.kind), entry.saved(), entry.weight]
+            for key, entry in self._sums.items()
+        ]
 
     def load(self, state: Iterable[Sequence[Any]]) -> None:
         """Count what :meth:`state` returned, here or on another rank."""
@@ -103,7 +111,9 @@ class EpochLog:
         """Return where the module holds the metric objects logged so far."""
         return {entry.kind.metric for entry in self._sums.values() if entry.kind.metric}
 
-    def close(self, comm: Communicator, module: nn.Module, *, name: str, told: Site | None = None) -> Logged:
+    def close(
+        self, comm: Communicator, module: nn.Module, *, name: str, told: Site | None = None
+    ) -> Logged:
         """Combine the values of all ranks; every rank must call it. Metric objects are reset.
 
         Args:
@@ -113,7 +123,8 @@ class EpochLog:
             told: the line that it is made for, where that is no line of ours.
 
         Raises:
-            MismatchError: ranks log a name in different ways, or only some of them do (on every rank).
+            MismatchError: ranks log a name in different ways, or only some of them do (on every
+                rank).
             ConfigurationError: a metric object has been logged for two loaders (on every rank).
         """
         mine: Table = {key: entry.record() for key, entry in self._sums.items()}
@@ -125,13 +136,20 @@ class EpochLog:
         check_names(tables, batches, lines, comm, name, strict=self._strict)
         values: dict[Key, Tensor] = {}
         for key, kind in kinds.items():
-            ranks = {"all ranks": range(comm.world_size), "this rank": [comm.rank], "rank 0": [0]}[kind.scope]
+            ranks = {"all ranks": range(comm.world_size), "this rank": [comm.rank], "rank 0": [0]}[
+                kind.scope
+            ]
             records = [tables[rank][key] for rank in ranks if key in tables[rank]]
             if records and not kind.metric:
                 values[key] = _value(kind, records)
         values.update(_metric_values(kinds, comm, module, name))
-        local = {key for key, kind in kinds.items() if kind.scope == "this rank" and comm.world_size > 1}
-        total = {loader: sum(counts.get(loader, 0) for counts in batches) for loader in set().union(*batches)}
+        local = {
+            key for key, kind in kinds.items() if kind.scope == "this rank" and comm.world_size > 1
+        }
+        total = {
+            loader: sum(counts.get(loader, 0) for counts in batches)
+            for loader in set().union(*batches)
+        }
         return Logged(values, local, {key for key, kind in kinds.items() if kind.forked}, total)
 
 
@@ -145,7 +163,10 @@ def agree(tables: Sequence[Table], rank: int) -> dict[Key, Kind]:
     for table in tables:
         for key, record in table.items():
             if kinds.setdefault(key, record.kind) != record.kind:
-                lines = {r: f"as {t[key].kind}" if key in t else "not at all" for r, t in enumerate(tables)}
+                lines = {
+                    r: f"as {t[key].kind}" if key in t else "not at all"
+                    for r, t in enumerate(tables)
+                }
                 text = compose(
                     f"ranks log {key.label!r} in different ways",
                     lines,
@@ -170,7 +191,9 @@ def _value(kind: Kind, records: Iterable[Record]) -> Tensor:
     return total / weight if kind.reduce_fx == "mean" else total
 
 
-def _metric_values(kinds: Mapping[Key, Kind], comm: Communicator, module: nn.Module, name: str) -> dict[Key, Tensor]:
+def _metric_values(
+    kinds: Mapping[Key, Kind], comm: Communicator, module: nn.Module, name: str
+) -> dict[Key, Tensor]:
     """Compute all logged metric objects over all ranks in one sync, and reset them."""
     keys: dict[str, list[Key]] = {}
     for key, kind in kinds.items():
@@ -179,8 +202,8 @@ def _metric_values(kinds: Mapping[Key, Kind], comm: Communicator, module: nn.Mod
     for path, several in keys.items():
         if len({key.loader for key in several}) > 1:
             raise ConfigurationError(
-                f"the metric self.{path} is logged for several loaders, whose samples it would mix\n"
-                "Do:     keep one metric object a loader, in an nn.ModuleList."
+                f"the metric self.{path} is logged for several loaders, whose samples it would mix",
+                do="keep one metric object a loader, in an nn.ModuleList.",
             )
     if not keys:
         return {}

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Position", "Run", "run_epoch"]
-
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -58,13 +56,16 @@ class Run:
     Attributes:
         outputs: what the epoch's steps returned; kept for a module with ``training_epoch_end``.
         log: the epoch's, while there is one.
-        begun: the states of random generators when the epoch's loader was opened: this process's, the loader's.
+        begun: the states of random generators when the epoch's loader was opened: this process's,
+            the loader's.
         resumed: what to take up when the loader is open; from a checkpoint.
-        backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an optimizer last stepped.
+        backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an
+            optimizer last stepped.
         is_idle: whether an epoch of a module that does its own optimization has stepped nothing.
         step_end: the module's ``training_step_end``, if it has one.
         keeps_outputs: whether it has a ``training_epoch_end``.
-        averaging: what a backward pass runs in that averages gradients, for ranks that wait elsewhere.
+        averaging: what a backward pass runs in that averages gradients, for ranks that wait
+            elsewhere.
         averaged: the wrapper that averages them, where it is this project's.
     """
 
@@ -109,13 +110,19 @@ class Turn(NamedTuple):
 
 
 def run_epoch(trainer: Trainer, run: Run) -> None:
-    """Train one epoch, or the rest of one that a checkpoint was taken in, with its validations and its values."""
+    """Train one epoch, or the rest of one that a checkpoint was taken in, with its validations and
+    its values.
+    """
     position, module = trainer.position, run.module
-    due = bool(run.val_loaders) and (trainer.current_epoch + 1) % trainer.check_val_every_n_epoch == 0
+    due = (
+        bool(run.val_loaders) and (trainer.current_epoch + 1) % trainer.check_val_every_n_epoch == 0
+    )
     trainer.validated = due or not run.val_loaders
     limit = limited(run.train_loader, trainer.limit_train_batches, "limit_train_batches")
     trainer.num_batches = length(run.train_loader, limit)
-    run.log = log = StageLog("train", trainer.strategy.comm(), module, strict=trainer.require_same_names)
+    run.log = log = StageLog(
+        "train", trainer.strategy.comm(), module, strict=trainer.require_same_names
+    )
     if run.resumed is not None:
         log.load(run.resumed["logs"])
     with trainer.logging(log):
@@ -136,7 +143,11 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
         trainer.note_epoch(log, log.close())
     run.log, position.epoch_is_over = None, True
     for schedule in run.schedules if module.automatic_optimization else ():
-        if trainer.validated or schedule.monitor is None or schedule.monitor in trainer.fresh_metrics:
+        if (
+            trainer.validated
+            or schedule.monitor is None
+            or schedule.monitor in trainer.fresh_metrics
+        ):
             schedule.step("epoch", trainer.current_epoch + 1, trainer)
     trainer.call("on_train_epoch_end", module=False)
 
@@ -152,7 +163,9 @@ def _train(trainer: Trainer, run: Run, log: StageLog, limit: int | None, *, due:
     if every and start and start % every == 0 and position.validated_at != start:
         _validate(trainer, run)  # the checkpoint was taken between the step and its validation
     agreed = agreed_batches(batches, counts, comm, start=start)
-    for index, ((batch, ranks), turn) in enumerate(_in_turns(trainer, agreed, start, total), start=start):
+    for index, ((batch, ranks), turn) in enumerate(
+        _in_turns(trainer, agreed, start, total), start=start
+    ):
         if trainer.should_stop and position.validated_at == index:
             break  # a validation within the epoch said so
         trainer.absent = comm.world_size - ranks
@@ -216,14 +229,16 @@ def validation_interval(trainer: Trainer, total: int | None) -> int | None:
             return None
         if total is None:
             raise ConfigurationError(
-                f"val_check_interval={interval}: the training loader has no length to take a part of\n"
-                "Do:     say a number of steps, val_check_interval=100."
+                f"val_check_interval={interval}: the training loader has no length to take a "
+                "part of",
+                do="say a number of steps, val_check_interval=100.",
             )
         return max(1, int(total * interval))
     if total is not None and interval > total:
         raise ConfigurationError(
-            f"val_check_interval={interval}, and an epoch has {total} steps: there would be no validation\n"
-            "Do:     say a smaller number, or check_val_every_n_epoch=..."
+            f"val_check_interval={interval}, and an epoch has {total} steps: there would be no "
+            "validation",
+            do="say a smaller number, or check_val_every_n_epoch=...",
         )
     return interval
 
@@ -233,10 +248,14 @@ def _validate(trainer: Trainer, run: Run) -> None:
     within = trainer.validates_within_epochs
     evaluate(trainer, run.module, "validate", run.val_loaders, trainer.limit_val_batches)
     if within:
-        trainer.should_stop = any_true(trainer.should_stop, comm=trainer.strategy.comm(), name="should_stop")
+        trainer.should_stop = any_true(
+            trainer.should_stop, comm=trainer.strategy.comm(), name="should_stop"
+        )
 
 
-def train_batch(trainer: Trainer, run: Run, log: StageLog, batch: Any, index: int, turn: Turn) -> None:
+def train_batch(
+    trainer: Trainer, run: Run, log: StageLog, batch: Any, index: int, turn: Turn
+) -> None:
     """Take one step, and the update if the step is its last."""
     module, before = run.module, trainer.global_step
     if batch is not None:
@@ -276,7 +295,8 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
             check_finite(trainer, loss, index)
         if loss is not None:
             ranks = trainer.world_size - trainer.absent
-            # A mean over all ranks counts those without a batch: this makes it the mean over those with one.
+            # A mean over all ranks counts those without a batch: this makes it the mean over those
+            # with one.
             weight = (trainer.world_size / ranks if trainer.absent else 1.0) / turn.steps
             trainer.call("on_before_backward", loss)
             with run.averaging if turn.ends else _NOTHING:
@@ -294,9 +314,10 @@ def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -
 def _manual(trainer: Trainer, run: Run, batch: Any, index: int) -> Any:
     if trainer.absent:
         raise ConfigurationError(
-            f"{trainer.absent} of {trainer.world_size} ranks have no batch for step {index}, and the module's "
-            "optimization is manual: they can't know which steps its optimizers take\n"
-            "Do:     give every rank as many batches, drop_last=True or limit_train_batches=..., say.",
+            f"{trainer.absent} of {trainer.world_size} ranks have no batch for step {index}, and "
+            "the module's "
+            "optimization is manual: they can't know which steps its optimizers take",
+            do="give every rank as many batches, drop_last=True or limit_train_batches=..., say.",
             rank=trainer.global_rank,
         )
     with trainer.strategy.forward():

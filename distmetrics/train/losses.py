@@ -14,8 +14,6 @@ from distmetrics.errors import InputError, compose
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["check_finite", "loss_of"]
-
 
 def loss_of(output: Any) -> Tensor | None:
     """Return the loss in what ``training_step`` returned, or None to skip the step.
@@ -25,17 +23,27 @@ def loss_of(output: Any) -> Tensor | None:
     """
     if output is None:
         return None
-    loss = output.get("loss") if not isinstance(output, Tensor) and isinstance(output, Mapping) else output
+    loss = (
+        output.get("loss")
+        if not isinstance(output, Tensor) and isinstance(output, Mapping)
+        else output
+    )
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        got = (
+            f"a tensor of shape {list(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else f"a {type(loss).__name__}"
+        )
         raise InputError(
-            f"training_step must return a loss of one element, or a dict with such under 'loss'; got {got}"
+            "training_step must return a loss of one element, or a dict with such under 'loss'; "
+            f"got {got}"
         )
     if not loss.requires_grad:
         raise InputError(
-            "the loss of training_step has no gradient\n"
-            "Likely: it was computed from something detached, under no_grad, or every parameter is frozen.\n"
-            "Do:     return the loss as it was computed; log loss.detach(), if you must."
+            "the loss of training_step has no gradient",
+            likely="it was computed from something detached, under no_grad, or every parameter "
+            "is frozen.",
+            do="return the loss as it was computed; log loss.detach(), if you must.",
         )
     return loss
 

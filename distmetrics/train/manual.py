@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from distmetrics.collectives.ops import all_reduce
+from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from distmetrics.train.loops import Run
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
-
-__all__ = ["ManualOptimization", "ManualOptimizer", "is_wrapped", "manual_step", "share_gradients", "warn_unstepped"]
 
 
 class ManualOptimizer:
@@ -45,13 +43,15 @@ class ManualOptimizer:
         return getattr(self.optimizer, name)
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Step once, and clear the gradients of the parameters that it steps; counts in ``global_step``.
+        """Step once, and clear the gradients of the parameters that it steps; counts in
+        ``global_step``.
 
         Args:
             closure: called before, with gradients enabled.
 
         Raises:
-            ConfigurationError: one of several ranks steps with gradients that ``manual_backward`` has not made.
+            ConfigurationError: one of several ranks steps with gradients that ``manual_backward``
+                has not made.
         """
         if closure is not None:
             with torch.enable_grad():
@@ -80,7 +80,10 @@ class ManualOptimization:
 
     def optimizers(self) -> Any:
         """Return the optimizer, or the list of several, to step by hand."""
-        found = [ManualOptimizer(optimizer, self.trainer, self) for optimizer in self.trainer.optimizers]  # type: ignore[arg-type]
+        found = [
+            ManualOptimizer(optimizer, self.trainer, self)  # type: ignore[arg-type]
+            for optimizer in self.trainer.optimizers
+        ]
         return found[0] if len(found) == 1 else found
 
     def lr_schedulers(self) -> Any:
@@ -89,15 +92,16 @@ class ManualOptimization:
         return found[0] if len(found) == 1 else found or None
 
     def manual_backward(self, loss: Tensor) -> None:
-        """Compute the gradients of a loss; afterwards they are the mean over all ranks, on every rank.
+        """Compute the gradients of a loss; afterwards they are the mean over all ranks, on every
+        rank.
 
         Raises:
             ConfigurationError: the module's optimization is automatic.
         """
         if self.automatic_optimization:
             raise ConfigurationError(
-                f"{type(self).__name__} calls manual_backward, and its optimization is automatic\n"
-                "Do:     set self.automatic_optimization = False in __init__."
+                f"{type(self).__name__} calls manual_backward, and its optimization is automatic",
+                do="set self.automatic_optimization = False in __init__.",
             )
         self.trainer.manual_backward(loss)
 
@@ -117,7 +121,9 @@ class ManualOptimization:
 
 
 def is_wrapped(step: TrainingStep) -> TypeGuard[DistributedDataParallel]:
-    """Whether gradients are averaged by torch's wrapper, which can't see a backward inside its own forward."""
+    """Whether gradients are averaged by torch's wrapper, which can't see a backward inside its own
+    forward.
+    """
     return isinstance(step, DistributedDataParallel)
 
 
@@ -127,22 +133,29 @@ def manual_step(step: TrainingStep, module: Module) -> TrainingStep:
 
 
 def warn_unstepped(trainer: Trainer, run: Run, before: int) -> None:
-    """Warn, once a fit, of a module that does its own optimization and has stepped nothing in a whole epoch."""
+    """Warn, once a fit, of a module that does its own optimization and has stepped nothing in a
+    whole epoch.
+    """
     idle = not run.module.automatic_optimization and trainer.global_step == before
     if not idle or run.is_idle:
         return
     run.is_idle = True
     if trainer.is_global_zero:
         warnings.warn(
-            f"{type(run.module).__name__} does its own optimization (automatic_optimization = False), and has stepped "
-            f"none of self.optimizers() in epoch {trainer.current_epoch}: global_step is still {before}. "
-            "In training_step, call self.manual_backward(loss) and then step() of what self.optimizers() returns.",
+            f"{type(run.module).__name__} does its own optimization (automatic_optimization = "
+            "False), and has stepped "
+            f"none of self.optimizers() in epoch {trainer.current_epoch}: global_step is still "
+            f"{before}. "
+            "In training_step, call self.manual_backward(loss) and then step() of what "
+            "self.optimizers() returns.",
             stacklevel=2,
         )
 
 
 def share_gradients(module: Module, comm: Communicator) -> None:
-    """Make every gradient the mean over all ranks; a rank without one counts as zero, if another has one."""
+    """Make every gradient the mean over all ranks; a rank without one counts as zero, if another
+    has one.
+    """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if comm.world_size == 1 or not trained:
         return

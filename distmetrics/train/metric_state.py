@@ -1,4 +1,6 @@
-"""The states of a module's metric objects: taken, put back, and dealt out to another number of ranks."""
+"""The states of a module's metric objects: taken, put back, and dealt out to another number of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from distmetrics.comm.threads import ThreadWorld
 from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.sync import synced
-
-__all__ = ["load_states", "merged", "metric_states", "metrics_in", "updated"]
 
 States = dict[str, dict[str, Any]]
 
@@ -33,7 +33,9 @@ def metrics_in(module: nn.Module) -> dict[str, Any]:
 
 
 def updated(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Return how often each of these metrics was updated since it was reset, if it was, and says so."""
+    """Return how often each of these metrics was updated since it was reset, if it was, and says
+    so.
+    """
     counts = {path: sum(map(_updates, _parts(metric))) for path, metric in metrics.items()}
     return {path: count for path, count in counts.items() if count}
 
@@ -44,18 +46,27 @@ def _parts(metric: Any) -> Iterable[Any]:
 
 def _updates(metric: Any) -> int:
     adapter = adapter_of(metric)
-    return 0 if adapter is None or not adapter.counter else int(adapter.home(metric).get(adapter.counter, 0))
+    return (
+        0
+        if adapter is None or not adapter.counter
+        else int(adapter.home(metric).get(adapter.counter, 0))
+    )
 
 
 def metric_states(metrics: Mapping[str, Any]) -> States:
     """Return a copy of the states of all metrics, on the CPU, by path and name."""
-    return {target.path: {name: _copy(value) for name, value in _read(target).items()} for target in _targets(metrics)}
+    return {
+        target.path: {name: _copy(value) for name, value in _read(target).items()}
+        for target in _targets(metrics)
+    }
 
 
 def load_states(metrics: Mapping[str, Any], saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Put back what :func:`metric_states` returned; metrics that it does not name stay as they are."""
     for target in _targets(metrics):
-        state = {name: _copy(value, target.device) for name, value in saved.get(target.path, {}).items()}
+        state = {
+            name: _copy(value, target.device) for name, value in saved.get(target.path, {}).items()
+        }
         if isinstance(target.adapter, MergingAdapter):
             vars(target.metric).update(state)
         else:

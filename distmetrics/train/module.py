@@ -23,8 +23,6 @@ from distmetrics.train.values import is_metric
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Module"]
-
 T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
 
@@ -32,13 +30,13 @@ _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
 class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
     """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
 
-    Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and ``test_step`` to
-    evaluate, ``predict_step`` to predict, and any of the hooks of :class:`~distmetrics.train.hooks.Hooks`.
-    Nothing in it says on how many devices it runs.
+    Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and
+    ``test_step`` to evaluate, ``predict_step`` to predict, and any of the hooks of
+    :class:`~distmetrics.train.hooks.Hooks`. Nothing in it says on how many devices it runs.
 
-    A method ``training_step_end(outputs)`` gets what ``training_step`` returned, under every strategy; where one
-    process splits a batch over devices, what all of them returned, joined. What it returns counts.
-    ``validation_step_end`` and ``test_step_end`` likewise.
+    A method ``training_step_end(outputs)`` gets what ``training_step`` returned, under every
+    strategy; where one process splits a batch over devices, what all of them returned, joined. What
+    it returns counts. ``validation_step_end`` and ``test_step_end`` likewise.
 
     >>> from distmetrics.train import Trainer
     >>> class Line(Module):
@@ -68,8 +66,9 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         """
         if self._trainer is None:
             raise ConfigurationError(
-                f"{type(self).__name__} is not attached to a trainer\n"
-                "Do:     call it through Trainer.fit, validate or test; in a unit test of a step, replace self.log."
+                f"{type(self).__name__} is not attached to a trainer",
+                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
+                "replace self.log.",
             )
         return self._trainer
 
@@ -94,14 +93,18 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         raise ConfigurationError(f"{type(self).__name__} has no test_step")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """Return the predictions for a batch; by default what the module returns when called with it."""
+        """Return the predictions for a batch; by default what the module returns when called with
+        it.
+        """
         return self(batch)
 
     def configure_optimizers(self) -> Any:
-        """Return an optimizer, ``([optimizer], [scheduler])``, or ``{"optimizer": ..., "lr_scheduler": ...}``.
+        """Return an optimizer, ``([optimizer], [scheduler])``, or
+        ``{"optimizer": ..., "lr_scheduler": ...}``.
 
-        A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}`` says
-        otherwise. Several optimizers, or a list of such dicts, need ``self.automatic_optimization = False``.
+        A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}``
+        says otherwise. Several optimizers, or a list of such dicts, need
+        ``self.automatic_optimization = False``.
         """
         raise ConfigurationError(f"{type(self).__name__} has no configure_optimizers")
 
@@ -128,7 +131,9 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
             ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
         """
         check(f"{cls.__name__}.load_from_checkpoint", locals(), _TAKES)
-        content = load_checkpoint(checkpoint_path, map_location=map_location, weights_only=weights_only)
+        content = load_checkpoint(
+            checkpoint_path, map_location=map_location, weights_only=weights_only
+        )
         module = made(cls, content.get("hyper_parameters", {}), arguments)
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"], strict=strict)
@@ -178,43 +183,47 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
     ) -> None:
         """Log a number, or a metric object that computes one at the end of the epoch.
 
-        The value of an epoch is what one process would have got on all the data: values of steps are
-        combined over steps and ranks in float64, a mean weighted by batch sizes, however unevenly ranks
-        share the data. NaN counts.
+        The value of an epoch is what one process would have got on all the data: values of steps
+        are combined over steps and ranks in float64, a mean weighted by batch sizes, however
+        unevenly ranks share the data. NaN counts.
 
         Args:
             name: what to log under. With several loaders ``/dataloader_idx_i`` is added.
-            value: a number, a tensor of one element, or a metric object that is an attribute of this module
-                (its ``update`` is called by the step; here it is synced over all ranks, computed and
-                reset).
+            value: a number, a tensor of one element, or a metric object that is an attribute of
+                this module (its ``update`` is called by the step; here it is synced over all ranks,
+                computed and reset).
             prog_bar: show it in the progress bar.
-            on_step: keep each step's value, as ``name``, or as ``name_step`` if there is one of the epoch
-                too. Default in ``training_step`` only. It is this rank's own, unless ``sync_dist=True`` in
-                training.
+            on_step: keep each step's value, as ``name``, or as ``name_step`` if there is one of the
+                epoch too. Default in ``training_step`` only. It is this rank's own, unless
+                ``sync_dist=True`` in training.
             on_epoch: keep the epoch's value. Default everywhere but in ``training_step``.
-            sync_dist: True: in training combine each step's value over all ranks too, at one collective a
-                step.
+            sync_dist: True: in training combine each step's value over all ranks too, at one
+                collective a step.
                 False: keep this rank's own values; callbacks refuse to act on them.
-            rank_zero_only: rank 0's own value, for something already combined; other ranks may skip the call.
-                After the epoch every rank knows it.
-            batch_size: weight of the value in a mean; default the first dimension of the batch's tensors.
-                Outside a step every rank weighs 1.
+            rank_zero_only: rank 0's own value, for something already combined; other ranks may skip
+                the call. After the epoch every rank knows it.
+            batch_size: weight of the value in a mean; default the first dimension of the batch's
+                tensors. Outside a step every rank weighs 1.
             reduce_fx: "mean", "sum", "max" or "min".
             logger: False keeps the value from the trainer's loggers.
 
         Raises:
             InputError: more than one element, or no batch size to be found.
             ConfigurationError: options that contradict each other, or no epoch is under way.
-            MismatchError: ranks log the name in different ways (on every rank, at the end of the epoch).
+            MismatchError: ranks log the name in different ways (on every rank, at the end of the
+                epoch).
         """
-        # as Options(...) makes it, at a third of the time: this is called for each value of each step
+        # as Options(...) makes it, at a third of the time: this is called for each value of each
+        # step
         options = tuple.__new__(
-            Options, (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger)
+            Options,
+            (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger),
         )
         self.trainer.logger_in_force(name).log(name, value, options)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
-        """Log every item of a mapping, or every metric of a ``MetricCollection``, under its own name.
+        """Log every item of a mapping, or every metric of a ``MetricCollection``, under its own
+        name.
 
         Args:
             values: names and what to log; see :meth:`log`.
@@ -224,19 +233,23 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
             self.trainer.logger_in_force("log_dict").log_values_of(values, Options(**options))
             return
         if not isinstance(values, Mapping):
-            raise InputTypeError(f"log_dict takes names and values, a dict; got a {type(values).__name__}")
+            raise InputTypeError(
+                f"log_dict takes names and values, a dict; got a {type(values).__name__}"
+            )
         for name, value in values.items():
             self.log(name, value, **options)
 
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
-        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see :func:`distmetrics.all_gather`.
+        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see
+        :func:`distmetrics.all_gather`.
 
         Every rank must call it, so it has no place under ``if self.trainer.is_global_zero``. In a
-        validation or test step ranks may have different numbers of batches: gather at the end of the epoch.
+        validation or test step ranks may have different numbers of batches: gather at the end of
+        the epoch.
 
         Raises:
-            MismatchError: trees, dtypes or shapes differ (on every rank). For shards of different length call
-                :func:`distmetrics.all_gather_cat`.
+            MismatchError: trees, dtypes or shapes differ (on every rank). For shards of different
+                length call :func:`distmetrics.all_gather_cat`.
             DivergedError: some rank has no batch in this training step, and will not come here.
         """
         self.trainer.require_everyone("all_gather")

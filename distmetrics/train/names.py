@@ -1,7 +1,8 @@
 """Whether the ranks log the same names.
 
-A name that one rank logs in each of its batches and another in none has the value of the former's samples alone.
-That is right if the condition is on the data, as it would be in one process, and wrong if it is on the rank.
+A name that one rank logs in each of its batches and another in none has the value of the former's
+samples alone. That is right if the condition is on the data, as it would be in one process, and
+wrong if it is on the rank.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, Site, call_site
-from distmetrics.errors import MismatchError, compose, who
+from distmetrics.comm.base import Communicator, call_site
+from distmetrics.errors import MismatchError, Site, compose, who
 from distmetrics.train.sums import Key, Record
-
-__all__ = ["Batches", "Lines", "Table", "check_names"]
 
 Table = Mapping[Key, Record]
 Batches = Mapping[int, int]  # how many there were of each loader
@@ -43,9 +42,16 @@ class _OneSided(NamedTuple):
 
 
 def check_names(
-    tables: Sequence[Table], batches: Sequence[Batches], lines: Lines, comm: Communicator, name: str, *, strict: bool
+    tables: Sequence[Table],
+    batches: Sequence[Batches],
+    lines: Lines,
+    comm: Communicator,
+    name: str,
+    *,
+    strict: bool,
 ) -> None:
-    """Refuse, or warn of, a name that some ranks log in every batch and others in none; every rank must call it.
+    """Refuse, or warn of, a name that some ranks log in every batch and others in none; every rank
+    must call it.
 
     Args:
         tables: what each rank logged, the same on all ranks.
@@ -61,12 +67,16 @@ def check_names(
     found = list(_one_sided(tables, batches))
     sure = [each for each in found if each.sure] if strict else []
     if sure:
-        raise MismatchError(_text(sure, lines, comm, name), rank=comm.rank, peers=range(comm.world_size))
+        raise MismatchError(
+            _text(sure, lines, comm, name), rank=comm.rank, peers=range(comm.world_size)
+        )
     if comm.rank == 0:
         for each in found:
             warnings.warn(
-                f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no batch of "
-                f"{who(each.never)}: samples of the latter are not in its value. If self.log is under a condition on "
+                f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no "
+                "batch of "
+                f"{who(each.never)}: samples of the latter are not in its value. If self.log is "
+                "under a condition on "
                 "the rank, log on every rank, or with rank_zero_only=True what is rank 0's alone.",
                 stacklevel=2,
             )
@@ -75,10 +85,18 @@ def check_names(
 def _one_sided(tables: Sequence[Table], batches: Sequence[Batches]) -> Iterator[_OneSided]:
     if len(tables) == 1:
         return
-    for key in {key: None for table in tables for key, record in table.items() if _of_all_ranks(record)}:
-        there = {rank: counts[key.loader] for rank, counts in enumerate(batches) if counts.get(key.loader)}
+    for key in {
+        key: None for table in tables for key, record in table.items() if _of_all_ranks(record)
+    }:
+        there = {
+            rank: counts[key.loader]
+            for rank, counts in enumerate(batches)
+            if counts.get(key.loader)
+        }
         never = [rank for rank in there if key not in tables[rank]]
-        always = [rank for rank in there if key in tables[rank] and tables[rank][key].steps >= there[rank]]
+        always = [
+            rank for rank in there if key in tables[rank] and tables[rank][key].steps >= there[rank]
+        ]
         if never and always:
             yield _OneSided(key, always, never, there)
 
@@ -90,7 +108,9 @@ def _of_all_ranks(record: Record) -> bool:
 
 def _text(found: Sequence[_OneSided], lines: Lines, comm: Communicator, name: str) -> str:
     first = found[0]
-    sites: list[Site | None] = gather_objects(lines.get(first.key), comm, f"{name}, where from", call_site())
+    sites: list[Site | None] = gather_objects(
+        lines.get(first.key), comm, f"{name}, where from", call_site()
+    )
     told = {}
     for rank, site in enumerate(sites):
         batches = first.there.get(rank, 0)
@@ -107,7 +127,9 @@ def _text(found: Sequence[_OneSided], lines: Lines, comm: Communicator, name: st
         f"only some ranks log {first.key.label!r}",
         told,
         notes=[f"Likewise: {others}{more}."] if others else [],
-        likely="a condition on the rank around self.log, or the rank in the name: the value is of a part of the data.",
-        do="log the name on every rank; with rank_zero_only=True what is rank 0's alone. If the condition is on the "
+        likely="a condition on the rank around self.log, or the rank in the name: the value is "
+        "of a part of the data.",
+        do="log the name on every rank; with rank_zero_only=True what is rank 0's alone. If the "
+        "condition is on the "
         "data, Trainer(require_same_names=False) only warns.",
     )

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.registry import available
 
-__all__ = ["refuse_unknown"]
-
 # What a flag of an older guide is called today.
 _TODAY = {
     "distributed_backend": "strategy=...",
@@ -57,9 +55,7 @@ _TODAY = {
     "amp_backend": "precision=...",
     "use_amp": "precision='16-mixed'",
 }
-_SOONEST = (
-    "say EarlyStopping(..., patience=n), which stops after n epochs at the earliest, or set trainer.should_stop in "
-)
+_SOONEST = "say EarlyStopping(..., patience=n), which stops after n epochs at the earliest, or set trainer.should_stop in "
 _LEAST = f"{_SOONEST}a callback of your own."
 _ONCE = "change what the data set yields in on_train_epoch_start: loaders are asked for once a fit."
 # What there is no flag for, and what to do instead.
@@ -70,13 +66,17 @@ _WITHOUT = {
     "max_time": "set trainer.should_stop in a callback of your own when the time is over.",
     "reload_dataloaders_every_epoch": _ONCE,
     "reload_dataloaders_every_n_epochs": _ONCE,
-    "log_gpu_memory": "log torch.cuda.max_memory_allocated() in a step, or in a callback of your own.",
+    "log_gpu_memory": "log torch.cuda.max_memory_allocated() in a step, or in a callback of your "
+    "own.",
     "track_grad_norm": "log the norm in on_before_optimizer_step of the module.",
-    "gradient_clip_algorithm": "clip values in on_before_optimizer_step: gradient_clip_val=... clips the norm.",
+    "gradient_clip_algorithm": "clip values in on_before_optimizer_step: gradient_clip_val=... "
+    "clips the norm.",
     "prepare_data_per_node": "leave it out: prepare_data is called once a machine.",
-    "truncated_bptt_steps": "set self.automatic_optimization = False, and step after so many time steps.",
+    "truncated_bptt_steps": "set self.automatic_optimization = False, and step after so many "
+    "time steps.",
     "move_metrics_to_cpu": "leave it out: values are kept on the CPU.",
-    "stochastic_weight_avg": "average the weights in a callback of your own, by torch.optim.swa_utils.",
+    "stochastic_weight_avg": "average the weights in a callback of your own, by "
+    "torch.optim.swa_utils.",
     "profiler": "run torch.profiler around fit, or in a callback of your own.",
     "sync_batchnorm": "call nn.SyncBatchNorm.convert_sync_batchnorm(module) before fit.",
     "benchmark": "set torch.backends.cudnn.benchmark = True.",
@@ -88,9 +88,14 @@ _WITHOUT = {
 
 
 def refuse_unknown(
-    given: Iterable[str], known: Iterable[str], accelerator: object = "auto", *, who: str = "Trainer"
+    given: Iterable[str],
+    known: Iterable[str],
+    accelerator: object = "auto",
+    *,
+    who: str = "Trainer",
 ) -> None:
-    """Refuse flags that the trainer, or ``who`` it is, does not have, and a strategy's name for ``accelerator``.
+    """Refuse flags that the trainer, or ``who`` it is, does not have, and a strategy's name for
+    ``accelerator``.
 
     Raises:
         ConfigurationError: a flag of an older guide.
@@ -98,21 +103,30 @@ def refuse_unknown(
     """
     if isinstance(accelerator, str) and accelerator != "auto" and accelerator in available():
         raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy\n"
-            f"Do:     say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'."
+            f"accelerator={accelerator!r} is how older guides name a strategy",
+            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
         )
     known = [name for name in known if name != "unknown"]
-    older = {name: today for name, today in _TODAY.items() if who == "Trainer" or any(flag in today for flag in known)}
+    older = {
+        name: today
+        for name, today in _TODAY.items()
+        if who == "Trainer" or any(flag in today for flag in known)
+    }
     without = _WITHOUT if who == "Trainer" else {}
     for flag in given:
         if flag in older:
-            raise ConfigurationError(f"{who}({flag}=...) is a flag of older guides\nDo:     say {older[flag]}")
+            raise ConfigurationError(
+                f"{who}({flag}=...) is a flag of older guides", do=f"say {older[flag]}"
+            )
         if flag in without:
             raise ConfigurationError(
-                f"{who}({flag}=...) is a flag of older guides or of other trainers, and there is none for it here\n"
-                f"Do:     {without[flag]}"
+                f"{who}({flag}=...) is a flag of older guides or of other trainers, and there is "
+                "none for it here",
+                do=f"{without[flag]}",
             )
-        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{_hint(flag, known, older, without)}")
+        raise TypeError(
+            f"{who} got an unexpected keyword argument {flag!r}{_hint(flag, known, older, without)}"
+        )
 
 
 def _hint(flag: str, known: list[str], older: Mapping[str, str], without: Mapping[str, str]) -> str:

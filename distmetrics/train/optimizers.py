@@ -18,8 +18,6 @@ from distmetrics.train.callbacks.monitor import not_logged
 if TYPE_CHECKING:
     from distmetrics.train.state import TrainerState
 
-__all__ = ["Schedule", "configured"]
-
 Interval = Literal["epoch", "step"]
 _FORMS = "Do:     return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
 
@@ -43,20 +41,33 @@ class Schedule:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(self.scheduler, "state_dict"):
+        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(
+            self.scheduler, "state_dict"
+        ):
             raise ConfigurationError(
                 f"a scheduler has step() and state_dict(), got {describe(self.scheduler)}\n{_FORMS}"
             )
-        if isinstance(self.frequency, bool) or not isinstance(self.frequency, int) or self.frequency < 1:
-            raise ConfigurationError(f"the frequency of a scheduler is a positive number, got {self.frequency!r}")
+        if (
+            isinstance(self.frequency, bool)
+            or not isinstance(self.frequency, int)
+            or self.frequency < 1
+        ):
+            raise ConfigurationError(
+                f"the frequency of a scheduler is a positive number, got {self.frequency!r}"
+            )
         if "metrics" not in inspect.signature(self.scheduler.step).parameters:
-            self.monitor = None  # a schedule of time: a value in the place of its epoch would be taken for one
+            self.monitor = (
+                None  # a schedule of time: a value in the place of its epoch would be taken for one
+            )
         if self.interval not in ("epoch", "step"):
-            raise ConfigurationError(f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}")
+            raise ConfigurationError(
+                f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}"
+            )
         if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
             raise ConfigurationError(
-                "ReduceLROnPlateau needs a value to watch\n"
-                "Do:     return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': name}}."
+                "ReduceLROnPlateau needs a value to watch",
+                do="return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': "
+                "name}}.",
             )
 
     def step(self, interval: Interval, count: int, trainer: TrainerState) -> None:
@@ -75,7 +86,9 @@ class Schedule:
             raise not_logged(trainer, self.monitor, "the scheduler")
 
 
-def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> tuple[list[Optimizer], list[Schedule]]:
+def configured(
+    returned: Any, module: nn.Module, *, automatic: bool = True
+) -> tuple[list[Optimizer], list[Schedule]]:
     """Read what ``configure_optimizers`` returned.
 
     Args:
@@ -84,8 +97,9 @@ def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> t
         automatic: whether the trainer steps the optimizer; then there must be one.
 
     Raises:
-        ConfigurationError: a form that we don't know, several optimizers that the trainer is to step, one that
-            would step nothing of the module, or a scheduler of an optimizer that is none of them.
+        ConfigurationError: a form that we don't know, several optimizers that the trainer is to
+            step, one that would step nothing of the module, or a scheduler of an optimizer that is
+            none of them.
     """
     optimizers, schedulers = _split(returned)
     kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
@@ -93,9 +107,11 @@ def configured(returned: Any, module: nn.Module, *, automatic: bool = True) -> t
         raise ConfigurationError(f"configure_optimizers returned {kinds} for optimizers\n{_FORMS}")
     if automatic and len(optimizers) > 1:
         raise ConfigurationError(
-            f"configure_optimizers returned {kinds}: several optimizers, and nothing says which one steps when\n"
-            "Do:     set self.automatic_optimization = False in __init__; in training_step call zero_grad() and "
-            "step() of each of self.optimizers(), and self.manual_backward(loss)."
+            f"configure_optimizers returned {kinds}: several optimizers, and nothing says which "
+            "one steps when",
+            do="set self.automatic_optimization = False in __init__; in training_step call "
+            "zero_grad() and "
+            "step() of each of self.optimizers(), and self.manual_backward(loss).",
         )
     mine = {id(parameter) for parameter in module.parameters()}
     for optimizer in optimizers:
@@ -113,44 +129,63 @@ def _check_driven(scheduler: Any, optimizers: list[Optimizer]) -> None:
         return
     kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
     raise ConfigurationError(
-        f"the {type(scheduler).__name__} changes the rates of the {type(driven).__name__} that it was made for, and "
-        f"configure_optimizers returned another optimizer for training: {kinds}, whose rates would stay\n"
-        "Likely: the scheduler and what is returned were made in two calls.\n"
-        "Do:     make the optimizer once, the scheduler for it, and return both."
+        f"the {type(scheduler).__name__} changes the rates of the {type(driven).__name__} that "
+        "it was made for, and "
+        f"configure_optimizers returned another optimizer for training: {kinds}, whose rates "
+        "would stay",
+        likely="the scheduler and what is returned were made in two calls.",
+        do="make the optimizer once, the scheduler for it, and return both.",
     )
 
 
 def _check(optimizer: Optimizer, mine: set[int]) -> None:
     name = type(optimizer).__name__
-    if not any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
+    if not any(
+        id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]
+    ):
         raise ConfigurationError(
-            f"the {name} steps no parameter of the module: nothing would be learned\n"
-            "Likely: it was made for another model, or before the module's parameters were replaced.\n"
-            "Do:     make it of self.parameters(), in configure_optimizers."
+            f"the {name} steps no parameter of the module: nothing would be learned",
+            likely="it was made for another model, or before the module's parameters were "
+            "replaced.",
+            do="make it of self.parameters(), in configure_optimizers.",
         )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise ConfigurationError(
-            f"{name} computes the loss several times in a step, and the trainer does it once\n"
-            "Do:     use distmetrics.Runner, where a loop of your own calls optimizer.step(closure)."
+            f"{name} computes the loss several times in a step, and the trainer does it once",
+            do="use distmetrics.Runner, where a loop of your own calls optimizer.step(closure).",
         )
 
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     if isinstance(returned, Mapping):
         if "optimizer" not in returned:
-            raise ConfigurationError(f"configure_optimizers returned a dict without 'optimizer'\n{_FORMS}")
+            raise ConfigurationError(
+                f"configure_optimizers returned a dict without 'optimizer'\n{_FORMS}"
+            )
         unknown = returned.keys() - {"optimizer", "lr_scheduler", "monitor"}
         if unknown:
-            raise ConfigurationError(f"configure_optimizers returned a dict with {sorted(unknown)}\n{_FORMS}")
+            raise ConfigurationError(
+                f"configure_optimizers returned a dict with {sorted(unknown)}\n{_FORMS}"
+            )
         scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
         if scheduler is not None and monitor is not None and not isinstance(scheduler, Mapping):
             scheduler = {"scheduler": scheduler, "monitor": monitor}
         return [returned["optimizer"]], [] if scheduler is None else [scheduler]
-    if isinstance(returned, list | tuple) and returned and all(isinstance(item, Mapping) for item in returned):
+    if (
+        isinstance(returned, list | tuple)
+        and returned
+        and all(isinstance(item, Mapping) for item in returned)
+    ):
         parts = [_split(item) for item in returned]
-        return [item for part, _ in parts for item in part], [item for _, part in parts for item in part]
-    if isinstance(returned, tuple) and len(returned) == 2 and not isinstance(returned[1], Optimizer):
+        return [item for part, _ in parts for item in part], [
+            item for _, part in parts for item in part
+        ]
+    if (
+        isinstance(returned, tuple)
+        and len(returned) == 2
+        and not isinstance(returned[1], Optimizer)
+    ):
         return _listed(returned[0]), _listed(returned[1])
     return _listed(returned), []
 
@@ -165,6 +200,7 @@ def _schedule(scheduler: Any) -> Schedule:
     unknown = set(scheduler) - {"scheduler", "interval", "frequency", "monitor", "name"}
     if "scheduler" not in scheduler or unknown:
         raise ConfigurationError(
-            f"a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, got {sorted(scheduler)}"
+            "a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, "
+            f"got {sorted(scheduler)}"
         )
     return Schedule(**scheduler)

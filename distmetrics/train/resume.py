@@ -21,17 +21,16 @@ if TYPE_CHECKING:
     from distmetrics.train.loops import Run
     from distmetrics.train.state import TrainerState
 
-__all__ = ["callback_states", "checkpoint", "load_callbacks", "restore"]
-
 _VALUES = ("callback_metrics", "logged_metrics")
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
 
 def checkpoint(trainer: TrainerState, run: Run, *, alone: bool = False) -> dict[str, Any]:
-    """Return what a checkpoint holds, of plain types; called on every rank, or on one ``alone`` that is left.
+    """Return what a checkpoint holds, of plain types; called on every rank, or on one ``alone``
+    that is left.
 
-    ``ranks`` has what each rank has of its own: random generators, metric states, the epoch's log so far, and
-    between two steps of an update the gradients.
+    ``ranks`` has what each rank has of its own: random generators, metric states, the epoch's log
+    so far, and between two steps of an update the gradients.
     """
     own = _rank_state(trainer, run)
     content: dict[str, Any] = {
@@ -39,7 +38,9 @@ def checkpoint(trainer: TrainerState, run: Run, *, alone: bool = False) -> dict[
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,
         "state_dict": trainer.strategy.weights(run.module),
-        "optimizer_states": [trainer.strategy.optimizer_state(run.module, each) for each in run.optimizers],
+        "optimizer_states": [
+            trainer.strategy.optimizer_state(run.module, each) for each in run.optimizers
+        ],
         "optimizers": [type(each).__name__ for each in run.optimizers],
         "strategy_state": trainer.strategy.state(),
         "lr_schedulers": [schedule.scheduler.state_dict() for schedule in run.schedules],
@@ -49,7 +50,9 @@ def checkpoint(trainer: TrainerState, run: Run, *, alone: bool = False) -> dict[
         "batch_size": getattr(run.train_loader, "batch_size", None),
         "values": {name: _cpu(getattr(trainer, name)) for name in _VALUES},
         "names": {name: sorted(getattr(trainer, name)) for name in _NAMES},
-        "ranks": [own] if alone else all_gather_object(own, comm=trainer.strategy.comm(), name="checkpoint"),
+        "ranks": [own]
+        if alone
+        else all_gather_object(own, comm=trainer.strategy.comm(), name="checkpoint"),
     }
     if trainer.datamodule is not None:
         content["datamodule_hyper_parameters"] = dict(trainer.datamodule.hparams)
@@ -65,7 +68,9 @@ def _cpu(values: Mapping[str, Any]) -> dict[str, Any]:
 def _rank_state(trainer: TrainerState, run: Run) -> dict[str, Any]:
     position = trainer.position
     within = position.batches > 0 and not position.epoch_is_over
-    epoch_rng, loader_rng = run.begun if within and run.begun else ({}, seed.generator_states(run.train_loader))
+    epoch_rng, loader_rng = (
+        run.begun if within and run.begun else ({}, seed.generator_states(run.train_loader))
+    )
     return {
         "rng": seed.states(),
         "epoch_rng": epoch_rng,
@@ -79,7 +84,9 @@ def _rank_state(trainer: TrainerState, run: Run) -> dict[str, Any]:
 
 
 def _gradients(module: nn.Module) -> dict[str, Any]:
-    return {name: p.grad.detach().cpu() for name, p in module.named_parameters() if p.grad is not None}
+    return {
+        name: p.grad.detach().cpu() for name, p in module.named_parameters() if p.grad is not None
+    }
 
 
 def callback_states(callbacks: Iterable[Callback]) -> dict[str, Any]:
@@ -113,14 +120,17 @@ def restore(trainer: TrainerState, run: Run, content: dict[str, Any]) -> None:
     trainer.call("on_load_checkpoint", content)
     for what, mine in (("optimizer_states", run.optimizers), ("lr_schedulers", run.schedules)):
         if len(content.get(what, ())) != len(mine):
-            raise ConfigurationError(f"the checkpoint has {len(content.get(what, ()))} {what}, and the fit {len(mine)}")
+            raise ConfigurationError(
+                f"the checkpoint has {len(content.get(what, ()))} {what}, and the fit {len(mine)}"
+            )
     kinds = [type(each).__name__ for each in run.optimizers]
     taken = content.get("optimizers", kinds)
     if taken != kinds:
         raise ConfigurationError(
-            f"the checkpoint has the state of {', '.join(taken)}, and the fit steps {', '.join(kinds)}\n"
-            "Do:     go on with the optimizers that it was taken of, or load its weights alone: "
-            "Module.load_from_checkpoint."
+            f"the checkpoint has the state of {', '.join(taken)}, and the fit steps "
+            f"{', '.join(kinds)}",
+            do="go on with the optimizers that it was taken of, or load its weights alone: "
+            "Module.load_from_checkpoint.",
         )
     trainer.strategy.load_weights(run.module, content["state_dict"])
     for optimizer, state in zip(run.optimizers, content["optimizer_states"], strict=True):
@@ -153,18 +163,27 @@ def _restore_position(trainer: TrainerState, run: Run, content: Mapping[str, Any
     samples = position.batches * before * size
     if not samples or not mine or samples % (mine * after) or position.pending:
         raise ConfigurationError(
-            f"the checkpoint was taken on {before} ranks, in the middle of an epoch: after {position.batches} batches "
-            f"of {size} on each; {after} ranks with batches of {mine} have no such place\n"
-            f"Do:     use {before} ranks, a batch size with which {after} ranks take as many samples a step, or a "
-            "checkpoint of the end of an epoch."
+            f"the checkpoint was taken on {before} ranks, in the middle of an epoch: after "
+            f"{position.batches} batches "
+            f"of {size} on each; {after} ranks with batches of {mine} have no such place",
+            do=f"use {before} ranks, a batch size with which {after} ranks take as many samples "
+            "a step, or a "
+            "checkpoint of the end of an epoch.",
         )
     if position.validated_at == position.batches:
         position.validated_at = samples // (mine * after)
     position.batches = samples // (mine * after)
-    if trainer.is_global_zero and before != after and min(before, after) == 1 and _shuffles(run.train_loader):
+    if (
+        trainer.is_global_zero
+        and before != after
+        and min(before, after) == 1
+        and _shuffles(run.train_loader)
+    ):
         warnings.warn(
-            "the checkpoint was taken in the middle of an epoch on another number of ranks, and one process shuffles "
-            "in another order than several: the rest of this epoch may repeat samples. Go on with as many ranks, or "
+            "the checkpoint was taken in the middle of an epoch on another number of ranks, and "
+            "one process shuffles "
+            "in another order than several: the rest of this epoch may repeat samples. Go on "
+            "with as many ranks, or "
             "from the end of an epoch.",
             stacklevel=2,
         )
@@ -176,7 +195,9 @@ def _shuffles(loader: Any) -> bool:
 
 
 def _restore_rank(trainer: TrainerState, run: Run, ranks: Sequence[Mapping[str, Any]]) -> None:
-    """Give this rank what is its own: its old state, or with another number of ranks rank 0 what all had."""
+    """Give this rank what is its own: its old state, or with another number of ranks rank 0 what
+    all had.
+    """
     comm, metrics = trainer.strategy.comm(), metrics_in(run.module)
     if comm.world_size == len(ranks):
         mine = [ranks[comm.rank]]

@@ -17,29 +17,20 @@ from torch.utils.data import DataLoader
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
 
-__all__ = [
-    "generator_states",
-    "keep",
-    "load_generators",
-    "of_environment",
-    "seed_everything",
-    "seed_workers",
-    "set_all",
-]
-__all__ += ["set_states", "states"]
-
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
 
 def seed_everything(seed: int, *, workers: bool = True) -> int:
-    """Seed the random generators of torch, numpy and Python, here and in processes that strategies start.
+    """Seed the random generators of torch, numpy and Python, here and in processes that strategies
+    start.
 
-    Call it before the model is made. Where every rank runs the script, each calls it with the same seed and
-    makes the same model.
+    Call it before the model is made. Where every rank runs the script, each calls it with the same
+    seed and makes the same model.
 
     Args:
         seed: from 0 to 2³² - 1.
-        workers: also make the processes of loaders draw other numbers on each rank, and the same in each run.
+        workers: also make the processes of loaders draw other numbers on each rank, and the same in
+            each run.
 
     Returns: the seed.
 
@@ -58,7 +49,9 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
 
 
 def of_environment() -> int | None:
-    """Return the seed of the last :func:`seed_everything`, here or in the process that started this one."""
+    """Return the seed of the last :func:`seed_everything`, here or in the process that started this
+    one.
+    """
     seed = os.environ.get(_SEED)
     return int(seed) if seed else None
 
@@ -73,8 +66,14 @@ def set_all(seed: int) -> None:
 
 
 def seed_workers(loader: Any, rank: int) -> Any:
-    """Return the loader with workers that draw other numbers on each rank, if that is asked for and not done yet."""
-    wanted = os.environ.get(_WORKERS) == "1" and isinstance(loader, DataLoader) and loader.num_workers > 0
+    """Return the loader with workers that draw other numbers on each rank, if that is asked for and
+    not done yet.
+    """
+    wanted = (
+        os.environ.get(_WORKERS) == "1"
+        and isinstance(loader, DataLoader)
+        and loader.num_workers > 0
+    )
     if not wanted or loader.worker_init_fn is not None:
         return loader
     clone = copy.copy(loader)
@@ -84,13 +83,18 @@ def seed_workers(loader: Any, rank: int) -> Any:
 
 
 def _start_worker(rank: int, worker: int) -> None:
-    set_all((torch.initial_seed() + 1_000_003 * rank) % 2**63)  # torch gives each worker its own, on all ranks alike
+    set_all(
+        (torch.initial_seed() + 1_000_003 * rank) % 2**63
+    )  # torch gives each worker its own, on all ranks alike
 
 
 def states() -> dict[str, Any]:
     """Return the states of this process's generators, of plain types."""
     version, words, gauss = random.getstate()
-    found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": [version, list(words), gauss]}
+    found: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(words), gauss],
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
@@ -116,9 +120,13 @@ def set_states(saved: Mapping[str, Any]) -> None:
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators of a loader and its samplers, each once."""
     owners = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    owners += [getattr(owner, "source", None) or getattr(owner, "sampler", None) for owner in owners[1:]]
+    owners += [
+        getattr(owner, "source", None) or getattr(owner, "sampler", None) for owner in owners[1:]
+    ]
     found = [getattr(owner, "generator", None) for owner in owners]
-    once = {id(generator): generator for generator in found if isinstance(generator, torch.Generator)}
+    once = {
+        id(generator): generator for generator in found if isinstance(generator, torch.Generator)
+    }
     return list(once.values())
 
 

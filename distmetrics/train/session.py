@@ -34,8 +34,6 @@ from distmetrics.train.state import TrainerState
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Session", "Start"]
-
 
 @dataclass(frozen=True)
 class Start:
@@ -69,8 +67,8 @@ class Session(TrainerState):
         """Do what ``call`` says in this process, as one of the ranks."""
         if self._module is not None:
             raise ConfigurationError(
-                f"{call} inside a call of the same trainer\n"
-                "Do:     pass val_dataloaders to fit, or let another Trainer(strategy='single') do it."
+                f"{call} inside a call of the same trainer",
+                do="pass val_dataloaders to fit, or let another Trainer(strategy='single') do it.",
             )
         outer = module._trainer
         module._trainer, self._module = self._self, module
@@ -84,20 +82,31 @@ class Session(TrainerState):
             return results
         except BaseException as error:
             rescue(self, self._run, error)
-            call_all([(each.on_exception, (self._self, module, error)) for each in self.callbacks], error)
+            call_all(
+                [(each.on_exception, (self._self, module, error)) for each in self.callbacks], error
+            )
             raise
         finally:
             try:
                 self._tidy_up(module, data, call, status)
             finally:
-                if outer is not None and outer._module is module:  # a fit of the other trainer goes on
+                if (
+                    outer is not None and outer._module is module
+                ):  # a fit of the other trainer goes on
                     module._trainer = outer
 
     @property
     def _self(self) -> Trainer:
         return cast("Trainer", self)
 
-    def _do(self, module: Module, data: Sources, call: Call, start: Start, content: dict[str, Any] | None) -> Any:
+    def _do(
+        self,
+        module: Module,
+        data: Sources,
+        call: Call,
+        start: Start,
+        content: dict[str, Any] | None,
+    ) -> Any:
         if call == "fit":
             return self._fit(module, data, content)
         if content is not None:
@@ -106,14 +115,19 @@ class Session(TrainerState):
 
     def _seed_all(self) -> None:
         chosen = self.seed
-        if chosen is None and self.strategy.isolated:  # a new process knows nothing of seed_everything
+        if (
+            chosen is None and self.strategy.isolated
+        ):  # a new process knows nothing of seed_everything
             chosen = random_state.of_environment()
         if chosen is not None:
             random_state.set_all(chosen + self.global_rank)
 
     @contextmanager
     def _algorithms(self) -> Iterator[None]:
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        before = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=self.deterministic == "warn")
@@ -127,10 +141,14 @@ class Session(TrainerState):
             if self.deterministic:
                 torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
-    def _set_up(self, module: Module, data: Sources, call: Call, start: Start) -> dict[str, Any] | None:
+    def _set_up(
+        self, module: Module, data: Sources, call: Call, start: Start
+    ) -> dict[str, Any] | None:
         """Prepare data and loggers, place the module, and read the checkpoint if one is asked for."""
         self.datamodule = data.datamodule
-        owners: list[Module | DataModule] = [module] if data.datamodule is None else [data.datamodule, module]
+        owners: list[Module | DataModule] = (
+            [module] if data.datamodule is None else [data.datamodule, module]
+        )
         if data.datamodule is not None:
             data.datamodule.trainer = self._self
         if self.strategy.local_rank == 0:
@@ -152,20 +170,29 @@ class Session(TrainerState):
             return
         mine = [logger.prepare() for logger in self.loggers] if self.is_global_zero else None
         settled = all_gather_object(mine, comm=self.strategy.comm(), name="loggers")[0]
-        params = {name: value for owner in owners if owner._log_hparams for name, value in owner.hparams.items()}
+        params = {
+            name: value
+            for owner in owners
+            if owner._log_hparams
+            for name, value in owner.hparams.items()
+        }
         for logger, what in zip(self.loggers, settled, strict=True):
             logger.agree(what)
             if self.is_global_zero:
                 logger.log_hyperparams(params)
 
     def _path_of(self, given: str | Path | None, call: Call) -> Path | None:
-        """Find the checkpoint that ``ckpt_path`` means: rank 0 looks, so that all ranks take the same."""
+        """Find the checkpoint that ``ckpt_path`` means: rank 0 looks, so that all ranks take the
+        same.
+        """
         if given is None:
             return None
         if given not in ("best", "last"):
             return Path(given)
         found, problem = self._kept(str(given)) if self.is_global_zero else (None, "")
-        found, problem = all_gather_object((found, problem), comm=self.strategy.comm(), name="ckpt_path")[0]
+        found, problem = all_gather_object(
+            (found, problem), comm=self.strategy.comm(), name="ckpt_path"
+        )[0]
         if found is None and (given == "best" or call != "fit"):
             raise ConfigurationError(f"ckpt_path={given!r}: {problem}", rank=self.global_rank)
         return None if found is None else Path(found)
@@ -181,10 +208,14 @@ class Session(TrainerState):
         folders = {keeper.folder(self): keeper for keeper in keepers}
         paths = [path for folder in folders if (path := newest(folder)) is not None]
         latest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
-        return None if latest is None else str(latest), f"there is none in {', '.join(map(str, folders))}"
+        return None if latest is None else str(
+            latest
+        ), f"there is none in {', '.join(map(str, folders))}"
 
     def _tidy_up(self, module: Module, data: Sources, call: Call, status: str) -> None:
-        calls: list[Any] = [(callback.teardown, (self._self, module, call)) for callback in self.callbacks]
+        calls: list[Any] = [
+            (callback.teardown, (self._self, module, call)) for callback in self.callbacks
+        ]
         calls.append((module.teardown, (call,)))
         calls += [(logger.finalize, (status,)) for logger in self.loggers if self.is_global_zero]
         if data.datamodule is not None:
@@ -211,7 +242,9 @@ class Session(TrainerState):
             return evaluate(self._self, module, "validate", loaders, self.limit_val_batches)
         return evaluate(self._self, module, "test", loaders, self.limit_test_batches)
 
-    def _fit(self, module: Module, data: Sources, content: dict[str, Any] | None) -> list[dict[str, float]]:
+    def _fit(
+        self, module: Module, data: Sources, content: dict[str, Any] | None
+    ) -> list[dict[str, float]]:
         self._run = run = self._planned(module, data)
         self.current_epoch, self.global_step, self.should_stop = 0, 0, False
         self.position, self.is_resumed = Position(), content is not None
@@ -230,7 +263,9 @@ class Session(TrainerState):
             self.position = Position()
             for logger in self.loggers if self.is_global_zero else ():
                 logger.save()
-            self.should_stop = any_true(self.should_stop, comm=self.strategy.comm(), name="should_stop")
+            self.should_stop = any_true(
+                self.should_stop, comm=self.strategy.comm(), name="should_stop"
+            )
         self.call("on_train_end")
         self.call("on_fit_end")
         return []
@@ -258,7 +293,11 @@ class Session(TrainerState):
             optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
         (train_loader,) = self._dealt([data.train(module)], train=True)
         val_loaders = self._dealt(data.val(module) if self.limit_val_batches != 0 else [])
-        if val_loaders and data.val_dataloaders is None and not overrides(module, Module, "validation_step"):
+        if (
+            val_loaders
+            and data.val_dataloaders is None
+            and not overrides(module, Module, "validation_step")
+        ):
             val_loaders = []  # a data module may have more than this module needs
         if val_loaders:
             require(module, Module, "validation_step")
@@ -270,16 +309,18 @@ class Session(TrainerState):
         trainer = self._self
         if not (module.automatic_optimization or self.strategy.manual):
             raise ConfigurationError(
-                f"{type(module).__name__} does its own optimization, and strategy={self.strategy.name!r} splits what "
-                "it would step\nDo:     say strategy='ddp' or 'ddp_sharded', or use one optimizer and leave it to the "
-                "trainer."
+                f"{type(module).__name__} does its own optimization, and "
+                f"strategy={self.strategy.name!r} splits what "
+                "it would step",
+                do="say strategy='ddp' or 'ddp_sharded', or use one optimizer and leave it to the "
+                "trainer.",
             )
         for name, default in (("accumulate_grad_batches", 1), ("gradient_clip_val", None)):
             value = getattr(trainer, name)
             if not module.automatic_optimization and value != default:
                 raise ConfigurationError(
-                    f"{name}={value}, and {type(module).__name__} does its own optimization\n"
-                    "Do:     do it in training_step, and drop the flag."
+                    f"{name}={value}, and {type(module).__name__} does its own optimization",
+                    do="do it in training_step, and drop the flag.",
                 )
 
     def _dealt(self, loaders: Sequence[Any], *, train: bool = False) -> list[Any]:
@@ -295,9 +336,13 @@ class Session(TrainerState):
         return epochs_are_done or 0 <= self.max_steps <= self.global_step or self.should_stop
 
     def _check_progress(self) -> None:
-        """Refuse to go on for ever: without ``max_epochs``, an epoch without a step means that none will come."""
+        """Refuse to go on for ever: without ``max_epochs``, an epoch without a step means that none
+        will come.
+        """
         if self.max_epochs in (None, -1) and self.global_step == 0:
             raise ConfigurationError(
-                "max_steps was given, and an epoch took no step: no rank has a training batch, or training_step "
-                "returned None\nDo:     look at the training data, or say max_epochs=...."
+                "max_steps was given, and an epoch took no step: no rank has a training batch, "
+                "or training_step "
+                "returned None",
+                do="look at the training data, or say max_epochs=....",
             )

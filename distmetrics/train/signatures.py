@@ -1,4 +1,6 @@
-"""Whether steps and hooks can be called as they will be: said before the run, not in the middle of it."""
+"""Whether steps and hooks can be called as they will be: said before the run, not in the middle of
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.hooks import Hooks
 
-__all__ = ["check_callbacks", "check_data", "check_module", "check_step", "overrides"]
-
 _LAST = "dataloader_idx"
 _STEPS = {
     "training_step": ("batch", "batch_idx"),
@@ -22,13 +22,17 @@ _STEPS = {
     "validation_epoch_end": ("outputs",),
     "test_epoch_end": ("outputs",),
 }
-# Methods that other trainers call, or older ones did: here nobody would, and what they do would be missing.
+# Methods that other trainers call, or older ones did: here nobody would, and what they do would be
+# missing.
 _OTHERS = {
-    "init_ddp_connection": "override init_process_group of a subclass of DDP, and pass strategy=YourDDP().",
+    "init_ddp_connection": "override init_process_group of a subclass of DDP, and pass "
+    "strategy=YourDDP().",
     "configure_ddp": "override wrap of a subclass of DDP, and pass strategy=YourDDP().",
     "configure_callbacks": "pass callbacks=[...] to the trainer.",
-    "configure_gradient_clipping": "pass gradient_clip_val=... to the trainer, or clip in on_before_optimizer_step.",
-    "lr_scheduler_step": "return {'scheduler': ..., 'interval': ..., 'monitor': ...} from configure_optimizers.",
+    "configure_gradient_clipping": "pass gradient_clip_val=... to the trainer, or clip in "
+    "on_before_optimizer_step.",
+    "lr_scheduler_step": "return {'scheduler': ..., 'interval': ..., 'monitor': ...} from "
+    "configure_optimizers.",
     "optimizer_step": "use on_before_optimizer_step, or set self.automatic_optimization = False.",
     "on_before_batch_transfer": "do it in the data set or in collate_fn.",
     "transfer_batch_to_device": "give what is in the batch a method to(device).",
@@ -37,12 +41,15 @@ _OTHERS = {
     "on_batch_end": "call it on_train_batch_end.",
     "on_epoch_start": "call it on_train_epoch_start.",
     "on_epoch_end": "call it on_train_epoch_end.",
-    "on_before_zero_grad": "do it in on_before_optimizer_step, or at the beginning of the next step.",
+    "on_before_zero_grad": "do it in on_before_optimizer_step, or at the beginning of the next "
+    "step.",
     "optimizer_zero_grad": "set self.automatic_optimization = False.",
     "backward": "change the loss in training_step, or set self.automatic_optimization = False.",
     "configure_model": "make the layers in __init__, or in setup(stage).",
-    "configure_sharded_model": "make the layers in __init__, or in setup(stage), and say strategy='fsdp'.",
-    "tbptt_split_batch": "cut the batch in the data set, or set self.automatic_optimization = False.",
+    "configure_sharded_model": "make the layers in __init__, or in setup(stage), and say "
+    "strategy='fsdp'.",
+    "tbptt_split_batch": "cut the batch in the data set, or set self.automatic_optimization = "
+    "False.",
     "on_pretrain_routine_start": "call it on_fit_start.",
     "on_pretrain_routine_end": "call it on_train_start.",
     "training_end": "call it training_step_end.",
@@ -52,7 +59,9 @@ _OTHERS = {
 
 
 _OTHERS_OF_CALLBACKS = {
-    name: advice for name, advice in _OTHERS.items() if name.startswith("on_") and "transfer" not in name
+    name: advice
+    for name, advice in _OTHERS.items()
+    if name.startswith("on_") and "transfer" not in name
 } | {
     "on_sanity_check_start": "use on_validation_start, and ask trainer.global_step.",
     "on_sanity_check_end": "use on_train_start.",
@@ -69,7 +78,11 @@ def _arguments(base: type, name: str) -> tuple[str, ...]:
 
 
 _HOOKS = {name: _arguments(Hooks, name) for name in vars(Hooks) if not name.startswith("_")}
-_MOMENTS = {name: _arguments(Callback, name) for name in vars(Callback) if name.startswith(("on_", "setup", "teard"))}
+_MOMENTS = {
+    name: _arguments(Callback, name)
+    for name in vars(Callback)
+    if name.startswith(("on_", "setup", "teard"))
+}
 
 
 def overrides(value: Any, base: type, name: str) -> bool:
@@ -85,8 +98,8 @@ def check_module(module: Any) -> None:
     """Check the training step and the hooks of a module.
 
     Raises:
-        ConfigurationError: one of them can't be called with the arguments that it will get, or a method is
-            one that other trainers call and this one does not.
+        ConfigurationError: one of them can't be called with the arguments that it will get, or a
+            method is one that other trainers call and this one does not.
     """
     _refuse_others(module, _OTHERS)
     for name, arguments in (_STEPS | _HOOKS).items():
@@ -114,12 +127,16 @@ def _refuse_others(owner: Any, others: Mapping[str, str]) -> None:
     for name, advice in others.items():
         if callable(getattr(owner, name, None)):
             raise ConfigurationError(
-                f"{type(owner).__name__}.{name} would never be called: this trainer has no such hook\nDo:     {advice}"
+                f"{type(owner).__name__}.{name} would never be called: this trainer has no such "
+                "hook",
+                do=advice,
             )
 
 
 def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
-    """Check a step and the hooks about a batch of an evaluation: with several loaders they get ``dataloader_idx``."""
+    """Check a step and the hooks about a batch of an evaluation: with several loaders they get
+    ``dataloader_idx``.
+    """
     last = (_LAST,) if loaders > 1 else ()
     _check(module, name, getattr(module, name), ("batch", "batch_idx", *last))
     stage = name.removesuffix("_step")
@@ -143,6 +160,7 @@ def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[s
         else:
             advice = f"def {name}({', '.join(('self', *arguments))})"
         raise ConfigurationError(
-            f"{type(owner).__name__}.{name} takes ({takes}), and is called with ({', '.join(arguments)}): {error}\n"
-            f"Do:     {advice}"
+            f"{type(owner).__name__}.{name} takes ({takes}), and is called with "
+            f"({', '.join(arguments)}): {error}",
+            do=advice,
         ) from error

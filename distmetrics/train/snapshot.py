@@ -13,8 +13,6 @@ from distmetrics.tree import map_leaves
 if TYPE_CHECKING:
     from distmetrics.train.state import TrainerState
 
-__all__ = ["Snapshot"]
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -26,7 +24,9 @@ class Snapshot:
     weights: dict[str, Any]
 
     @classmethod
-    def take(cls, trainer: TrainerState, module: nn.Module, results: Any, *, weights: bool) -> Snapshot:
+    def take(
+        cls, trainer: TrainerState, module: nn.Module, results: Any, *, weights: bool
+    ) -> Snapshot:
         """Take it, on the CPU, with the weights if they may have changed; called on every rank."""
         state = dict(trainer.strategy.weights(module)) if weights else {}
         return cls(

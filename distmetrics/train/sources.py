@@ -1,4 +1,6 @@
-"""The data of one call of the trainer: loaders that were passed, a data module's, or the module's own."""
+"""The data of one call of the trainer: loaders that were passed, a data module's, or the module's
+own.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.data import DataModule
-
-__all__ = ["Call", "Sources"]
 
 Call = Literal["fit", "validate", "test", "predict"]
 
@@ -39,11 +39,14 @@ class Sources:
             first, datamodule = None, first
         if datamodule is not None and not isinstance(datamodule, DataModule):
             raise ConfigurationError(
-                f"datamodule= takes an object of DataModule or a subclass, got {describe(datamodule)}\n"
-                "Do:     datamodule=YourData(), or pass loaders."
+                "datamodule= takes an object of DataModule or a subclass, got "
+                f"{describe(datamodule)}",
+                do="datamodule=YourData(), or pass loaders.",
             )
         if datamodule is not None and not (first is None and val is None):
-            raise ConfigurationError(f"{call} got loaders and a data module\nDo:     pass one of them.")
+            raise ConfigurationError(
+                f"{call} got loaders and a data module", do="pass one of them."
+            )
         if call == "fit":
             return cls(train_dataloaders=first, val_dataloaders=val, datamodule=datamodule)
         if call == "validate":
@@ -61,8 +64,8 @@ class Sources:
         found = _several(self._find(self.train_dataloaders, "train_dataloader", module))
         if len(found) != 1:
             raise ConfigurationError(
-                f"there must be one training loader, and there are {len(found)}\n"
-                "Do:     pass train_dataloaders=..., or a data module with a train_dataloader."
+                f"there must be one training loader, and there are {len(found)}",
+                do="pass train_dataloaders=..., or a data module with a train_dataloader.",
             )
         return found[0]
 
@@ -86,7 +89,7 @@ class Sources:
         else:
             what = f": {type(self.datamodule).__name__} has no {method}, or it returned nothing"
             do = f"override {method}, or pass loaders."
-        return ConfigurationError(f"there is nothing to {call} on{what}\nDo:     {do}")
+        return ConfigurationError(f"there is nothing to {call} on{what}", do=do)
 
     def _find(self, given: Any, method: str, module: Any) -> Any:
         if given is not None:
@@ -96,15 +99,25 @@ class Sources:
 
 
 def _several(loaders: Any) -> list[Any]:
-    """Return the loaders as a list; a list of anything but loaders is one loader, whose items are the batches."""
+    """Return the loaders as a list; a list of anything but loaders is one loader, whose items are
+    the batches.
+    """
     if loaders is None:
         return []
-    if isinstance(loaders, list | tuple) and loaders and all(isinstance(item, DataLoader) for item in loaders):
+    if (
+        isinstance(loaders, list | tuple)
+        and loaders
+        and all(isinstance(item, DataLoader) for item in loaders)
+    ):
         return list(loaders)
     is_map = isinstance(loaders, Dataset) and not isinstance(loaders, IterableDataset)
-    if is_map or isinstance(loaders, Mapping | str | bytes | Tensor) or not hasattr(loaders, "__iter__"):
+    if (
+        is_map
+        or isinstance(loaders, Mapping | str | bytes | Tensor)
+        or not hasattr(loaders, "__iter__")
+    ):
         raise ConfigurationError(
-            f"a loader yields batches, and this is {describe(loaders)}\n"
-            f"Do:     pass {'DataLoader(dataset, batch_size=...)' if is_map else 'a DataLoader, or a list of such'}."
+            f"a loader yields batches, and this is {describe(loaders)}",
+            do=f"pass {'DataLoader(dataset, batch_size=...)' if is_map else 'a DataLoader, or a list of such'}.",
         )
     return [loaders]

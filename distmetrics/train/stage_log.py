@@ -1,4 +1,6 @@
-"""Where ``self.log`` ends up: the options are settled here, and the values kept until the step or epoch is over."""
+"""Where ``self.log`` ends up: the options are settled here, and the values kept until the step or
+epoch is over.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distmetrics.comm.base import Communicator, Site, call_site
-from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.comm.base import Communicator, call_site
+from distmetrics.errors import ConfigurationError, InputError, Site
 from distmetrics.train.log import EpochLog, Logged
 from distmetrics.train.log_options import Options, as_size, check, check_metric
 from distmetrics.train.metric_state import metrics_in, updated
@@ -17,15 +19,14 @@ from distmetrics.train.sums import Key, Kind, Sum
 from distmetrics.train.values import as_number, is_metric, metric_at
 from distmetrics.tree import flatten
 
-__all__ = ["Options", "Stage", "StageLog", "batch_size_of"]
-
 Stage = Literal["train", "validate", "test"]
 _NO_BATCH = object()
 _STAGES = {"train": "epoch", "validate": "validation", "test": "test"}
 
 
 class _Way(NamedTuple):
-    """How a name is logged: settled at its first call, and again where anything of the first line has changed.
+    """How a name is logged: settled at its first call, and again where anything of the first line
+    has changed.
 
     Attributes:
         total: what adds up the epoch's values of this rank, if there is to be one.
@@ -43,7 +44,8 @@ class _Way(NamedTuple):
 
 
 class StageLog:
-    """The log of one epoch of one stage on one rank; ``strict`` refuses names that only some ranks log.
+    """The log of one epoch of one stage on one rank; ``strict`` refuses names that only some ranks
+    log.
 
     Attributes:
         stage: "train", "validate" or "test".
@@ -54,7 +56,13 @@ class StageLog:
     """
 
     def __init__(
-        self, stage: Stage, comm: Communicator, module: nn.Module, *, loaders: int = 1, strict: bool = True
+        self,
+        stage: Stage,
+        comm: Communicator,
+        module: nn.Module,
+        *,
+        loaders: int = 1,
+        strict: bool = True,
     ) -> None:
         self.stage = stage
         self.step_values: dict[str, Tensor] = {}
@@ -66,15 +74,21 @@ class StageLog:
         self._several = loaders > 1
         self._epoch = EpochLog(strict=strict)
         self._step = EpochLog()
-        self._synced: dict[str, Site | None] = {}  # the step's names with ``sync_dist=True``, and whose lines they are
+        self._synced: dict[
+            str, Site | None
+        ] = {}  # the step's names with ``sync_dist=True``, and whose lines they are
         self._batch: Any = _NO_BATCH
-        self._left: Any = _NO_BATCH  # the batch of the step that is over, while callbacks hear of it
+        self._left: Any = (
+            _NO_BATCH  # the batch of the step that is over, while callbacks hear of it
+        )
         self._batch_size: int | None = None
         self._loader = -1
         self._paths: dict[int, str] = {}
         self._labels: dict[str, Key] = {}
         self._ways: dict[str, _Way] = {}
-        self._held = {} if stage == "train" else updated(metrics_in(module))  # metrics with samples from before
+        self._held = (
+            {} if stage == "train" else updated(metrics_in(module))
+        )  # metrics with samples from before
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
         """Say that what is logged from now on is about ``batch``."""
@@ -83,7 +97,9 @@ class StageLog:
         self._epoch.batches[self._loader] = self._epoch.batches.get(self._loader, 0) + 1
 
     def end_step(self) -> None:
-        """Say that the step is over: what callbacks log from now on is for the epoch, weighted by its batch."""
+        """Say that the step is over: what callbacks log from now on is for the epoch, weighted by
+        its batch.
+        """
         self._batch, self._left, self._loader = _NO_BATCH, self._batch, -1
 
     def leave_batch(self) -> None:
@@ -91,8 +107,12 @@ class StageLog:
         self._left = _NO_BATCH
 
     def log(self, name: str, value: Any, options: Options) -> None:
-        """Log a value or a metric object; the options are those of :meth:`distmetrics.train.Module.log`."""
-        if options.batch_size is not None and type(options.batch_size) is not int:  # an array can't be compared below
+        """Log a value or a metric object; the options are those of
+        :meth:`distmetrics.train.Module.log`.
+        """
+        if (
+            options.batch_size is not None and type(options.batch_size) is not int
+        ):  # an array can't be compared below
             options = options._replace(batch_size=as_size(name, options.batch_size))
         if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
             number: Tensor | float = value.item() if value.is_cpu else value.detach()
@@ -104,7 +124,9 @@ class StageLog:
         else:
             exact = as_number(f"the value of {name!r}", value)
             number = exact.item() if exact.is_cpu else exact
-        way = self._ways.get(name) if isinstance(name, str) else None  # what else it may be is refused below
+        way = (
+            self._ways.get(name) if isinstance(name, str) else None
+        )  # what else it may be is refused below
         in_step = self._batch is not _NO_BATCH
         if way is None or way[:3] != (options, self._loader, in_step):
             way = self._ways[name] = self._settle(name, options)
@@ -152,13 +174,17 @@ class StageLog:
             self.unlogged.add(key.label)
 
     def _claim(self, key: Key, *known_as: Key) -> None:
-        """Refuse a name under which another value, or another's ``name_step`` or ``name_epoch``, is known already."""
+        """Refuse a name under which another value, or another's ``name_step`` or ``name_epoch``, is
+        known already.
+        """
         for alias in known_as:
             other = self._labels.setdefault(alias.label, key)
             if other != key:
                 raise ConfigurationError(
-                    f"{alias.label!r} is what {key.label!r} and {other.label!r} would both be known as: a name logged "
-                    "on_step and on_epoch has name_step and name_epoch too\nDo:     log one of them under another name."
+                    f"{alias.label!r} is what {key.label!r} and {other.label!r} would both be "
+                    "known as: a name logged "
+                    "on_step and on_epoch has name_step and name_epoch too",
+                    do="log one of them under another name.",
                 )
 
     def _when(self, name: str, options: Options) -> tuple[bool, bool]:
@@ -170,11 +196,15 @@ class StageLog:
         if on_step and not in_step:
             raise ConfigurationError(f"{name!r} is logged on_step, and no step is under way here")
         if not (on_step or on_epoch):
-            raise ConfigurationError(f"{name!r} is logged neither on_step nor on_epoch: it would be lost")
+            raise ConfigurationError(
+                f"{name!r} is logged neither on_step nor on_epoch: it would be lost"
+            )
         return on_step, on_epoch
 
     def log_values_of(self, metric: Any, options: Options) -> None:
-        """Log each value of a metric that has several, a ``MetricCollection`` say, under its own name."""
+        """Log each value of a metric that has several, a ``MetricCollection`` say, under its own
+        name.
+        """
         check_metric("log_dict", options)
         path = self._path("log_dict", metric)
         self._epoch.add(Key(f"{path}.*", self._loader), Kind(metric=path, bare=True))
@@ -183,18 +213,22 @@ class StageLog:
         """Combine the step's values that were logged with ``sync_dist=True``.
 
         Args:
-            everyone: whether every rank has a batch in this step. A rank without one can't know whether the
-                others log, so all ranks exchange in such a step.
+            everyone: whether every rank has a batch in this step. A rank without one can't know
+                whether the others log, so all ranks exchange in such a step.
         """
         if self._step or not everyone:
-            logged = self._step.close(self._comm, self._module, name=f"{self.stage} step", told=self._told())
+            logged = self._step.close(
+                self._comm, self._module, name=f"{self.stage} step", told=self._told()
+            )
             for key, value in logged.values.items():
                 self._keep(key, value, local=False)
             self._step = EpochLog()
             self._synced.clear()
 
     def _told(self) -> Site | None:
-        """Return the line that the step's exchange is made for: the first of those that log with ``sync_dist=True``."""
+        """Return the line that the step's exchange is made for: the first of those that log with
+        ``sync_dist=True``.
+        """
         name, site = next(iter(self._synced.items()), ("", None))
         if site is None:
             return None
@@ -210,7 +244,9 @@ class StageLog:
         return {
             "epoch": self._epoch.state(),
             "steps": {name: value.detach().cpu() for name, value in self.step_values.items()},
-            "labels": [sorted(labels) for labels in (self.step_local, self.prog_bar, self.unlogged)],
+            "labels": [
+                sorted(labels) for labels in (self.step_local, self.prog_bar, self.unlogged)
+            ],
         }
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -218,7 +254,9 @@ class StageLog:
         for state in states:
             self._epoch.load(state["epoch"])
             self.step_values.update(state["steps"])
-            for labels, saved in zip((self.step_local, self.prog_bar, self.unlogged), state["labels"], strict=True):
+            for labels, saved in zip(
+                (self.step_local, self.prog_bar, self.unlogged), state["labels"], strict=True
+            ):
                 labels.update(saved)
 
     def discard(self) -> None:
@@ -247,17 +285,20 @@ class StageLog:
         return float(self._batch_size)
 
     def _path(self, name: str, metric: Any) -> str:
-        """Find the attribute of the module that holds the metric: a rank without batches finds it there too."""
+        """Find the attribute of the module that holds the metric: a rank without batches finds it
+        there too.
+        """
         path = self._paths.get(id(metric))
         if path is None:
             path = self._paths[id(metric)] = _find(self._module, metric, name)
             held = next((held for held in self._held if f"{path}.".startswith(f"{held}.")), None)
             if held is not None:
                 raise ConfigurationError(
-                    f"self.{path} holds {self._held[held]} updates from before this {_STAGES[self.stage]}: their "
-                    f"samples would count in {name!r}\n"
-                    "Likely: one metric object for training and for evaluation.\n"
-                    "Do:     keep one for each, or call its reset() before."
+                    f"self.{path} holds {self._held[held]} updates from before this "
+                    f"{_STAGES[self.stage]}: their "
+                    f"samples would count in {name!r}",
+                    likely="one metric object for training and for evaluation.",
+                    do="keep one for each, or call its reset() before.",
                 )
         return path
 
@@ -268,8 +309,10 @@ def _find(module: nn.Module, metric: Any, name: str) -> str:
             if value is metric:
                 return f"{prefix}.{attribute}".lstrip(".")
     raise ConfigurationError(
-        f"the metric object logged as {name!r} is no attribute of the module: a rank without batches could not "
-        "find it\nDo:     assign it in __init__: self.some_name = metric; several go into an nn.ModuleDict."
+        f"the metric object logged as {name!r} is no attribute of the module: a rank without "
+        "batches could not "
+        "find it",
+        do="assign it in __init__: self.some_name = metric; several go into an nn.ModuleDict.",
     )
 
 
@@ -284,7 +327,9 @@ def batch_size_of(batch: Any, name: str) -> int:
     8
     """
     parts = batch if type(batch) in (list, tuple) else (batch,)
-    if all(type(part) is Tensor for part in parts):  # most batches: nobody needs to know what is where
+    if all(
+        type(part) is Tensor for part in parts
+    ):  # most batches: nobody needs to know what is where
         found = {part.shape[0] for part in parts if part.ndim}
         if len(found) == 1:
             return int(found.pop())
@@ -296,8 +341,11 @@ def batch_size_of(batch: Any, name: str) -> int:
     }
     if len(set(sizes.values())) == 1:
         return next(iter(sizes.values()))
-    seen = ", ".join(f"batch{path} has {size}" for path, size in sizes.items()) or "it holds no tensor with a dimension"
+    seen = (
+        ", ".join(f"batch{path} has {size}" for path, size in sizes.items())
+        or "it holds no tensor with a dimension"
+    )
     raise InputError(
-        f"can't tell how many samples are behind {name!r}, by which its mean is weighted: {seen}\n"
-        f"Do:     self.log({name!r}, value, batch_size=...)."
+        f"can't tell how many samples are behind {name!r}, by which its mean is weighted: {seen}",
+        do=f"self.log({name!r}, value, batch_size=...).",
     )

@@ -28,8 +28,6 @@ from distmetrics.train.resume import checkpoint
 from distmetrics.train.stage_log import Stage, StageLog
 from distmetrics.train.values import as_number
 
-__all__ = ["TrainerState"]
-
 _PROGRESS = (
     "current_epoch",
     "global_step",
@@ -43,9 +41,13 @@ _PROGRESS = (
 
 
 class TrainerState(KeptFlags):
-    """The part of a trainer that changes; see :class:`~distmetrics.train.Trainer` for the attributes."""
+    """The part of a trainer that changes; see :class:`~distmetrics.train.Trainer` for the
+    attributes.
+    """
 
-    def __init__(self, strategy: Strategy, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> None:
+    def __init__(
+        self, strategy: Strategy, callbacks: Sequence[Callback], loggers: Sequence[Logger]
+    ) -> None:
         self.strategy = strategy
         self.callbacks = list(callbacks)
         self.loggers = list(loggers)
@@ -60,17 +62,29 @@ class TrainerState(KeptFlags):
         self.current_epoch = 0
         self.global_step = 0
         self.should_stop = False
-        self.validated = False  # whether the epoch's values of validation are there, or there will be none
-        self.num_batches: int | None = None  # of the loop under way on this rank; None where not known
+        self.validated = (
+            False  # whether the epoch's values of validation are there, or there will be none
+        )
+        self.num_batches: int | None = (
+            None  # of the loop under way on this rank; None where not known
+        )
         self.absent = 0  # ranks without a batch in the training step under way
         self.datamodule: DataModule | None = None
         self._logger: StageLog | None = None
         self._module: Module | None = None
         self._run: Run | None = None
-        self._saves: list[tuple[Sequence[Path], Sequence[Path]]] | None = None  # put off until a hook is over
+        self._saves: list[tuple[Sequence[Path], Sequence[Path]]] | None = (
+            None  # put off until a hook is over
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_logger": None, "_module": None, "_run": None, "_saves": None, "datamodule": None}
+        return vars(self) | {
+            "_logger": None,
+            "_module": None,
+            "_run": None,
+            "_saves": None,
+            "datamodule": None,
+        }
 
     @property
     def world_size(self) -> int:
@@ -92,7 +106,11 @@ class TrainerState(KeptFlags):
         """The latest values logged with ``prog_bar=True``."""
         labels = set() if self._logger is None else self._logger.prog_bar
         shown = self.logged_metrics.items()
-        return {name: value for name, value in shown if name in labels or name.removesuffix("_step") in labels}
+        return {
+            name: value
+            for name, value in shown
+            if name in labels or name.removesuffix("_step") in labels
+        }
 
     @property
     def logger(self) -> Logger | None:
@@ -112,7 +130,9 @@ class TrainerState(KeptFlags):
     @property
     def validates_within_epochs(self) -> bool:
         """Whether there may be several validations in an epoch of the fit under way."""
-        once = isinstance(self.val_check_interval, float) and self.val_check_interval == 1.0  # 1 is after each step
+        once = (
+            isinstance(self.val_check_interval, float) and self.val_check_interval == 1.0
+        )  # 1 is after each step
         return self._run is not None and bool(self._run.val_loaders) and not once
 
     @property
@@ -125,10 +145,11 @@ class TrainerState(KeptFlags):
         return "it has no loader of validation data, or the module no validation_step"
 
     def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
-        """Write a checkpoint of the fit under way to each path; every rank must call it, rank 0 writes.
+        """Write a checkpoint of the fit under way to each path; every rank must call it, rank 0
+        writes.
 
-        Called by a callback it is written when all callbacks have had their turn, so that it holds what they
-        have noted.
+        Called by a callback it is written when all callbacks have had their turn, so that it holds
+        what they have noted.
 
         Args:
             paths: where to.
@@ -156,7 +177,9 @@ class TrainerState(KeptFlags):
         barrier(comm=self.strategy.comm(), name="checkpoint")
 
     def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
-        """Call the module's hook, then the callbacks', then write the checkpoints that these asked for."""
+        """Call the module's hook, then the callbacks', then write the checkpoints that these asked
+        for.
+        """
         assert self._module is not None
         if module:
             getattr(self._module, hook)(*args)
@@ -194,13 +217,17 @@ class TrainerState(KeptFlags):
         assert self._run is not None
         seen = self._run.stepped_at.get(id(optimizer), 0)
         self._run.stepped_at[id(optimizer)] = self._run.backwards
-        has_gradients = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        has_gradients = any(
+            p.grad is not None for group in optimizer.param_groups for p in group["params"]
+        )
         if self.world_size > 1 and has_gradients and seen == self._run.backwards:
             raise ConfigurationError(
-                f"{type(self._run.module).__name__} steps its {type(optimizer).__name__} with gradients that "
-                "manual_backward has not made: they are this rank's alone, and the ranks' weights would part\n"
-                "Likely: loss.backward() in training_step.\n"
-                "Do:     self.manual_backward(loss).",
+                f"{type(self._run.module).__name__} steps its {type(optimizer).__name__} with "
+                "gradients that "
+                "manual_backward has not made: they are this rank's alone, and the ranks' "
+                "weights would part",
+                likely="loss.backward() in training_step.",
+                do="self.manual_backward(loss).",
                 rank=self.global_rank,
             )
 
@@ -230,11 +257,15 @@ class TrainerState(KeptFlags):
         """
         if self._logger is None:
             raise ConfigurationError(
-                f"{name!r} can't be logged here: no epoch is under way, or its values are combined already\n"
-                "Likely: a callback's hook of an epoch's end: callbacks hear of it when the values are there.\n"
-                "Do:     log in a step, in the module's own on_train_epoch_end or on_validation_epoch_end, or in\n"
-                "        a callback's on_train_batch_end; what is the same number on every rank can be made known\n"
-                f"        here: trainer.log_values({{{name!r}: number}})."
+                f"{name!r} can't be logged here: no epoch is under way, or its values are "
+                "combined already",
+                likely="a callback's hook of an epoch's end: callbacks hear of it when the "
+                "values are there.",
+                do="log in a step, in the module's own on_train_epoch_end or "
+                "on_validation_epoch_end, or in\n"
+                "        a callback's on_train_batch_end; what is the same number on every rank "
+                "can be made known\n"
+                f"        here: trainer.log_values({{{name!r}: number}}).",
             )
         return self._logger
 
@@ -246,10 +277,11 @@ class TrainerState(KeptFlags):
         """
         if self.absent:
             raise DivergedError(
-                f"{what} in a training step that {self.absent} of {self.world_size} ranks have no batch for: they "
-                "will not come here\n"
-                "Likely: loaders of different length, which the trainer did not deal out itself.\n"
-                "Do:     give every rank as many batches, or gather in on_train_epoch_end.",
+                f"{what} in a training step that {self.absent} of {self.world_size} ranks have "
+                "no batch for: they "
+                "will not come here",
+                likely="loaders of different length, which the trainer did not deal out itself.",
+                do="give every rank as many batches, or gather in on_train_epoch_end.",
                 rank=self.global_rank,
             )
 
@@ -262,7 +294,10 @@ class TrainerState(KeptFlags):
 
     def note_epoch(self, log: StageLog, logged: Logged, *, stage: Stage = "train") -> None:
         """Make an epoch's values known."""
-        forked = {key: key._replace(name=f"{key.name}_epoch") for key in logged.forked & logged.values.keys()}
+        forked = {
+            key: key._replace(name=f"{key.name}_epoch")
+            for key in logged.forked & logged.values.keys()
+        }
         values = logged.values | {alias: logged.values[key] for key, alias in forked.items()}
         local = logged.local | {alias for key, alias in forked.items() if key in logged.local}
         labelled = {key.label: value for key, value in values.items()}
@@ -272,13 +307,21 @@ class TrainerState(KeptFlags):
         if stage == "validate":
             self.validation_metrics = set(labelled)
         hidden = {key.label for key in forked}  # known as name_epoch
-        self._publish({name: value for name, value in labelled.items() if name not in hidden}, log.unlogged)
+        self._publish(
+            {name: value for name, value in labelled.items() if name not in hidden}, log.unlogged
+        )
 
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
         for name in values:
             check_name(name)
-        self._note({name: as_number(f"the value of {name!r}", value).cpu() for name, value in values.items()}, set())
+        self._note(
+            {
+                name: as_number(f"the value of {name!r}", value).cpu()
+                for name, value in values.items()
+            },
+            set(),
+        )
         self.fresh_metrics |= values.keys()
         self._publish({name: self.logged_metrics[name] for name in values}, set())
 

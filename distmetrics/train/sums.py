@@ -10,9 +10,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Site
-
-__all__ = ["REDUCE_FX", "Key", "Kind", "Record", "ReduceFx", "Scope", "Sum", "combine"]
+from distmetrics.errors import Site
 
 ReduceFx = Literal["mean", "sum", "max", "min"]
 REDUCE_FX: tuple[str, ...] = get_args(ReduceFx)
@@ -21,7 +19,9 @@ Scope = Literal["all ranks", "this rank", "rank 0"]
 
 
 class Key(NamedTuple):
-    """What a value is kept under: the user's name, and the loader that it is about where there are several."""
+    """What a value is kept under: the user's name, and the loader that it is about where there are
+    several.
+    """
 
     name: str
     loader: int = -1
@@ -40,7 +40,8 @@ class Kind(NamedTuple):
         scope: whose values count.
         metric: where the module holds the metric object; empty for a value.
         bare: whether a metric's several values go by their own names.
-        forked: whether there is a value of each step too, so that this one is also known as ``name_epoch``.
+        forked: whether there is a value of each step too, so that this one is also known as
+            ``name_epoch``.
     """
 
     reduce_fx: str = "mean"
@@ -50,7 +51,11 @@ class Kind(NamedTuple):
     forked: bool = False
 
     def __str__(self) -> str:
-        return f"the metric self.{self.metric}" if self.metric else f"a {self.reduce_fx} over {self.scope}"
+        return (
+            f"the metric self.{self.metric}"
+            if self.metric
+            else f"a {self.reduce_fx} over {self.scope}"
+        )
 
 
 class Record(NamedTuple):
@@ -65,8 +70,8 @@ class Record(NamedTuple):
 class Sum:
     """A running Σ weight·value, Σ weight, or an extreme.
 
-    Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU as numbers of
-    Python, which are of float64 too and cost a tenth of an operation on a tensor.
+    Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU
+    as numbers of Python, which are of float64 too and cost a tenth of an operation on a tensor.
     """
 
     def __init__(self, kind: Kind, site: Site | None = None) -> None:
@@ -84,7 +89,11 @@ class Sum:
         scale = weight if self.kind.reduce_fx == "mean" else 1.0
         if isinstance(value, float):
             self._combine(value * scale)
-        elif isinstance(self.total, Tensor) and self.kind.reduce_fx in _SUMS and self.total.device == value.device:
+        elif (
+            isinstance(self.total, Tensor)
+            and self.kind.reduce_fx in _SUMS
+            and self.total.device == value.device
+        ):
             self.total.add_(value, alpha=scale)  # one operation: a step may log hundreds of values
         else:
             self._combine(value.to(torch.float64, copy=True).mul_(scale))
@@ -97,20 +106,36 @@ class Sum:
 
     def record(self) -> Record:
         """Return this rank's part, as it travels."""
-        return Record(self.kind, float("nan") if self.total is None else float(self.total), self.weight, self.steps)
+        return Record(
+            self.kind,
+            float("nan") if self.total is None else float(self.total),
+            self.weight,
+            self.steps,
+        )
 
     def saved(self) -> Tensor | None:
         """Return the total on the CPU, a copy."""
-        return None if self.total is None else torch.as_tensor(self.total, dtype=torch.float64).to("cpu", copy=True)
+        return (
+            None
+            if self.total is None
+            else torch.as_tensor(self.total, dtype=torch.float64).to("cpu", copy=True)
+        )
 
     def _combine(self, part: Tensor | float) -> None:
         if self.total is None:
             self.total = part
-        elif isinstance(part, float) and isinstance(self.total, float) and self.kind.reduce_fx in _SUMS:
+        elif (
+            isinstance(part, float)
+            and isinstance(self.total, float)
+            and self.kind.reduce_fx in _SUMS
+        ):
             self.total += part
         else:
             device = part.device if isinstance(part, Tensor) else "cpu"
-            both = [torch.as_tensor(each, dtype=torch.float64, device=device) for each in (self.total, part)]
+            both = [
+                torch.as_tensor(each, dtype=torch.float64, device=device)
+                for each in (self.total, part)
+            ]
             total = combine(self.kind.reduce_fx, *both)
             self.total = total.item() if total.is_cpu else total
 
@@ -119,4 +144,6 @@ def combine(reduce_fx: str, a: Tensor, b: Tensor) -> Tensor:
     """Return what two parts make together."""
     if reduce_fx in _SUMS:
         return a + b
-    return torch.maximum(a, b) if reduce_fx == "max" else torch.minimum(a, b)  # both let NaN through
+    return (
+        torch.maximum(a, b) if reduce_fx == "max" else torch.minimum(a, b)
+    )  # both let NaN through

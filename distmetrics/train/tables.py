@@ -14,8 +14,6 @@ from distmetrics.errors import MissingDependencyError
 if TYPE_CHECKING:
     from distmetrics.train.state import TrainerState
 
-__all__ = ["Row", "print_summary", "rows", "short", "show_results", "wanted"]
-
 
 class Row(NamedTuple):
     """A submodule in the model's table."""
@@ -26,7 +24,8 @@ class Row(NamedTuple):
 
 
 def wanted(flag: bool | None, stream: Any, what: str) -> bool:
-    """Resolve a flag for something that rich prints: None is yes where rich is installed and someone looks.
+    """Resolve a flag for something that rich prints: None is yes where rich is installed and
+    someone looks.
 
     Raises:
         MissingDependencyError: True, and rich is not installed.
@@ -43,8 +42,13 @@ def rows(module: nn.Module, depth: int = 1) -> list[Row]:
     >>> rows(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
     [Row(name='0', type='Linear', parameters=9), Row(name='1', type='ReLU', parameters=0)]
     """
-    found = [(name, child) for name, child in module.named_modules() if name and name.count(".") < depth]
-    return [Row(name, type(child).__name__, sum(p.numel() for p in child.parameters())) for name, child in found]
+    found = [
+        (name, child) for name, child in module.named_modules() if name and name.count(".") < depth
+    ]
+    return [
+        Row(name, type(child).__name__, sum(p.numel() for p in child.parameters()))
+        for name, child in found
+    ]
 
 
 def short(count: int) -> str:
@@ -79,13 +83,17 @@ def print_summary(module: nn.Module, depth: int) -> None:
     _print(table, *[f"{value:<10}{what}" for value, what in lines])
 
 
-def show_results(trainer: TrainerState, call: str, results: Sequence[dict[str, float]], verbose: bool | None) -> None:
+def show_results(
+    trainer: TrainerState, call: str, results: Sequence[dict[str, float]], verbose: bool | None
+) -> None:
     """Print what an evaluation found, a column a loader, on rank 0."""
     if not trainer.is_global_zero or not wanted(verbose, sys.stdout, "the table of results"):
         return
     table = _table(f"{call} metric", *[f"DataLoader {index}" for index in range(len(results))])
     for name in dict.fromkeys(name for result in results for name in result):
-        table.add_row(name, *[f"{result[name]:.6g}" if name in result else "" for result in results])
+        table.add_row(
+            name, *[f"{result[name]:.6g}" if name in result else "" for result in results]
+        )
     _print(table)
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.strategies.base import Devices, Strategy
-from distmetrics.strategies.devices import one_flag
+from distmetrics.launch.place import ClusterEnvironment
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import flags
 from distmetrics.train.callbacks import Callback
@@ -19,45 +19,45 @@ from distmetrics.train.data import DataModule, Limit
 from distmetrics.train.evaluation import require
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
+from distmetrics.train.older import refuse_unknown
 from distmetrics.train.session import Session, Start
 from distmetrics.train.signatures import check_callbacks, check_data, check_module
 from distmetrics.train.snapshot import Snapshot
 from distmetrics.train.sources import Call, Sources
 from distmetrics.train.tables import show_results
 
-__all__ = ["Trainer"]
-
 
 class Trainer(Session):
     """Trains and evaluates a :class:`Module`, on one device or many.
 
     Args:
-        strategy: how the model is split over devices: a name such as "single", "dp", "ddp", "ddp_sharded" or
-            "fsdp", a :class:`~distmetrics.strategies.base.Strategy`, or "auto": "ddp" under a launcher such
-            as torchrun, else "single" for one device and "ddp_spawn" for several.
-        devices: number of devices on this machine, a list of their numbers or such as "1, 4", or -1 for all;
-            "auto" is the launcher's number of processes, else every GPU, else 1.
+        strategy: how the model is split over devices: a name such as "single", "dp", "ddp",
+            "ddp_sharded" or "fsdp", a :class:`~distmetrics.strategies.base.Strategy`, or "auto":
+            "ddp" under a launcher such as torchrun, else "single" for one device and "ddp_spawn"
+            for several.
+        devices: number of devices on this machine, a list of their numbers or such as "1, 4", or -1
+            for all; "auto" is the launcher's number of processes, else every GPU, else 1.
         accelerator: "cpu", "gpu", "cuda", "tpu", or "auto": GPUs where there are any.
         num_nodes: number of machines, on each of which a launcher starts the script.
         precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
-        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of those that
-            are known fits.
+        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of
+            those that are known fits.
         gpus: short for ``devices=gpus, accelerator="gpu"``.
         tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
-        limit_train_batches: use so many batches of each epoch on each rank, or a fraction (a float up to
-            1.0).
+        limit_train_batches: use so many batches of each epoch on each rank, or a fraction (a float
+            up to 1.0).
         limit_val_batches: likewise, of each validation loader on each rank.
         limit_test_batches: likewise, of each test loader on each rank.
         limit_predict_batches: likewise, of each loader to predict on, on each rank.
-        val_check_interval: validate after so many steps of an epoch, or after each such fraction of it (a
-            float); 1.0 is its end.
+        val_check_interval: validate after so many steps of an epoch, or after each such fraction of
+            it (a float); 1.0 is its end.
         check_val_every_n_epoch: validate in every n-th epoch.
-        num_sanity_val_steps: before training, run so many batches of validation, -1 all, and forget what they
-            did: logged values, metric states and random numbers stay as they were.
-        accumulate_grad_batches: step the optimizer once for so many batches, with the mean of their gradients;
-            at the end of an epoch for those that are left.
+        num_sanity_val_steps: before training, run so many batches of validation, -1 all, and forget
+            what they did: logged values, metric states and random numbers stay as they were.
+        accumulate_grad_batches: step the optimizer once for so many batches, with the mean of their
+            gradients; at the end of an epoch for those that are left.
         gradient_clip_val: clip the norm of the gradients to this.
         callbacks: called in their order, those that save checkpoints last.
         logger: loggers, or True for a ``CSVLogger`` in ``default_root_dir``.
@@ -65,27 +65,30 @@ class Trainer(Session):
         default_root_dir: where files go; default the current folder.
         enable_progress_bar: None shows it where rich is installed and standard error is a terminal.
         enable_model_summary: a table of the module before a fit; None likewise.
-        enable_checkpointing: True adds a ``ModelCheckpoint`` if callbacks have none; False refuses one.
-        fast_dev_run: True runs one batch of everything, a number so many, without loggers and checkpoints: to
-            see whether a program runs.
-        seed: of all random generators (plus the rank), and of the order of the training samples; default that
-            of :func:`seed_everything`, where it was called.
+        enable_checkpointing: True adds a ``ModelCheckpoint`` if callbacks have none; False refuses
+            one.
+        fast_dev_run: True runs one batch of everything, a number so many, without loggers and
+            checkpoints: to see whether a program runs.
+        seed: of all random generators (plus the rank), and of the order of the training samples;
+            default that of :func:`seed_everything`, where it was called.
         deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
         detect_anomaly: let autograd name the operation that made a NaN; slow.
         terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
-        require_same_names: a name that some ranks log in every batch and others in none is an error on every
-            rank, where each had two batches or more; False only warns.
-        use_distributed_sampler: deal out the samples of every loader to the ranks; False uses loaders as
-            they are.
+        require_same_names: a name that some ranks log in every batch and others in none is an error
+            on every rank, where each had two batches or more; False only warns.
+        use_distributed_sampler: deal out the samples of every loader to the ranks; False uses
+            loaders as they are.
 
     Attributes:
         callback_metrics: the latest value of everything logged, as tensors on the CPU.
-        logged_metrics: likewise, with ``name_step`` and ``name_epoch`` where a name is logged for both.
+        logged_metrics: likewise, with ``name_step`` and ``name_epoch`` where a name is logged for
+            both.
         local_metrics: the names whose values are this rank's own.
         fresh_metrics: the names logged for the latest epoch.
         current_epoch: epochs completed; in an epoch its number, from 0.
         global_step: optimizer steps taken.
-        should_stop: set it, on any rank, to end training with the epoch, or with the next validation in it.
+        should_stop: set it, on any rank, to end training with the epoch, or with the next
+            validation in it.
 
     Raises:
         ConfigurationError: flags that contradict each other, or a flag of older guides.
@@ -129,7 +132,7 @@ class Trainer(Session):
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
-        flags.refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
+        refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
         flags.check(locals())
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
@@ -142,7 +145,10 @@ class Trainer(Session):
             plugins=plugins,
         )
         called = flags.ordered(
-            callbacks, progress=enable_progress_bar, summary=enable_model_summary, checkpointing=enable_checkpointing
+            callbacks,
+            progress=enable_progress_bar,
+            summary=enable_model_summary,
+            checkpointing=enable_checkpointing,
         )
         super().__init__(placed, called, flags.loggers_of(logger, default_root_dir))
         self.keep(locals())
@@ -166,10 +172,11 @@ class Trainer(Session):
             train_dataloaders: a loader, or a data module. Its batch size is each rank's.
             val_dataloaders: a loader or a list of several.
             datamodule: the data, in the place of loaders.
-            ckpt_path: go on from this checkpoint as if nothing had happened; "last" is the one that a
-                ``ModelCheckpoint`` wrote last, and starts from epoch 0 if there is none; "best" its best.
-            weights_only: False also unpickles objects of any class from the checkpoint: only for files that you
-                trust.
+            ckpt_path: go on from this checkpoint as if nothing had happened; "last" is the one that
+                a ``ModelCheckpoint`` wrote last, and starts from epoch 0 if there is none; "best"
+                its best.
+            weights_only: False also unpickles objects of any class from the checkpoint: only for
+                files that you trust.
 
         Raises:
             ConfigurationError: flags, module or data do not fit together.
@@ -177,7 +184,9 @@ class Trainer(Session):
         """
         require(module, Module, "training_step", "configure_optimizers")
         if self.max_epochs in (None, -1) and self.max_steps < 0:
-            raise ConfigurationError("the trainer has no end\nDo:     say max_epochs=... or max_steps=....")
+            raise ConfigurationError(
+                "the trainer has no end", do="say max_epochs=... or max_steps=...."
+            )
         data = Sources.of("fit", train_dataloaders, val_dataloaders, datamodule)
         self._launch("fit", module, data, Start(ckpt_path, weights_only))
 
@@ -197,11 +206,11 @@ class Trainer(Session):
             module: what to evaluate.
             dataloaders: a loader, a list of several, or a data module.
             datamodule: the data, in the place of loaders.
-            ckpt_path: first give the module the weights of this checkpoint; "best" or "last" is one that a
-                ``ModelCheckpoint`` of this trainer wrote.
+            ckpt_path: first give the module the weights of this checkpoint; "best" or "last" is one
+                that a ``ModelCheckpoint`` of this trainer wrote.
             weights_only: as for :meth:`fit`.
-            verbose: print a table of the results on rank 0; None prints it where rich is installed and standard
-                output is a terminal.
+            verbose: print a table of the results on rank 0; None prints it where rich is installed
+                and standard output is a terminal.
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
@@ -225,7 +234,12 @@ class Trainer(Session):
         return self._evaluated("test", module, data, Start(ckpt_path, weights_only), verbose)
 
     def _evaluated(
-        self, call: Literal["validate", "test"], module: Module, data: Sources, start: Start, verbose: bool | None
+        self,
+        call: Literal["validate", "test"],
+        module: Module,
+        data: Sources,
+        start: Start,
+        verbose: bool | None,
     ) -> list[dict[str, float]]:
         check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
         results: list[dict[str, float]] = self._launch(call, module, data, start)
@@ -242,11 +256,12 @@ class Trainer(Session):
         weights_only: bool = True,
         return_predictions: bool = True,
     ) -> list[Any] | None:
-        """Return what the module's ``predict_step`` returns for each batch, in the order of the data.
+        """Return what the module's ``predict_step`` returns for each batch, in the order of the
+        data.
 
-        Every rank gets the predictions of all, on the CPU. Each sample is predicted once; batches are those of
-        the ranks' parts, so their bounds depend on the number of ranks, and their samples in a row do not. A
-        rank without data takes part.
+        Every rank gets the predictions of all, on the CPU. Each sample is predicted once; batches
+        are those of the ranks' parts, so their bounds depend on the number of ranks, and their
+        samples in a row do not. A rank without data takes part.
 
         Args:
             module: what to predict with.
@@ -254,8 +269,8 @@ class Trainer(Session):
             datamodule: the data, in the place of loaders.
             ckpt_path: as for :meth:`validate`.
             weights_only: as for :meth:`fit`.
-            return_predictions: False keeps and sends nothing, and returns None: for predictions that
-                ``on_predict_batch_end`` writes to disk.
+            return_predictions: False keeps and sends nothing, and returns None: for predictions
+                that ``on_predict_batch_end`` writes to disk.
 
         Returns: a list with an item for each batch; with several loaders a list of such lists.
         """

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from distmetrics.errors import InputError, InputTypeError
 
-__all__ = ["as_number", "is_metric", "metric_at"]
-
 
 def metric_at(module: nn.Module, path: str) -> Any:
     """Return the object at a dotted attribute path of the module."""
@@ -32,18 +30,20 @@ def as_number(name: str, value: Any) -> Tensor:
     """
     if isinstance(value, str | bytes):
         raise InputTypeError(
-            f"{name} must be a number to be logged, got the text {value!r}\n"
-            "Do:     log float(...) of it; a logger's own methods take text."
+            f"{name} must be a number to be logged, got the text {value!r}",
+            do="log float(...) of it; a logger's own methods take text.",
         )
     if not isinstance(value, Tensor):
         try:
             return torch.tensor(float(value), dtype=torch.float64)
         except (TypeError, ValueError) as error:
-            raise InputTypeError(f"{name} must be a number to be logged, got a {type(value).__name__}") from error
+            raise InputTypeError(
+                f"{name} must be a number to be logged, got a {type(value).__name__}"
+            ) from error
     if value.numel() != 1:
         raise InputError(
-            f"{name} must be one number to be logged, got a tensor of shape {list(value.shape)}\n"
-            "Do:     log its .mean() or .sum(), or keep it in a metric object and log that."
+            f"{name} must be one number to be logged, got a tensor of shape {list(value.shape)}",
+            do="log its .mean() or .sum(), or keep it in a metric object and log that.",
         )
     if value.is_complex():
         raise InputTypeError(f"{name} must be a real number to be logged, got {value.dtype}")
@@ -51,5 +51,7 @@ def as_number(name: str, value: Any) -> Tensor:
 
 
 def is_metric(value: Any) -> bool:
-    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes and resets."""
+    """Whether ``value`` is a metric object: torchmetrics' kind, or anything that updates, computes
+    and resets.
+    """
     return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))

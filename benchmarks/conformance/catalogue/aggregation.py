@@ -27,7 +27,15 @@ def _weighted(generator: Generator, n: int) -> Batch:
 
 def cases() -> Iterator[Case]:
     """Yield the cases of this group."""
-    for name in ("CatMetric", "MaxMetric", "MeanMetric", "MinMetric", "SumMetric", "RunningMean", "RunningSum"):
+    for name in (
+        "CatMetric",
+        "MaxMetric",
+        "MeanMetric",
+        "MinMetric",
+        "SumMetric",
+        "RunningMean",
+        "RunningSum",
+    ):
         yield of(getattr(aggregation, name), _values, "aggregation")
     for name in ("CatMetric", "MaxMetric", "SumMetric"):
         yield of(getattr(aggregation, name), _number, "aggregation", "numbers")

@@ -34,20 +34,29 @@ def _speech(generator: Generator, n: int) -> Batch:
     """Half a second of tones that swell and fade four times a second, as syllables do."""
     time = torch.arange(_RATE // 2) / _RATE
     pitch = 150 + 100 * uniform(generator, n, 1)
-    tones: Tensor = sum(torch.sin(2 * torch.pi * part * pitch * time) / part for part in range(1, 8))  # type: ignore[assignment]
+    tones: Tensor = sum(
+        torch.sin(2 * torch.pi * part * pitch * time) / part for part in range(1, 8)
+    )  # type: ignore[assignment]
     clean = tones * torch.sin(2 * torch.pi * 4 * time).abs()
     return Batch((clean + normal(generator, *clean.shape) / 4, clean))
 
 
 def cases() -> Iterator[Case]:
     """Yield the cases of this group."""
-    for name in ("SignalNoiseRatio", "ScaleInvariantSignalNoiseRatio", "ScaleInvariantSignalDistortionRatio"):
+    for name in (
+        "SignalNoiseRatio",
+        "ScaleInvariantSignalNoiseRatio",
+        "ScaleInvariantSignalDistortionRatio",
+    ):
         yield of(getattr(audio, name), _signal, "audio")
     yield of(audio.ComplexScaleInvariantSignalNoiseRatio, paired(normal, 9, 5, 2), "audio")
     yield of(audio.SignalDistortionRatio, _signal, "audio", filter_length=16)
     yield of(audio.SourceAggregatedSignalDistortionRatio, _speakers, "audio")
     yield of(
-        audio.PermutationInvariantTraining, _speakers, "audio", metric_func=scale_invariant_signal_distortion_ratio
+        audio.PermutationInvariantTraining,
+        _speakers,
+        "audio",
+        metric_func=scale_invariant_signal_distortion_ratio,
     )
     yield of(PerceptualEvaluationSpeechQuality, _speech, "audio", fs=_RATE, mode="nb")
     yield of(ShortTimeObjectiveIntelligibility, _speech, "audio", fs=_RATE)

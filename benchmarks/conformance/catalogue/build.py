@@ -20,7 +20,9 @@ _drawing = threading.Lock()  # ranks that are threads share torch's generator
 
 
 def of(cls: Any, batch: Source, group: str, variant: str = "", **options: Any) -> Case:
-    """Return the case of a class with these options; ``variant`` names it where a class has several."""
+    """Return the case of a class with these options; ``variant`` names it where a class has
+    several.
+    """
     name = f"{cls.__name__}[{variant}]" if variant else cls.__name__
     return Case(name, group, functools.partial(cls, **options), batch)
 
@@ -31,7 +33,9 @@ def normal(generator: Generator, *shape: int) -> Tensor:
 
 
 def uniform(generator: Generator, *shape: int) -> Tensor:
-    """Numbers in (0, 1), in steps of 1/64: every float type holds them exactly, and some of them are equal."""
+    """Numbers in (0, 1), in steps of 1/64: every float type holds them exactly, and some of them
+    are equal.
+    """
     return (torch.randint(1, 64, shape, generator=generator)) / 64
 
 
@@ -53,16 +57,20 @@ def _seed(number: int) -> Iterator[None]:
 
 
 def seeded(cls: Any, *, draws_in_compute: bool = True) -> Any:
-    """Return a class like ``cls`` that draws its random numbers anew from the same seed in each update and compute.
+    """Return a class like ``cls`` that draws its random numbers anew from the same seed in each
+    update and compute.
 
     A class whose compute syncs other metrics must not draw in it: one rank at a time draws.
 
-    What a batch draws then depends on the batch alone, and not on who saw it, or when: the value is determined.
+    What a batch draws then depends on the batch alone, and not on who saw it, or when: the value is
+    determined.
     """
 
     def update(self: Any, *args: Any, **kwargs: Any) -> None:
         numbers = [float(arg.double().sum()) for arg in args if isinstance(arg, Tensor)]
-        with _seed(zlib.crc32(repr(numbers).encode())):  # a hash of NaN would be another one each time
+        with _seed(
+            zlib.crc32(repr(numbers).encode())
+        ):  # a hash of NaN would be another one each time
             cls.update(self, *args, **kwargs)
 
     def compute(self: Any) -> Any:

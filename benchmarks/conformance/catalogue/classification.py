@@ -1,4 +1,6 @@
-"""Classification: every task-specific class, curves exact and binned, and the classes that choose the task."""
+"""Classification: every task-specific class, curves exact and binned, and the classes that choose
+the task.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def _grouped(generator: Generator, n: int) -> Batch:
 
 
 def _multiclass(generator: Generator, n: int) -> Batch:
-    return Batch((torch.randn(n, _CLASSES, generator=generator).softmax(1), integers(generator, _CLASSES, n)))
+    return Batch(
+        (torch.randn(n, _CLASSES, generator=generator).softmax(1), integers(generator, _CLASSES, n))
+    )
 
 
 def _multilabel(generator: Generator, n: int) -> Batch:

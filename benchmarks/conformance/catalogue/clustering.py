@@ -39,7 +39,9 @@ def _points(generator: Generator, n: int) -> Batch:
 
 def _ratings(generator: Generator, n: int) -> Batch:
     first = integers(generator, 6, n, 1)
-    return Batch((first.new_tensor([[0, 5]]) + first.new_tensor([[1, -1]]) * first,))  # five raters choose of two
+    return Batch(
+        (first.new_tensor([[0, 5]]) + first.new_tensor([[1, -1]]) * first,)
+    )  # five raters choose of two
 
 
 def _rated(generator: Generator, n: int) -> Batch:

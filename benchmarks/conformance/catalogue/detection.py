@@ -18,7 +18,9 @@ _SIDE = 32
 
 def _boxes(generator: Generator, count: int) -> Tensor:
     corner = integers(generator, _SIDE // 2, count, 2)
-    return torch.cat([corner, corner + 1 + integers(generator, _SIDE // 2 - 1, count, 2)], 1).float()
+    return torch.cat(
+        [corner, corner + 1 + integers(generator, _SIDE // 2 - 1, count, 2)], 1
+    ).float()
 
 
 def _masks(boxes: Tensor) -> Tensor:
@@ -36,14 +38,19 @@ def _detections(generator: Generator, n: int) -> Batch:
         truth = _boxes(generator, count)
         found = (truth + integers(generator, 3, count, 4) - 1).clamp(0, _SIDE)
         labels = integers(generator, 2, count)
-        scores = torch.rand(count, generator=generator)  # all different: the order of equal ones would be arbitrary
+        scores = torch.rand(
+            count, generator=generator
+        )  # all different: the order of equal ones would be arbitrary
         preds.append({"boxes": found, "scores": scores, "labels": labels, "masks": _masks(found)})
         target.append({"boxes": truth, "labels": labels, "masks": _masks(truth)})
     return Batch((preds, target))
 
 
 def _panoptic(generator: Generator, n: int) -> Batch:
-    maps = [torch.stack([integers(generator, 3, n, 8, 8), integers(generator, 2, n, 8, 8)], -1) for _ in range(2)]
+    maps = [
+        torch.stack([integers(generator, 3, n, 8, 8), integers(generator, 2, n, 8, 8)], -1)
+        for _ in range(2)
+    ]
     return Batch(tuple(maps))
 
 

@@ -1,4 +1,6 @@
-"""Image metrics of a network's features: with a small seeded network, so that no weights are downloaded."""
+"""Image metrics of a network's features: with a small seeded network, so that no weights are
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Features(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("weights", normal(torch.Generator().manual_seed(0), 3 * 8 * 8, _FEATURES))
+        self.register_buffer(
+            "weights", normal(torch.Generator().manual_seed(0), 3 * 8 * 8, _FEATURES)
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (n, 4)."""
@@ -64,7 +68,10 @@ def _images(generator: Generator, n: int) -> Batch:
 
 
 def _real_and_fake(generator: Generator, n: int) -> list[Batch]:
-    return [Batch((uniform(generator, n, 3, 8, 8) ** (2 - real),), {"real": bool(real)}) for real in (1, 0)]
+    return [
+        Batch((uniform(generator, n, 3, 8, 8) ** (2 - real),), {"real": bool(real)})
+        for real in (1, 0)
+    ]
 
 
 def _painter(generator: Generator, n: int) -> Batch:

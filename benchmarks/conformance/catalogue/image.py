@@ -15,7 +15,11 @@ from benchmarks.conformance.catalogue.build import Source, of, paired, uniform
 
 __all__ = ["cases"]
 
-_small, _gray, _wide = paired(uniform, 3, 16, 16), paired(uniform, 1, 16, 16), paired(uniform, 1, 48, 48)
+_small, _gray, _wide = (
+    paired(uniform, 3, 16, 16),
+    paired(uniform, 1, 16, 16),
+    paired(uniform, 1, 48, 48),
+)
 
 
 def _single(generator: Generator, n: int) -> Batch:
@@ -29,10 +33,22 @@ def _pansharpened(generator: Generator, n: int) -> Batch:
 
 
 _ALL: dict[str, dict[str, tuple[Source, dict[str, Any]]]] = {
-    "ErrorRelativeGlobalDimensionlessSynthesis": {"": (_small, {}), "none": (_small, {"reduction": "none"})},
+    "ErrorRelativeGlobalDimensionlessSynthesis": {
+        "": (_small, {}),
+        "none": (_small, {"reduction": "none"}),
+    },
     "MultiScaleStructuralSimilarityIndexMeasure": {
         "": (_wide, {"kernel_size": 5, "sigma": 0.5, "betas": (0.5, 0.5), "data_range": 1.0}),
-        "none": (_wide, {"kernel_size": 5, "sigma": 0.5, "betas": (0.5, 0.5), "data_range": 1.0, "reduction": "none"}),
+        "none": (
+            _wide,
+            {
+                "kernel_size": 5,
+                "sigma": 0.5,
+                "betas": (0.5, 0.5),
+                "data_range": 1.0,
+                "reduction": "none",
+            },
+        ),
     },
     "PeakSignalNoiseRatio": {
         "": (_small, {"data_range": 1.0}),

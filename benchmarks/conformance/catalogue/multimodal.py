@@ -39,11 +39,15 @@ class _Matcher(nn.Module):
         return (self.read[ids] * mask[..., None]).sum(1)
 
 
-def _prepared(text: list[str] | None = None, images: list[Tensor] | None = None, **_: Any) -> dict[str, Tensor]:
+def _prepared(
+    text: list[str] | None = None, images: list[Tensor] | None = None, **_: Any
+) -> dict[str, Tensor]:
     """Stand in for a CLIP processor."""
     if images is not None:
         return {"pixel_values": torch.stack(images)}
-    ids = nn.utils.rnn.pad_sequence([torch.tensor(list(line.encode())) for line in text or []], batch_first=True)
+    ids = nn.utils.rnn.pad_sequence(
+        [torch.tensor(list(line.encode())) for line in text or []], batch_first=True
+    )
     return {"input_ids": ids, "attention_mask": (ids > 0).long()}
 
 

@@ -40,7 +40,10 @@ _ALL: dict[str, dict[str, tuple[Source, dict[str, Any]]]] = {
         "sequence": (paired(uniform, 4), {"threshold": 0.5, "keep_sequence_dim": 1}),
     },
     "ExplainedVariance": {"": (_scalars, {}), "raw": (_vectors, {"multioutput": "raw_values"})},
-    "JensenShannonDivergence": {"": (_distributions, {}), "none": (_distributions, {"reduction": "none"})},
+    "JensenShannonDivergence": {
+        "": (_distributions, {}),
+        "none": (_distributions, {"reduction": "none"}),
+    },
     "KLDivergence": {"": (_distributions, {}), "none": (_distributions, {"reduction": "none"})},
     "KendallRankCorrCoef": {
         "": (_scalars, {}),
@@ -50,7 +53,10 @@ _ALL: dict[str, dict[str, tuple[Source, dict[str, Any]]]] = {
     "LogCoshError": {"": (_scalars, {}), "outputs": (_vectors, {"num_outputs": _OUTPUTS})},
     "MeanAbsoluteError": {"": (_scalars, {}), "outputs": (_vectors, {"num_outputs": _OUTPUTS})},
     "MeanAbsolutePercentageError": {"": (_positive, {})},
-    "MeanSquaredError": {"": (_scalars, {}), "outputs": (_vectors, {"num_outputs": _OUTPUTS, "squared": False})},
+    "MeanSquaredError": {
+        "": (_scalars, {}),
+        "outputs": (_vectors, {"num_outputs": _OUTPUTS, "squared": False}),
+    },
     "MeanSquaredLogError": {"": (_positive, {})},
     "MinkowskiDistance": {"": (_scalars, {"p": 3})},
     "NormalizedRootMeanSquaredError": {

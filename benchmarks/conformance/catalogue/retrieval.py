@@ -15,7 +15,9 @@ __all__ = ["cases"]
 
 
 def _documents(generator: Generator, n: int) -> Batch:
-    scores = torch.rand(n, generator=generator)  # all different: the order of equal ones would be arbitrary
+    scores = torch.rand(
+        n, generator=generator
+    )  # all different: the order of equal ones would be arbitrary
     relevant = integers(generator, 2, n)
     return Batch((scores, relevant), {"indexes": integers(generator, 5, n)})
 
@@ -25,4 +27,11 @@ def cases() -> Iterator[Case]:
     for name in sorted(retrieval.__all__):
         yield of(getattr(retrieval, name), _documents, "retrieval")
     yield of(retrieval.RetrievalMAP, _documents, "retrieval", "skip", empty_target_action="skip")
-    yield of(retrieval.RetrievalPrecision, _documents, "retrieval", "top_k, median", top_k=2, aggregation="median")
+    yield of(
+        retrieval.RetrievalPrecision,
+        _documents,
+        "retrieval",
+        "top_k, median",
+        top_k=2,
+        aggregation="median",
+    )

@@ -26,10 +26,16 @@ def cases() -> Iterator[Case]:
     group = "segmentation"
     for name in ("DiceScore", "GeneralizedDiceScore", "HausdorffDistance", "MeanIoU"):
         yield of(getattr(segmentation, name), _masks, group, **_OPTIONS)
-    yield of(segmentation.DiceScore, _masks, group, "global", aggregation_level="global", **_OPTIONS)
+    yield of(
+        segmentation.DiceScore, _masks, group, "global", aggregation_level="global", **_OPTIONS
+    )
     yield of(segmentation.DiceScore, _masks, group, "average=none", average="none", **_OPTIONS)
-    yield of(segmentation.GeneralizedDiceScore, _masks, group, "per_class", per_class=True, **_OPTIONS)
+    yield of(
+        segmentation.GeneralizedDiceScore, _masks, group, "per_class", per_class=True, **_OPTIONS
+    )
     yield of(segmentation.MeanIoU, _masks, group, "per_class", per_class=True, **_OPTIONS)
     for reduction in ("mean", "sum"):
         variant = "" if reduction == "mean" else reduction
-        yield of(shape.ProcrustesDisparity, paired(normal, 6, 3), "shape", variant, reduction=reduction)
+        yield of(
+            shape.ProcrustesDisparity, paired(normal, 6, 3), "shape", variant, reduction=reduction
+        )

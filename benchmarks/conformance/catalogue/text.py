@@ -14,7 +14,23 @@ from benchmarks.conformance.catalogue.build import integers, of, uniform
 
 __all__ = ["cases", "sentences"]
 
-_WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "dogs", "ran", "far", "from", "here", "while", "nobody", "saw")
+_WORDS = (
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "and",
+    "dogs",
+    "ran",
+    "far",
+    "from",
+    "here",
+    "while",
+    "nobody",
+    "saw",
+)
 
 
 def sentences(generator: Generator, n: int) -> tuple[list[str], list[str]]:
@@ -25,7 +41,9 @@ def sentences(generator: Generator, n: int) -> tuple[list[str], list[str]]:
         words = [_WORDS[index] for index in integers(generator, len(_WORDS), length).tolist()]
         slips = (uniform(generator, length) < 0.25).tolist()
         right.append(" ".join(words))
-        wrong.append(" ".join("oops" if slip else word for word, slip in zip(words, slips, strict=True)))
+        wrong.append(
+            " ".join("oops" if slip else word for word, slip in zip(words, slips, strict=True))
+        )
     return wrong, right
 
 
@@ -58,7 +76,9 @@ def _numbered(words: list[str], length: int) -> dict[str, Tensor]:
     """Tokenize: every word is its number, 0 is padding."""
     ids = torch.zeros(len(words), length, dtype=torch.long)
     for row, sentence in enumerate(words):
-        found = [1 + (_WORDS.index(word) if word in _WORDS else len(_WORDS)) for word in sentence.split()][:length]
+        found = [
+            1 + (_WORDS.index(word) if word in _WORDS else len(_WORDS)) for word in sentence.split()
+        ][:length]
         ids[row, : len(found)] = torch.tensor(found)
     return {"input_ids": ids, "attention_mask": (ids > 0).long()}
 
@@ -72,7 +92,9 @@ def _embedding_score() -> BERTScore:
     """Construct a BERTScore whose model is a small seeded embedding: no weights are downloaded."""
     weights = torch.randn(len(_WORDS) + 2, 8, generator=torch.Generator().manual_seed(0))
     model = nn.Embedding(len(weights), 8, _weight=weights)
-    return BERTScore(model=model, user_tokenizer=_numbered, user_forward_fn=_embedded, max_length=16)
+    return BERTScore(
+        model=model, user_tokenizer=_numbered, user_forward_fn=_embedded, max_length=16
+    )
 
 
 def cases() -> Iterator[Case]:
@@ -86,12 +108,27 @@ def cases() -> Iterator[Case]:
     yield of(text.SacreBLEUScore, _references, "text", "intl", tokenize="intl")
     yield of(text.EditDistance, _one_reference, "text", "none", reduction="none")
     for name in ("CHRFScore", "TranslationEditRate"):
-        yield of(getattr(text, name), _references, "text", "sentences", return_sentence_level_score=True)
-    yield of(text.ExtendedEditDistance, _one_reference, "text", "sentences", return_sentence_level_score=True)
+        yield of(
+            getattr(text, name), _references, "text", "sentences", return_sentence_level_score=True
+        )
+    yield of(
+        text.ExtendedEditDistance,
+        _one_reference,
+        "text",
+        "sentences",
+        return_sentence_level_score=True,
+    )
     yield of(text.Perplexity, _tokens, "text")
     # rougeLsum splits sentences with data that would be downloaded
     yield of(text.ROUGEScore, _one_reference, "text", rouge_keys=("rouge1", "rouge2", "rougeL"))
-    yield of(text.ROUGEScore, _references, "text", "avg", rouge_keys=("rouge1", "rougeL"), accumulate="avg")
+    yield of(
+        text.ROUGEScore,
+        _references,
+        "text",
+        "avg",
+        rouge_keys=("rouge1", "rougeL"),
+        accumulate="avg",
+    )
     yield of(text.SQuAD, _questions, "text")
     yield Case("BERTScore", "text", _embedding_score, _one_reference)
     yield Case("BERTScore[references]", "text", _embedding_score, _references)

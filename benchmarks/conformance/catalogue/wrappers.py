@@ -35,11 +35,19 @@ def _classes(generator: Generator, n: int) -> Batch:
 
 def _tasks(generator: Generator, n: int) -> Batch:
     scores, labels = _scores(generator, n).args
-    return Batch(({"label": scores, "size": normal(generator, n)}, {"label": labels, "size": normal(generator, n)}))
+    return Batch(
+        (
+            {"label": scores, "size": normal(generator, n)},
+            {"label": labels, "size": normal(generator, n)},
+        )
+    )
 
 
 def _real_and_fake(generator: Generator, n: int) -> list[Batch]:
-    return [Batch((uniform(generator, n, 3, 8, 8) ** (2 - real),), {"real": bool(real)}) for real in (1, 0)]
+    return [
+        Batch((uniform(generator, n, 3, 8, 8) ** (2 - real),), {"real": bool(real)})
+        for real in (1, 0)
+    ]
 
 
 def _accuracy() -> Any:
@@ -64,7 +72,9 @@ def _shared() -> Any:
 
 
 def _multitask() -> Any:
-    return wrappers.MultitaskWrapper({"label": _collection(groups=True), "size": MeanSquaredError()})
+    return wrappers.MultitaskWrapper(
+        {"label": _collection(groups=True), "size": MeanSquaredError()}
+    )
 
 
 def _of_predictions(name: str, **options: Any) -> Callable[[], Any]:
@@ -88,10 +98,19 @@ _ALL: dict[str, tuple[Callable[[], Any], Source]] = {
     "MinMaxMetric": (lambda: wrappers.MinMaxMetric(c.BinaryAccuracy()), _scores),
     "MinMaxMetric[lists]": (lambda: wrappers.MinMaxMetric(c.BinaryAUROC()), _scores),
     "MultioutputWrapper": (lambda: wrappers.MultioutputWrapper(R2Score(), 3), _vectors),
-    "MultioutputWrapper[pearson]": (lambda: wrappers.MultioutputWrapper(PearsonCorrCoef(), 3), _vectors),
+    "MultioutputWrapper[pearson]": (
+        lambda: wrappers.MultioutputWrapper(PearsonCorrCoef(), 3),
+        _vectors,
+    ),
     "MultitaskWrapper": (_multitask, _tasks),
-    "BinaryTargetTransformer": (_of_predictions("BinaryTargetTransformer", threshold=0.5), _soft_target),
-    "LambdaInputTransformer": (_of_predictions("LambdaInputTransformer", transform_pred=lambda x: 1 - x), _scores),
+    "BinaryTargetTransformer": (
+        _of_predictions("BinaryTargetTransformer", threshold=0.5),
+        _soft_target,
+    ),
+    "LambdaInputTransformer": (
+        _of_predictions("LambdaInputTransformer", transform_pred=lambda x: 1 - x),
+        _scores,
+    ),
     "MetricInputTransformer": (_of_predictions("MetricInputTransformer"), _scores),
     "FeatureShare": (_shared, _real_and_fake),
     "MetricTracker": (_tracker, _scores),
@@ -106,4 +125,6 @@ def cases() -> Iterator[Case]:
     """Yield the cases of this group."""
     for name, (make, source) in _ALL.items():
         yield Case(name, "wrappers", make, source)
-    yield Case("Running", "wrappers", lambda: wrappers.Running(MeanSquaredError(), window=3), _scalars)
+    yield Case(
+        "Running", "wrappers", lambda: wrappers.Running(MeanSquaredError(), window=3), _scalars
+    )

@@ -1,4 +1,5 @@
-"""What many training scripts look like. It runs on one GPU; on two it hangs, or logs numbers that are wrong.
+"""What many training scripts look like. It runs on one GPU; on two it hangs, or logs numbers that
+are wrong.
 
 The demo hands this file to distlint. Do not copy from it.
 """

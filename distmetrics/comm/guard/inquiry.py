@@ -1,8 +1,10 @@
-"""Find out why a rank waits: one state machine a wait, without threads, so that it can be run against any store.
+"""Find out why a rank waits: one state machine a wait, without threads, so that it can be run
+against any store.
 
-Quiet at first, then asking: what the others have published, whether their processes live, where those are who have not
-come. Who is asked answers from a thread of its own. A circle of waits is a deadlock once each of its ranks has
-confirmed, after all had been seen waiting, that it waits in that very call still: it did so the whole time between.
+Quiet at first, then asking: what the others have published, whether their processes live, where
+those are who have not come. Who is asked answers from a thread of its own. A circle of waits is a
+deadlock once each of its ranks has confirmed, after all had been seen waiting, that it waits in
+that very call still: it did so the whole time between.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from distmetrics.comm.board import Board, Departure
-from distmetrics.comm.guard.judge import Verdict, View, find_verdict, missing, suspects, where_all_are
+from distmetrics.comm.guard.judge import (
+    Verdict,
+    View,
+    find_verdict,
+    missing,
+    suspects,
+    where_all_are,
+)
 from distmetrics.comm.guard.notices import ALL_ASK, Notices, asks
 from distmetrics.comm.guard.places import process_state
 from distmetrics.comm.guard.slips import Answer, Slip, Waiting, ranks_in
 from distmetrics.errors import who
-
-__all__ = ["FIRST_LOOK", "Inquiry", "Self"]
 
 FIRST_LOOK = 0.15  # seconds of waiting before anything is published: most waits are over by then
 _ASK_AFTER = 0.3
@@ -29,7 +36,9 @@ _OWN_WORD = 1.0  # seconds in which a departure from another group's calls must 
 _SPREAD = 1e-4  # seconds a rank by which a large world spreads what it publishes
 _PATIENCE = 5e-4  # seconds a rank between two looks of who leaves the finding out to others
 _TAKE_OVER = 20.0  # seconds after the deadline in which those who find out must have spoken
-_FIRST_WORD = 5.0  # seconds before the log says whom a rank waits for; twice as long to the next line
+_FIRST_WORD = (
+    5.0  # seconds before the log says whom a rank waits for; twice as long to the next line
+)
 _log = logging.getLogger("distmetrics.guard")
 
 
@@ -79,7 +88,9 @@ class Inquiry:
     _stopped: dict[int, float] = field(default_factory=dict)
     _foreign: dict[int, tuple[str, float]] = field(default_factory=dict)
     _left: dict[int, float] = field(default_factory=dict)
-    _suspects: dict[int, tuple[int, int]] = field(default_factory=dict)  # wait and question that confirm a circle
+    _suspects: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # wait and question that confirm a circle
     _spoken: float = 0.0
     _asked: float = -1.0
 
@@ -141,12 +152,18 @@ class Inquiry:
         for departure in self.board.departures():
             calls = departure.calls_of(self.waiting.group, self.me.world)
             since = self._left.setdefault(departure.rank, now)
-            if (calls is None and now - since >= _OWN_WORD) or (calls is not None and calls < self.waiting.call):
+            if (calls is None and now - since >= _OWN_WORD) or (
+                calls is not None and calls < self.waiting.call
+            ):
                 found.setdefault(departure.rank, departure)
         return found
 
-    def _processes(self, slips: Mapping[int, Slip], now: float) -> tuple[frozenset[int], dict[int, float]]:
-        """See to the processes of this machine: which are gone, which are stopped, and for how long."""
+    def _processes(
+        self, slips: Mapping[int, Slip], now: float
+    ) -> tuple[frozenset[int], dict[int, float]]:
+        """See to the processes of this machine: which are gone, which are stopped, and for how
+        long.
+        """
         for rank in ranks_in(self.waiting.members):
             slip = slips.get(rank)
             near = slip is not None and slip.machine == self.me.machine != ""
@@ -159,14 +176,23 @@ class Inquiry:
         lost = frozenset(rank for rank, since in self._lost.items() if now - since >= _LOST_FOR)
         return lost, {rank: now - since for rank, since in self._stopped.items()}
 
-    def _confirmed(self, slips: Mapping[int, Slip], answers: Mapping[int, Answer]) -> frozenset[int]:
-        """Return the suspects that have answered, since they were seen together, that they wait as they did."""
+    def _confirmed(
+        self, slips: Mapping[int, Slip], answers: Mapping[int, Answer]
+    ) -> frozenset[int]:
+        """Return the suspects that have answered, since they were seen together, that they wait as
+        they did.
+        """
         found = set()
         for rank, (number, question) in self._suspects.items():
             slip, answer = slips.get(rank), answers.get(rank)
             waiting = None if slip is None else slip.waiting
             waits_still = waiting is not None and waiting.number == number
-            if waits_still and answer is not None and answer.question >= question and answer.waits == number:
+            if (
+                waits_still
+                and answer is not None
+                and answer.question >= question
+                and answer.waits == number
+            ):
                 found.add(rank)
         return frozenset(found)
 
@@ -181,9 +207,13 @@ class Inquiry:
         return {rank: now - since for rank, (_, since) in self._foreign.items()}
 
     def _ask(self, view: View, now: float) -> None:
-        """Put the questions that are due: to suspects at once, to who has not come from time to time."""
+        """Put the questions that are due: to suspects at once, to who has not come from time to
+        time.
+        """
         circle = [rank for rank in suspects(view) if rank != self.me.rank]
-        waits = {rank: waiting.number for rank in circle if (waiting := view.waits(rank)) is not None}
+        waits = {
+            rank: waiting.number for rank in circle if (waiting := view.waits(rank)) is not None
+        }
         if {rank: number for rank, (number, _) in self._suspects.items()} != waits:
             self._suspects = {}
             for rank, number in waits.items():

@@ -1,7 +1,7 @@
 """What it means that a rank waits: a verdict, or nothing yet. Pure.
 
-A verdict is only found where the wait can never be met, or has lasted as long as the user allows. Ranks that are just
-slow are named in a line of the log and never blamed before that.
+A verdict is only found where the wait can never be met, or has lasted as long as the user allows.
+Ranks that are just slow are named in a line of the log and never blamed before that.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ from dataclasses import dataclass, field, replace
 
 from distmetrics.comm.board import Departure
 from distmetrics.comm.guard.slips import Answer, Slip, Waiting, ranks_in
-from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError, compose, who
-
-__all__ = ["STOPPED_FOR", "Verdict", "View", "departed", "find_verdict", "missing", "suspects", "where_all_are"]
+from distmetrics.errors import (
+    DistmetricsError,
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    compose,
+    who,
+)
 
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
 _SPELT_OUT = 8  # different places in one text
 FOREIGN_FOR = 5.0  # seconds that a rank may take to come out of a collective of torch's own
 _BROKEN = "Every later call on this group raises at once."
 _SAME_ORDER = "make every rank call the same collectives, in the same order."
-_KINDS: dict[str, type[DistmetricsError]] = {kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)}
+_KINDS: dict[str, type[DistmetricsError]] = {
+    kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +63,14 @@ class View:
         slips: what each rank has published; nothing for one that has not made a communicator yet.
         left: ranks that said, or of which was said, that they left.
         lost: ranks whose process on this machine is gone.
-        stopped: ranks whose process on this machine is stopped by a signal, and for how many seconds.
+        stopped: ranks whose process on this machine is stopped by a signal, and for how many
+            seconds.
         asked: ranks that were asked where they are.
         answers: of those, the latest.
-        confirmed: ranks that have answered, since ``slips`` was read, that they still wait in what it says.
-        foreign: ranks that are in a collective of torch's own over ranks that include this one, and for how long.
+        confirmed: ranks that have answered, since ``slips`` was read, that they still wait in what
+            it says.
+        foreign: ranks that are in a collective of torch's own over ranks that include this one, and
+            for how long.
     """
 
     me: int
@@ -100,7 +110,9 @@ def _has_come(other: Waiting, waiting: Waiting) -> bool:
 
 
 def suspects(view: View) -> list[int]:
-    """Return the ranks of a circle of waits that this rank depends on: a deadlock, if all of them are confirmed."""
+    """Return the ranks of a circle of waits that this rank depends on: a deadlock, if all of them
+    are confirmed.
+    """
     path: list[int] = []
     done: set[int] = set()
 
@@ -132,7 +144,9 @@ def _waited_for(view: View, rank: int) -> Iterator[int]:
 
 
 def find_verdict(view: View) -> Verdict | None:
-    """Return why this rank's wait can't be met, or has lasted too long; None while it may still be met."""
+    """Return why this rank's wait can't be met, or has lasted too long; None while it may still be
+    met.
+    """
     for find in (_left, _lost, _unlike, _circle, _foreign, _stopped, _late):
         if (verdict := find(view)) is not None:
             return verdict
@@ -145,13 +159,18 @@ def _left(view: View) -> Verdict | None:
     return departed(left, _lines(view)) if left else None
 
 
-def departed(left: Mapping[int, Departure], lines: Mapping[int, str], notes: Sequence[str] = (_BROKEN,)) -> Verdict:
+def departed(
+    left: Mapping[int, Departure], lines: Mapping[int, str], notes: Sequence[str] = (_BROKEN,)
+) -> Verdict:
     """Say that ranks have left, and whether that was a failure."""
     failed = sorted(rank for rank, departure in left.items() if departure.failed)
     peers = failed or sorted(left)
     lines = {**lines, **{rank: departure.why for rank, departure in left.items()}}
     if failed:
-        headline, do = f"{who(peers)} failed and will never answer", f"mend the failure of {who(peers)} first."
+        headline, do = (
+            f"{who(peers)} failed and will never answer",
+            f"mend the failure of {who(peers)} first.",
+        )
     else:
         headline = f"{who(peers)} {'has' if len(peers) == 1 else 'have'} returned, and others still wait for it"
         do = _SAME_ORDER
@@ -167,10 +186,12 @@ def _lost(view: View) -> Verdict | None:
     return _verdict(
         view,
         PeerLostError,
-        f"the process{'' if one else 'es'} of {who(lost)} {'is' if one else 'are'} gone, and others wait for it",
+        f"the process{'' if one else 'es'} of {who(lost)} {'is' if one else 'are'} gone, and "
+        "others wait for it",
         lost,
         "it was killed, by the system for want of memory, say, or it called os._exit.",
-        f"look for the kill in the log of the machine of {who(lost)} (dmesg), and at its own last words.",
+        f"look for the kill in the log of the machine of {who(lost)} (dmesg), and at its own "
+        "last words.",
     )
 
 
@@ -206,7 +227,9 @@ def _circle(view: View) -> Verdict | None:
 
 def _foreign(view: View) -> Verdict | None:
     late = set(missing(view))
-    inside = sorted(rank for rank, seconds in view.foreign.items() if rank in late and seconds >= FOREIGN_FOR)
+    inside = sorted(
+        rank for rank, seconds in view.foreign.items() if rank in late and seconds >= FOREIGN_FOR
+    )
     if not inside:
         return None
     return _verdict(
@@ -221,7 +244,9 @@ def _foreign(view: View) -> Verdict | None:
 
 def _stopped(view: View) -> Verdict | None:
     late = set(missing(view))
-    stopped = sorted(rank for rank, seconds in view.stopped.items() if rank in late and seconds >= STOPPED_FOR)
+    stopped = sorted(
+        rank for rank, seconds in view.stopped.items() if rank in late and seconds >= STOPPED_FOR
+    )
     if not stopped:
         return None
     return _verdict(
@@ -249,9 +274,18 @@ def _late(view: View) -> Verdict | None:
 
 
 def _verdict(
-    view: View, kind: type[DistmetricsError], headline: str, peers: Sequence[int], likely: str, do: str
+    view: View,
+    kind: type[DistmetricsError],
+    headline: str,
+    peers: Sequence[int],
+    likely: str,
+    do: str,
 ) -> Verdict:
-    return Verdict(kind.code, compose(headline, _lines(view), notes=[_BROKEN], likely=likely, do=do), tuple(peers))
+    return Verdict(
+        kind.code,
+        compose(headline, _lines(view), notes=[_BROKEN], likely=likely, do=do),
+        tuple(peers),
+    )
 
 
 def where_all_are(view: View) -> str:
@@ -259,7 +293,9 @@ def where_all_are(view: View) -> str:
     parts: dict[str, list[int]] = {}
     for rank, text in _few({rank: _line(view, rank) for rank in missing(view)}).items():
         parts.setdefault(text, []).append(rank)
-    return "; ".join(f"{who(ranks)} {text}" for text, ranks in parts.items()) or "all ranks are in it"
+    return (
+        "; ".join(f"{who(ranks)} {text}" for text, ranks in parts.items()) or "all ranks are in it"
+    )
 
 
 def _lines(view: View) -> dict[int, str]:

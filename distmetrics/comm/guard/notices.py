@@ -1,7 +1,7 @@
 """The guard's part of the job's key-value store: slips, questions, answers and verdicts.
 
-Every method is one, two or three calls of the store, and each may block for as long as the store's host is silent: they
-are for the guard's own threads, never for the user's.
+Every method is one, two or three calls of the store, and each may block for as long as the store's
+host is silent: they are for the guard's own threads, never for the user's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, Protocol
 from distmetrics.comm.guard.judge import Verdict
 from distmetrics.comm.guard.slips import Answer, Slip
 
-__all__ = ["ALL_ASK", "Listener", "Notices", "Store", "asks"]
-
 ALL_ASK = 64  # ranks up to which every rank that waits finds out for itself; in larger worlds the first three do
 _FIRST = 3
-_POLL, _POLL_A_RANK = 0.1, 2.5e-4  # seconds between two looks for a question: at most 4 000 a second in all
+_POLL, _POLL_A_RANK = (
+    0.1,
+    2.5e-4,
+)  # seconds between two looks for a question: at most 4 000 a second in all
 _WHERE, _REPORT = "where", "report"
 
 
@@ -70,7 +71,10 @@ class Notices:
             found = {r: self._get(key) for r, key in enumerate(self._slips)}
             return {r: Slip.decode(text) for r, text in found.items() if text is not None}
         self._complete = True
-        return {r: Slip.decode(text.decode()) for r, text in enumerate(self._store.multi_get(self._slips))}
+        return {
+            r: Slip.decode(text.decode())
+            for r, text in enumerate(self._store.multi_get(self._slips))
+        }
 
     def ask(self, rank: int, *, report: bool = False) -> int:
         """Ask a rank where it is, or to write its report; return the question's number."""
@@ -95,12 +99,16 @@ class Notices:
     def decide(self, group: str, verdict: Verdict) -> Verdict:
         """Publish why the group is broken; return what was published first, by whomever."""
         text = json.dumps([verdict.code, verdict.text, verdict.peers])
-        for name in verdict.groups or (group,):  # in one order, so that all ranks find the same one first
+        for name in verdict.groups or (
+            group,
+        ):  # in one order, so that all ranks find the same one first
             text = self._store.compare_set(f"verdict/{name}", "", text).decode()
         return _decode(text)
 
     def come_to(self, place: tuple[str, int]) -> int:
-        """Count this rank among those who wait in a call; return how many came before it, or with it."""
+        """Count this rank among those who wait in a call; return how many came before it, or with
+        it.
+        """
         return self._store.add(_place(place), 1)
 
     def goodbye(self) -> int:
@@ -129,15 +137,19 @@ def _decode(text: str) -> Verdict:
 
 
 def asks(nth: int, world_size: int) -> bool:
-    """Whether the rank that came as the ``nth`` to a call finds out who is missing, or leaves it to others."""
+    """Whether the rank that came as the ``nth`` to a call finds out who is missing, or leaves it to
+    others.
+    """
     return world_size <= ALL_ASK or nth <= _FIRST
 
 
 class Listener:
-    """Looks for the questions that are put to this rank, seldom enough for a store that all ranks look at.
+    """Looks for the questions that are put to this rank, seldom enough for a store that all ranks
+    look at.
 
-    It does not block in the store until there is one: a store that ends with rank 0, as it does in every job that ends
-    well, would be an error then, of which torch writes a page of C++ to the user's screen.
+    It does not block in the store until there is one: a store that ends with rank 0, as it does in
+    every job that ends well, would be an error then, of which torch writes a page of C++ to the
+    user's screen.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
@@ -147,7 +159,9 @@ class Listener:
         self._pause = max(_POLL, world_size * _POLL_A_RANK)
 
     def listen(self, closed: threading.Event) -> tuple[int, bool] | None:
-        """Return the number of the next question and whether it asks for a report; None once ``closed`` is set."""
+        """Return the number of the next question and whether it asks for a report; None once
+        ``closed`` is set.
+        """
         while not self._store.check([f"ask/{self._rank}/{self._next}"]):
             if closed.wait(self._pause):
                 return None

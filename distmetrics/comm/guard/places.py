@@ -15,13 +15,13 @@ import torch.distributed as dist
 from distmetrics.comm.base import is_library, is_of_python, is_user_code, short_path
 from distmetrics.errors import Site
 
-__all__ = ["Inside", "Place", "machine", "place_of", "process_state", "this_process"]
-
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
 _AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
 _DEPTH = 12  # lines of a stack that are told
-_inside: dict[int, tuple[str, str]] = {}  # what the backward pass that a thread is in is, and the group's name
+_inside: dict[
+    int, tuple[str, str]
+] = {}  # what the backward pass that a thread is in is, and the group's name
 
 
 class Place:
@@ -30,8 +30,8 @@ class Place:
     Attributes:
         stack: the user's lines, and those of libraries between them, innermost first.
         at: the innermost of them that is no library's, if there is one.
-        doing: the function that the innermost of them is in, if it is not the user's: "torch.distributed.all_reduce";
-            or what :class:`Inside` says of a backward pass.
+        doing: the function that the innermost of them is in, if it is not the user's:
+            "torch.distributed.all_reduce"; or what :class:`Inside` says of a backward pass.
         group: name of the group, where that is a collective of torch's; empty elsewhere.
     """
 
@@ -50,14 +50,22 @@ class Place:
                 self.stack.append(Site(short_path(code.co_filename), frame.f_lineno, code.co_name))
                 if self.at is None and not is_library(code.co_filename):
                     self.at = self.stack[-1]
-            elif not self.stack and code.co_filename.startswith(_TORCH_CALLS) and not code.co_name.startswith("_"):
+            elif (
+                not self.stack
+                and code.co_filename.startswith(_TORCH_CALLS)
+                and not code.co_name.startswith("_")
+            ):
                 self._name_call(frame)
             frame = frame.f_back
 
     def _name_wrapper(self, frame: FrameType) -> None:
-        """Before the model's own forward, DistributedDataParallel itself makes the ranks alike: buffers, buckets."""
+        """Before the model's own forward, DistributedDataParallel itself makes the ranks alike:
+        buffers, buckets.
+        """
         self.doing = "DistributedDataParallel, before the model's forward"
-        self.group = str(getattr(getattr(frame.f_locals.get("self"), "process_group", None), "group_name", ""))
+        self.group = str(
+            getattr(getattr(frame.f_locals.get("self"), "process_group", None), "group_name", "")
+        )
 
     def _name_call(self, frame: FrameType) -> None:
         name = frame.f_code.co_name
@@ -84,7 +92,8 @@ def place_of(thread: int) -> Place:
 
 
 class Inside(AbstractContextManager[None]):
-    """Says that a thread's backward pass is a collective, which no frame of Python tells: it ends when all have come.
+    """Says that a thread's backward pass is a collective, which no frame of Python tells: it ends
+    when all have come.
 
     Made once, and entered in each step.
 
@@ -105,7 +114,9 @@ class Inside(AbstractContextManager[None]):
 
 @functools.cache
 def machine() -> str:
-    """Name the machine, or container, in which a process number means a process; empty where that can't be told."""
+    """Name the machine, or container, in which a process number means a process; empty where that
+    can't be told.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -16,13 +16,15 @@ from distmetrics.errors import DistmetricsError
 if TYPE_CHECKING:
     from distmetrics.comm.guard.wait import Wait
 
-__all__ = ["SCHEMA", "write_report"]
-
 SCHEMA = 1
 
 
-def write_report(folder: Path, me: Self, calls: Iterable[Wait], error: DistmetricsError | None, place: Place) -> Path:
-    """Write ``rank-<r>.json``: this rank's last calls, where it is, and the error that it raises, if it does."""
+def write_report(
+    folder: Path, me: Self, calls: Iterable[Wait], error: DistmetricsError | None, place: Place
+) -> Path:
+    """Write ``rank-<r>.json``: this rank's last calls, where it is, and the error that it raises,
+    if it does.
+    """
     told = None
     if error is not None:
         site = None if error.site is None else str(error.site)

@@ -1,8 +1,9 @@
 """The guard of one rank: two threads that are quiet while all is well.
 
-One answers where this rank's thread is when another rank asks. One finds out why this rank waits, once it has waited
-for a while. The user's thread never touches the store: it writes down what it calls, and while it waits it looks
-whether there is a verdict. A store that does not answer is a verdict as well.
+One answers where this rank's thread is when another rank asks. One finds out why this rank waits,
+once it has waited for a while. The user's thread never touches the store: it writes down what it
+calls, and while it waits it looks whether there is a verdict. A store that does not answer is a
+verdict as well.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ from distmetrics.comm.guard.slips import Answer, Slip, Waiting
 from distmetrics.comm.guard.wait import Wait
 from distmetrics.errors import DistmetricsError, PeerLostError, compose
 
-__all__ = ["STORE_SILENT", "Sentry"]
-
 STORE_SILENT = 4.0  # seconds in which a call of the store must be done while a rank waits
 _KEPT = 50  # calls that a report tells of
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
@@ -55,11 +54,18 @@ class Sentry:
         world_size: number of ranks of the job.
         settings: what to do, and how long a rank may wait.
         world: name of the group of all ranks.
-        board: where departures are published; None where nobody else does, and the guard has one of its own.
+        board: where departures are published; None where nobody else does, and the guard has one of
+            its own.
     """
 
     def __init__(
-        self, store: Any, rank: int, world_size: int, settings: Settings, world: str, board: Board | None = None
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        settings: Settings,
+        world: str,
+        board: Board | None = None,
     ) -> None:
         self.settings = settings
         self.calls: deque[Wait] = deque(maxlen=_KEPT)
@@ -68,10 +74,15 @@ class Sentry:
         self.patience = self._me.first_look
         self._tells = board is None
         self._board = Board(_clone(PrefixStore("board", store) if board is None else board.store))
-        self._store: Any = PrefixStore("guard", store)  # held: a store that rank 0 hosts ends with its last holder
+        self._store: Any = PrefixStore(
+            "guard", store
+        )  # held: a store that rank 0 hosts ends with its last holder
         self._notices = Notices(_clone(self._store), rank, world_size)
         own = _clone(self._store)
-        self._answers, self._listener = Notices(own, rank, world_size), Listener(own, rank, world_size)
+        self._answers, self._listener = (
+            Notices(own, rank, world_size),
+            Listener(own, rank, world_size),
+        )
         self._thread = threading.get_ident()
         self._serial, self._alone = 0, True
         self._open: deque[Wait] = deque()
@@ -83,7 +94,10 @@ class Sentry:
         self._notices.publish(self._me.slip(None))
         self._threads = [
             threading.Thread(target=target, name=f"distmetrics: {what}", daemon=True)
-            for target, what in ((self._find_out, "why this rank waits"), (self._respond, "where this rank is"))
+            for target, what in (
+                (self._find_out, "why this rank waits"),
+                (self._respond, "where this rank is"),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -107,7 +121,9 @@ class Sentry:
             self._bell.set()
 
     def look(self, wait: Wait) -> Verdict | None:
-        """Return why a call can't end, as far as that is known; the first look starts the finding out."""
+        """Return why a call can't end, as far as that is known; the first look starts the finding
+        out.
+        """
         if not wait.looked:
             wait.looked = True
             self._open.append(wait)
@@ -122,7 +138,9 @@ class Sentry:
         return found
 
     def fail(self, error: DistmetricsError) -> None:
-        """Write this rank's report, where one is wanted, and ask those for theirs who have not come here."""
+        """Write this rank's report, where one is wanted, and ask those for theirs who have not come
+        here.
+        """
         self._failed = True
         if self.settings.report is None:
             return
@@ -138,7 +156,9 @@ class Sentry:
 
     def close(self) -> None:
         """End the threads: the process ends, or its group is gone."""
-        if self._closed.is_set() or os.getpid() != self._me.pid:  # the end of a forked child is not that of the rank
+        if (
+            self._closed.is_set() or os.getpid() != self._me.pid
+        ):  # the end of a forked child is not that of the rank
             return
         self._closed.set()
         self._bell.set()
@@ -149,7 +169,9 @@ class Sentry:
         self._store = None
 
     def _at_exit(self) -> None:
-        """End, and see to it that the process does: torch waits at its end for calls that will never be answered."""
+        """End, and see to it that the process does: torch waits at its end for calls that will
+        never be answered.
+        """
         self.close()
         if self._failed:
             nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (faulthandler holds it)
@@ -161,8 +183,14 @@ class Sentry:
         return bool(self._store_error)
 
     def gone(self) -> list[int]:
-        """Return the ranks of this machine whose processes are gone; asks no store, which may be gone with them."""
-        near = {rank: slip for rank, slip in self._known.items() if slip.machine == self._me.machine != ""}
+        """Return the ranks of this machine whose processes are gone; asks no store, which may be
+        gone with them.
+        """
+        near = {
+            rank: slip
+            for rank, slip in self._known.items()
+            if slip.machine == self._me.machine != ""
+        }
         return [rank for rank, slip in near.items() if process_state(slip.pid, slip.born) == "gone"]
 
     def _say_goodbye(self) -> None:
@@ -172,12 +200,22 @@ class Sentry:
         self._leave(reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._notices.goodbye()
-            until = time.monotonic() + _FAREWELL  # a thread in the store when the interpreter ends aborts the process
-            while self._me.rank == 0 and time.monotonic() < until and self._notices.gone() < self._me.world_size:
-                time.sleep(_MOMENT)  # it may host the store, and the others are about to leave as well
+            until = (
+                time.monotonic() + _FAREWELL
+            )  # a thread in the store when the interpreter ends aborts the process
+            while (
+                self._me.rank == 0
+                and time.monotonic() < until
+                and self._notices.gone() < self._me.world_size
+            ):
+                time.sleep(
+                    _MOMENT
+                )  # it may host the store, and the others are about to leave as well
 
     def _leave(self, why: str, *, failed: bool) -> None:
-        with contextlib.suppress(RuntimeError):  # the store may be gone, with the process that hosts it
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the store may be gone, with the process that hosts it
             calls = self.counts.get(self._me.world, 0)
             self._board.leave(self._me.rank, why, failed=failed, calls=calls, groups=self.counts)
 
@@ -188,10 +226,12 @@ class Sentry:
             return None
         seconds = time.monotonic() - since
         text = compose(
-            f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank waits",
+            f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank "
+            "waits",
             {self._me.rank: f"waits in {wait.call}"},
             notes=[f"The store says: {self._store_error}"] if self._store_error else [],
-            likely="its host (rank 0, where no launcher has it) is stopped or gone, or the network is cut.",
+            likely="its host (rank 0, where no launcher has it) is stopped or gone, or the "
+            "network is cut.",
             do="see to that process first; torchrun hosts the store outside the ranks.",
         )
         return Verdict(PeerLostError.code, text, ())
@@ -199,7 +239,11 @@ class Sentry:
     def _get_to_know(self) -> None:
         """Learn who the others are, for when the store can't be asked any more."""
         with contextlib.suppress(RuntimeError):  # told by the first wait
-            while len(self._known) < self._me.world_size and not self._open and not self._closed.wait(_SOON):
+            while (
+                len(self._known) < self._me.world_size
+                and not self._open
+                and not self._closed.wait(_SOON)
+            ):
                 self._known = self._notices.slips()
 
     def _find_out(self) -> None:
@@ -229,7 +273,9 @@ class Sentry:
             place = wait.group, wait.members, wait.number, wait.kind
             waiting = Waiting(wait.serial, *place, f"{wait.call}{where}", self._alone)
             begun = now - (time.time() - wait.started)
-            wait.inquiry = Inquiry(self._me, waiting, self.settings.timeout, self._notices, self._board, begun)
+            wait.inquiry = Inquiry(
+                self._me, waiting, self.settings.timeout, self._notices, self._board, begun
+            )
         if wait.ended is not None:
             wait.inquiry.close()
             delay = 0.0
@@ -239,7 +285,9 @@ class Sentry:
         return delay
 
     def _respond(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone: whoever waits finds that out by itself
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the store is gone: whoever waits finds that out by itself
             while (asked := self._listener.listen(self._closed)) is not None:
                 number, wants_report = asked
                 place = place_of(self._thread)
@@ -250,8 +298,15 @@ class Sentry:
     def _report(self, folder: Path, error: DistmetricsError | None, place: Place) -> None:
         try:
             write_report(folder, self._me, [*self.calls], error, place)
-        except OSError as failure:  # of the folder: the user's error must still be raised, or answered
-            _log.warning("rank %d can't write its report into the folder of %s: %s", self._me.rank, REPORT, failure)
+        except (
+            OSError
+        ) as failure:  # of the folder: the user's error must still be raised, or answered
+            _log.warning(
+                "rank %d can't write its report into the folder of %s: %s",
+                self._me.rank,
+                REPORT,
+                failure,
+            )
 
     def _answer(self, number: int, place: Any) -> Answer:
         last = self.calls[-1] if self.calls else None

@@ -13,8 +13,6 @@ from typing import Literal, cast, get_args
 
 from distmetrics.errors import ConfigurationError
 
-__all__ = ["Mode", "Settings", "in_force", "put_in_force", "use_settings"]
-
 Mode = Literal["off", "warn", "on", "strict"]
 MODE, TIMEOUT, REPORT = "DISTMETRICS_GUARD", "DISTMETRICS_TIMEOUT", "DISTMETRICS_REPORT"
 
@@ -24,10 +22,12 @@ class Settings:
     """How ranks that wait for each other are watched.
 
     Attributes:
-        mode: ``"on"`` ends a wait that can't be met in an error; ``"warn"`` only says so; ``"strict"`` also refuses
-            ranks that make the same call from different lines; ``"off"`` watches nothing.
+        mode: ``"on"`` ends a wait that can't be met in an error; ``"warn"`` only says so;
+            ``"strict"`` also refuses ranks that make the same call from different lines; ``"off"``
+            watches nothing.
         timeout: seconds that a rank waits for one that is alive and busy elsewhere.
-        report: the folder into which each rank writes what it did last once something has gone wrong, or None.
+        report: the folder into which each rank writes what it did last once something has gone
+            wrong, or None.
 
     Raises:
         ConfigurationError: a mode that there is not, or a time that is none.
@@ -42,13 +42,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
-            raise ConfigurationError(f"{MODE}: no such mode: {self.mode!r}\nDo:     say {', '.join(get_args(Mode))}.")
-        if not isinstance(self.timeout, int | float) or not self.timeout > 0 or math.isnan(self.timeout):
-            raise ConfigurationError(f"{TIMEOUT}: not a time in seconds: {self.timeout!r}\nDo:     say 300, for one.")
+            raise ConfigurationError(
+                f"{MODE}: no such mode: {self.mode!r}", do=f"say {', '.join(get_args(Mode))}."
+            )
+        if (
+            not isinstance(self.timeout, int | float)
+            or not self.timeout > 0
+            or math.isnan(self.timeout)
+        ):
+            raise ConfigurationError(
+                f"{TIMEOUT}: not a time in seconds: {self.timeout!r}", do="say 300, for one."
+            )
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` (seconds) and ``DISTMETRICS_REPORT`` (a folder).
+        """Read ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` (seconds) and ``DISTMETRICS_REPORT``
+        (a folder).
 
         >>> Settings.of_environment({"DISTMETRICS_GUARD": "strict", "DISTMETRICS_TIMEOUT": "20"}).timeout
         20.0
@@ -58,7 +67,9 @@ class Settings:
         try:
             timeout = float(text)
         except ValueError:
-            raise ConfigurationError(f"{TIMEOUT}: not a time in seconds: {text!r}\nDo:     say 300, for one.") from None
+            raise ConfigurationError(
+                f"{TIMEOUT}: not a time in seconds: {text!r}", do="say 300, for one."
+            ) from None
         folder = variables.get(REPORT)
         mode = cast("Mode", (variables.get(MODE) or "on").strip().lower())
         return cls(mode, timeout, Path(folder) if folder else None)
@@ -86,7 +97,8 @@ def put_in_force(settings: Settings) -> Iterator[Settings]:
 def use_settings(
     *, mode: Mode | None = None, timeout: float | None = None, report: Path | str | None = None
 ) -> Iterator[Settings]:
-    """Put settings in force for communicators that are made inside the block; what is not said stays as it is.
+    """Put settings in force for communicators that are made inside the block; what is not said
+    stays as it is.
 
     Raises:
         ConfigurationError: a mode that there is not, or a time that is none.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-__all__ = ["Answer", "Slip", "Waiting", "ranks_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -19,8 +17,8 @@ class Waiting:
         call: how many collectives this group has made, this one included.
         kind: the transport's operation, which must be the same on all ranks.
         text: the call in the user's terms, with its line.
-        alone: whether the main thread has made all calls of this rank: one of several threads that waits says nothing
-            of the others.
+        alone: whether the main thread has made all calls of this rank: one of several threads that
+            waits says nothing of the others.
     """
 
     number: int
@@ -67,8 +65,8 @@ class Answer:
         question: the number of the question, which counts those put to this rank.
         waits: the number of the wait that it is in, or 0 where it is in none.
         where: the user's line, and what it does there.
-        foreign: the group of a collective of torch's own that it is in, where that can be told: not our call, so
-            nobody counts it.
+        foreign: the group of a collective of torch's own that it is in, where that can be told: not
+            our call, so nobody counts it.
         stack: the user's lines, innermost first.
     """
 

@@ -7,8 +7,6 @@ import time
 from distmetrics.comm.base import Call
 from distmetrics.comm.guard.inquiry import Inquiry
 
-__all__ = ["Wait"]
-
 
 class Wait:
     """One call of a transport, from when it was begun until it is over.

@@ -27,10 +27,14 @@ __all__ = [
 
 
 def targets(metrics: Any) -> Sequence[Target]:
-    """Return every metric with states of its own in ``metrics``, each once, in an order that all ranks share."""
+    """Return every metric with states of its own in ``metrics``, each once, in an order that all
+    ranks share.
+    """
     adapter = adapter_of(metrics)
     if adapter is None:
-        found: Sequence[Target] = [t for path, root, how in roots(metrics) for t in how.targets(root, path)]
+        found: Sequence[Target] = [
+            t for path, root, how in roots(metrics) for t in how.targets(root, path)
+        ]
     elif isinstance(found := adapter.targets(metrics, ""), Roster):
         return found
     once = {id(target.metric): target for target in reversed(found)}
@@ -40,13 +44,19 @@ def targets(metrics: Any) -> Sequence[Target]:
     kept: list[Target] = []
     for target in found:
         if once[id(target.metric)] is target:
-            kept.append(target if target.path not in taken else target._replace(path=_another(target.path, taken)))
+            kept.append(
+                target
+                if target.path not in taken
+                else target._replace(path=_another(target.path, taken))
+            )
             taken.add(kept[-1].path)
     return kept
 
 
 def compute(metrics: Any) -> Any:
-    """Compute every metric in ``metrics`` from the state that is in; the result has the form of the input."""
+    """Compute every metric in ``metrics`` from the state that is in; the result has the form of the
+    input.
+    """
     adapter = adapter_of(metrics)
     if adapter is not None:
         return adapter.compute(metrics)
@@ -82,5 +92,9 @@ def _join(path: str, step: object) -> str:
 
 
 def _another(path: str, taken: set[str]) -> str:
-    """Return a path of its own for a metric whose path reads like another's, as those of keys 1 and "1" do."""
-    return next(other for number in itertools.count(2) if (other := f"{path} ({number})") not in taken)
+    """Return a path of its own for a metric whose path reads like another's, as those of keys 1 and
+    "1" do.
+    """
+    return next(
+        other for number in itertools.count(2) if (other := f"{path} ({number})") not in taken
+    )

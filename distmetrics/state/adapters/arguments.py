@@ -1,7 +1,8 @@
 """What a metric of torchmetrics was made with, as far as its value depends on it.
 
-States alone do not tell: F1 scores of ``average="macro"`` and ``average="micro"`` hold the same states, and with one on
-some ranks and the other on the rest every rank would compute another value from the same sums.
+States alone do not tell: F1 scores of ``average="macro"`` and ``average="micro"`` hold the same
+states, and with one on some ranks and the other on the rest every rank would compute another value
+from the same sums.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from distmetrics.state.adapters.assigned import assigned
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-__all__ = ["arguments"]
-
 _PLAIN = frozenset((bool, int, float, str))
-# What may well differ between ranks: where things are, how fast they are done, what is printed, who syncs.
+# What may well differ between ranks: where things are, how fast they are done, what is printed, who
+# syncs.
 _OWN = frozenset((
     "baseline_path", "baseline_url", "batch_size", "dist_sync_on_step", "embedding_device", "model_name_or_path",
     "n_processes", "num_threads", "sync_on_compute", "validate_args", "verbose", "compute_on_cpu",
@@ -26,10 +26,12 @@ _OWN = frozenset((
 
 
 def arguments(metric: Metric, base: type) -> tuple[tuple[str, Any], ...]:
-    """Return the plain attributes of a metric of torchmetrics' own that its value may depend on, by name.
+    """Return the plain attributes of a metric of torchmetrics' own that its value may depend on, by
+    name.
 
-    Those of other classes may differ between ranks for reasons of theirs, and are not read. ``base`` is the class that
-    torchmetrics' metrics have in common: what its methods set is bookkeeping.
+    Those of other classes may differ between ranks for reasons of theirs, and are not read.
+    ``base`` is the class that torchmetrics' metrics have in common: what its methods set is
+    bookkeeping.
 
     >>> from torchmetrics import Metric, MeanSquaredError
     >>> arguments(MeanSquaredError(squared=False), Metric)
@@ -48,5 +50,7 @@ def arguments(metric: Metric, base: type) -> tuple[tuple[str, Any], ...]:
 
 @functools.cache
 def _ours(kind: type, base: type) -> frozenset[str]:
-    """Return the attributes of a class that are left alone: what updating or computing sets is no argument."""
+    """Return the attributes of a class that are left alone: what updating or computing sets is no
+    argument.
+    """
     return _OWN | assigned(kind, base).changed

@@ -1,8 +1,10 @@
-"""Which attributes a metric's ``update`` assigns and its ``compute`` reads: found in the bytecode of its class.
+"""Which attributes a metric's ``update`` assigns and its ``compute`` reads: found in the bytecode
+of its class.
 
-A metric may keep something that is no registered state: the dtype of its last input, a shape that it has seen. A rank
-without data lacks it. Only what happens to ``self`` in the methods themselves is found, and in the methods that they
-call on it; what a function does that ``self`` is handed to is not.
+A metric may keep something that is no registered state: the dtype of its last input, a shape that
+it has seen. A rank without data lacks it. Only what happens to ``self`` in the methods themselves
+is found, and in the methods that they call on it; what a function does that ``self`` is handed to
+is not.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from typing import Any, NamedTuple
 
 from distmetrics.state.spec import Learned, Rule
 
-__all__ = ["Assigned", "assigned"]
-
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _FILLING = ("EXTENDED_ARG", "NOP", "NOT_TAKEN")
 _READS = ("LOAD_ATTR", "LOAD_METHOD")
@@ -28,8 +28,10 @@ class Assigned(NamedTuple):
     """What ``update`` does to its metric.
 
     Attributes:
-        learned: the attributes that it assigns and that ``compute`` reads, as far as they are no states by their names.
-        adds_states: whether it calls ``add_state``, so that states have another shape once there is data.
+        learned: the attributes that it assigns and that ``compute`` reads, as far as they are no
+            states by their names.
+        adds_states: whether it calls ``add_state``, so that states have another shape once there is
+            data.
         changed: all attributes that it or ``compute`` assigns.
     """
 
@@ -39,7 +41,9 @@ class Assigned(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """One use of an attribute of ``self``: read, plainly assigned, or assigned by a rule that its old value gives."""
+    """One use of an attribute of ``self``: read, plainly assigned, or assigned by a rule that its
+    old value gives.
+    """
 
     what: str
     name: str
@@ -60,23 +64,36 @@ def assigned(kind: type, base: type) -> Assigned:
     read = {event.name for event in computing if event.what == _READ}
     if any(event.what == _ESCAPES for event in computing):  # who knows what reads it there
         read |= {event.name for event in updating}
-    changed = {event.name for event in (*updating, *computing) if event.what not in (_READ, _ESCAPES)}
+    changed = {
+        event.name for event in (*updating, *computing) if event.what not in (_READ, _ESCAPES)
+    }
     names = {event.name for event in updating if event.what not in (_READ, _ESCAPES)} & read
     names -= set(_states(kind, stop))
     learned = tuple(
-        [Learned(name, _rule([event for event in updating if event.name == name])) for name in sorted(names)]
+        [
+            Learned(name, _rule([event for event in updating if event.name == name]))
+            for name in sorted(names)
+        ]
     )
     adds_states = any(event[:2] == (_READ, "add_state") for event in updating)
     return Assigned(learned, adds_states, frozenset(changed))
 
 
 def _states(kind: type, stop: frozenset[type]) -> Iterator[str]:
-    """Yield names of states: also those that a metric has with other arguments only, as exact curves have no bins."""
+    """Yield names of states: also those that a metric has with other arguments only, as exact
+    curves have no bins.
+    """
     for owner in kind.__mro__:
         codes = [] if owner in stop else list(map(_code_of, vars(owner).values()))
         for code in codes:
-            for value in code.co_consts if code is not None and "add_state" in code.co_names else ():
-                yield from (text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str))
+            for value in (
+                code.co_consts if code is not None and "add_state" in code.co_names else ()
+            ):
+                yield from (
+                    text
+                    for text in (value if isinstance(value, tuple) else (value,))
+                    if isinstance(text, str)
+                )
 
 
 def _rule(events: Sequence[_Event]) -> Rule:
@@ -89,7 +106,9 @@ def _rule(events: Sequence[_Event]) -> Rule:
 
 
 class _Reader:
-    """Reads methods of one class, and those that they call, in the order of their instructions; each once."""
+    """Reads methods of one class, and those that they call, in the order of their instructions;
+    each once.
+    """
 
     def __init__(self, kind: type, stop: frozenset[type]) -> None:
         self._mro = kind.__mro__
@@ -105,7 +124,9 @@ class _Reader:
             yield from self._code(code, owner, code.co_varnames[0], name)
 
     def _find(self, name: str, after: type | None = None) -> tuple[CodeType, type] | None:
-        """Return the code of a method or property of the user's or library's class, and the class that defines it."""
+        """Return the code of a method or property of the user's or library's class, and the class
+        that defines it.
+        """
         mro = self._mro if after is None else self._mro[self._mro.index(after) + 1 :]
         for owner in mro:
             if name in vars(owner):
@@ -115,7 +136,10 @@ class _Reader:
 
     def _code(self, code: CodeType, owner: type, me: str, method: str) -> Iterator[_Event]:
         steps = [step for step in dis.get_instructions(code) if step.opname not in _FILLING]
-        tested, upwards = 0, False  # up to which offset a condition decides; whether `super` was named
+        tested, upwards = (
+            0,
+            False,
+        )  # up to which offset a condition decides; whether `super` was named
         for index, step in enumerate(steps):
             always = step.offset >= tested
             if step.opcode in _JUMPS:
@@ -134,7 +158,9 @@ class _Reader:
             elif _loads(step, me):
                 yield from _conditioned(self._use(steps, index, owner, me, method), always)
 
-    def _use(self, steps: Sequence[dis.Instruction], index: int, owner: type, me: str, method: str) -> Iterator[_Event]:
+    def _use(
+        self, steps: Sequence[dis.Instruction], index: int, owner: type, me: str, method: str
+    ) -> Iterator[_Event]:
         """Yield what is done with ``self`` after it was loaded."""
         after = steps[index + 1]
         if _is_me(steps[index], me):
@@ -142,9 +168,13 @@ class _Reader:
                 after = steps[index + 2]
             if after.opname in _READS:
                 found = self._find(after.argval)
-                yield from [_Event(_READ, after.argval)] if found is None else self.method(after.argval)
+                yield from (
+                    [_Event(_READ, after.argval)] if found is None else self.method(after.argval)
+                )
                 return
-            if after.opname in ("STORE_ATTR", "DELETE_ATTR") or after.opname.startswith("LOAD_SUPER"):
+            if after.opname in ("STORE_ATTR", "DELETE_ATTR") or after.opname.startswith(
+                "LOAD_SUPER"
+            ):
                 return
         yield _Event(_ESCAPES, "")
         yield from self.method(method, owner)  # most often Base.update(self, …)
@@ -171,7 +201,10 @@ def _loads(step: dis.Instruction, me: str) -> bool:
 
 def _is_me(step: dis.Instruction, me: str) -> bool:
     """Whether ``self`` is on top of the stack after an instruction."""
-    return _loads(step, me) and (step.argval[-1] if isinstance(step.argval, tuple) else step.argval) == me
+    return (
+        _loads(step, me)
+        and (step.argval[-1] if isinstance(step.argval, tuple) else step.argval) == me
+    )
 
 
 def _is_me_below(steps: Sequence[dis.Instruction], index: int, me: str) -> bool:
@@ -192,8 +225,9 @@ def _copied(steps: Sequence[dis.Instruction], index: int, me: str) -> int | None
 def _assignment(steps: Sequence[dis.Instruction], index: int, me: str) -> str:
     """Return how ``self.x`` is assigned at ``index``: plainly, or from what was in it before.
 
-    The instructions that make the value are those before it, back to where the stack was lower by one. Arithmetic
-    with the old value accumulates; a function of it may, or may bring it to another device.
+    The instructions that make the value are those before it, back to where the stack was lower by
+    one. Arithmetic with the old value accumulates; a function of it may, or may bring it to another
+    device.
     """
     if _copied(steps, index, me) is not None:
         return "alone"

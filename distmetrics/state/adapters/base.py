@@ -11,24 +11,24 @@ import torch
 
 from distmetrics.state.spec import StateSpecs
 
-__all__ = ["Adapter", "Roster", "Target"]
-
 
 class Adapter(ABC):
     """How one library keeps the state of its metrics.
 
-    States live under their names in a mapping, most often the metric's ``__dict__``. Putting the state of all ranks in,
-    and the local state back, is then the same for every library, and nothing but the mapping is changed.
+    States live under their names in a mapping, most often the metric's ``__dict__``. Putting the
+    state of all ranks in, and the local state back, is then the same for every library, and nothing
+    but the mapping is changed.
 
-    A library whose states are sums, maxima or lists says so of each in :meth:`specs`, and they travel packed. For one
-    that says no more of its metrics than how to merge two, there is
+    A library whose states are sums, maxima or lists says so of each in :meth:`specs`, and they
+    travel packed. For one that says no more of its metrics than how to merge two, there is
     :class:`~distmetrics.state.adapters.merging.MergingAdapter`.
 
     Attributes:
-        marks: what else to set there while the state of all ranks is in, so that computing needs no further sync.
+        marks: what else to set there while the state of all ranks is in, so that computing needs no
+            further sync.
         counter: name under which the number of updates is kept, or "".
-        flag: name of the mark that tells that the state of all ranks is in, or "". A metric's ``reset()`` takes it
-            back.
+        flag: name of the mark that tells that the state of all ranks is in, or "". A metric's
+            ``reset()`` takes it back.
         group: name under which a metric keeps the process group that it was made for, or "".
     """
 
@@ -43,7 +43,9 @@ class Adapter(ABC):
 
     @abstractmethod
     def specs(self, metric: Any) -> StateSpecs:
-        """Return the metric's states, in an order that all ranks share; the same object for metrics made alike."""
+        """Return the metric's states, in an order that all ranks share; the same object for metrics
+        made alike.
+        """
 
     def home(self, metric: Any) -> MutableMapping[str, Any]:
         """Return the mapping in which states, marks and counter live: by default the attributes."""
@@ -51,7 +53,8 @@ class Adapter(ABC):
         return attributes
 
     def updates(self, metric: Any) -> int:
-        """Return how often the metric was updated here; a metric that never was has nothing to add to the whole.
+        """Return how often the metric was updated here; a metric that never was has nothing to add
+        to the whole.
 
         Asked only where there is no ``counter``. By default 1: what the metric holds always counts.
         """
@@ -62,7 +65,9 @@ class Adapter(ABC):
         return metric.compute()
 
     def targets(self, metric: Any, path: str) -> Sequence[Target]:
-        """Return what has states in what this adapter knows: by default itself; containers return their members."""
+        """Return what has states in what this adapter knows: by default itself; containers return
+        their members.
+        """
         return [Target(path, metric, self, self.specs(metric), self.home(metric))]
 
 
@@ -83,7 +88,8 @@ class Target(NamedTuple):
 
 
 class Roster(tuple[Target, ...]):
-    """Metrics that are known to be different objects with different paths, and are the same from sync to sync.
+    """Metrics that are known to be different objects with different paths, and are the same from
+    sync to sync.
 
     Attributes:
         kept: what was derived from them, for the next sync; it must not hold the metrics.

@@ -10,8 +10,6 @@ from distmetrics.state.adapters.base import Adapter
 from distmetrics.state.function import COUNT, SYNCED, FunctionMetric, weight_of
 from distmetrics.state.spec import Kind, StateSpec, StateSpecs
 
-__all__ = ["ADAPTER", "FunctionAdapter"]
-
 _KINDS: dict[str, Kind] = {"sum": "sum", "max": "max", "min": "min", "cat": "cat"}
 
 
@@ -50,4 +48,6 @@ def _specs(reduce: tuple[tuple[str, str], ...]) -> StateSpecs:
             each += [StateSpec(name, "sum"), StateSpec(weight_of(name), "sum")]
         else:
             each.append(StateSpec(name, _KINDS[reduction]))
-    return StateSpecs(tuple(each), (SYNCED, COUNT), ", ".join(f"{name} {reduction}" for name, reduction in reduce))
+    return StateSpecs(
+        tuple(each), (SYNCED, COUNT), ", ".join(f"{name} {reduction}" for name, reduction in reduce)
+    )

@@ -1,4 +1,6 @@
-"""Libraries whose metrics merge themselves: every rank's state is sent as it is, and the library makes one of them."""
+"""Libraries whose metrics merge themselves: every rank's state is sent as it is, and the library
+makes one of them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from torch import Tensor
 from distmetrics.state.adapters.base import Adapter
 from distmetrics.state.spec import StateSpec, StateSpecs
 
-__all__ = ["MergingAdapter"]
-
-_STATE, _FLAG = "state", "(synced)"  # the flag is no identifier: no attribute of a metric is called so
+_STATE, _FLAG = (
+    "state",
+    "(synced)",
+)  # the flag is no identifier: no attribute of a metric is called so
 _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
 
 
@@ -28,14 +31,20 @@ class _Snapshot(NamedTuple):
 
 
 class _Home(MutableMapping[str, Any]):
-    """Shows all attributes of a metric as one state, so that all of them are put back, also those added meanwhile."""
+    """Shows all attributes of a metric as one state, so that all of them are put back, also those
+    added meanwhile.
+    """
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
 
     def __getitem__(self, name: str) -> Any:
         attributes = vars(self._metric)
-        return _Snapshot(self._metric, dict(attributes)) if name == _STATE else attributes.get(name, False)
+        return (
+            _Snapshot(self._metric, dict(attributes))
+            if name == _STATE
+            else attributes.get(name, False)
+        )
 
     def __setitem__(self, name: str, value: Any) -> None:
         attributes = vars(self._metric)
@@ -61,10 +70,11 @@ class _Home(MutableMapping[str, Any]):
 class MergingAdapter(Adapter):
     """For metrics that say how to merge several into one, and no more.
 
-    Every rank's state travels as it is, all metrics' in one round: tensors packed, what holds them pickled. Then each
-    rank makes one stand-in a rank, a metric with that rank's state, and has them merged in rank order: all ranks merge
-    the same, so all get the same bits. While the merged state is in, the metric has the attributes of the merged
-    stand-in; afterwards it has its own back, all of them.
+    Every rank's state travels as it is, all metrics' in one round: tensors packed, what holds them
+    pickled. Then each rank makes one stand-in a rank, a metric with that rank's state, and has them
+    merged in rank order: all ranks merge the same, so all get the same bits. While the merged state
+    is in, the metric has the attributes of the merged stand-in; afterwards it has its own back, all
+    of them.
 
     A subclass says which values it knows and what of a metric must travel.
 
@@ -104,9 +114,13 @@ class MergingAdapter(Adapter):
         return other
 
     def _merged(self, local: _Snapshot, states: Sequence[dict[str, Any]]) -> _Snapshot:
-        """Return the local metric's snapshot with the state of all ranks in it; nothing local may change by it."""
+        """Return the local metric's snapshot with the state of all ranks in it; nothing local may
+        change by it.
+        """
         kept = {
-            name: copy.deepcopy(value) if isinstance(value, _CHANGEABLE) and name not in self.constant else value
+            name: copy.deepcopy(value)
+            if isinstance(value, _CHANGEABLE) and name not in self.constant
+            else value
             for name, value in local.attributes.items()
             if name not in states[0]
         }
@@ -118,5 +132,7 @@ class MergingAdapter(Adapter):
 
 @functools.lru_cache(maxsize=1024)
 def _specs(adapter: MergingAdapter, signature: str) -> StateSpecs:
-    whole = StateSpec(_STATE, "each", start=lambda local: adapter.state(local.metric), merge=adapter._merged)
+    whole = StateSpec(
+        _STATE, "each", start=lambda local: adapter.state(local.metric), merge=adapter._merged
+    )
     return StateSpecs((whole,), (_FLAG,), signature)

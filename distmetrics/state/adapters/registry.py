@@ -1,4 +1,6 @@
-"""Which adapter knows a value: those registered, those built in, those that installed distributions bring."""
+"""Which adapter knows a value: those registered, those built in, those that installed distributions
+bring.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,9 @@ from torch import Tensor, nn
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.state.adapters.base import Adapter
 
-__all__ = ["GROUP", "adapter_of", "register_adapter"]
-
 GROUP = "distmetrics.adapters"  # of entry points
-# A library that nobody has imported has made no metric: its adapter, which imports it, need not be asked.
+# A library that nobody has imported has made no metric: its adapter, which imports it, need not be
+# asked.
 _BUILT_IN = {
     "torchmetrics": "distmetrics.state.adapters.torchmetrics",
     "torcheval.metrics": "distmetrics.state.adapters.torcheval",
@@ -32,8 +33,9 @@ _installed: list[Adapter] | None = None  # None until they are needed
 def register_adapter(adapter: Adapter) -> None:
     """Make the metrics that ``adapter`` knows known to :func:`sync_and_compute` and :func:`synced`.
 
-    An adapter that is registered is asked before those built in and those found by entry points, the latest first; so
-    it may also replace one of them. Registering it again changes nothing. Every rank must register the same.
+    An adapter that is registered is asked before those built in and those found by entry points,
+    the latest first; so it may also replace one of them. Registering it again changes nothing.
+    Every rank must register the same.
 
     Args:
         adapter: an instance of a subclass of :class:`~distmetrics.state.adapters.Adapter`.
@@ -43,13 +45,14 @@ def register_adapter(adapter: Adapter) -> None:
 
     >>> register_adapter("my_library")
     Traceback (most recent call last):
-    distmetrics.errors.ConfigurationError: register_adapter: 'my_library' is no instance of an Adapter
+    distmetrics.errors.ConfigurationError: register_adapter: 'my_library' is no instance of an
+    Adapter
     Do:     pass an instance of a subclass of distmetrics.state.adapters.Adapter.
     """
     if not isinstance(adapter, Adapter):
         raise ConfigurationError(
-            f"register_adapter: {adapter!r} is no instance of an Adapter\n"
-            "Do:     pass an instance of a subclass of distmetrics.state.adapters.Adapter."
+            f"register_adapter: {adapter!r} is no instance of an Adapter",
+            do="pass an instance of a subclass of distmetrics.state.adapters.Adapter.",
         )
     if adapter not in _registered:
         _registered.insert(0, adapter)
@@ -84,29 +87,40 @@ def _load_built_in(library: str, module: str) -> Adapter:
 
 
 def _load_installed() -> list[Adapter]:
-    """Load the adapters of installed distributions, once; one that cannot be loaded is tried, and told, again."""
+    """Load the adapters of installed distributions, once; one that cannot be loaded is tried, and
+    told, again.
+    """
     global _installed
     if _installed is None:
-        found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+        found = sorted(
+            metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value)
+        )
         _installed = list(map(_load, found))
     return _installed
 
 
 def _load(point: metadata.EntryPoint) -> Adapter:
-    whose = f"of the distribution {point.dist.name} {point.dist.version}" if point.dist else "of no known distribution"
+    whose = (
+        f"of the distribution {point.dist.name} {point.dist.version}"
+        if point.dist
+        else "of no known distribution"
+    )
     try:
         made = point.load()
         adapter = made() if isinstance(made, type) else made
     except Exception as error:
         raise StateError(
-            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, cannot be loaded: '
-            f"{type(error).__name__}: {error}\n"
-            "Do: update or uninstall that distribution."
+            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, cannot '
+            "be loaded: "
+            f"{type(error).__name__}: {error}",
+            do="update or uninstall that distribution.",
         ) from error
     if not isinstance(adapter, Adapter):
         raise StateError(
-            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, is a {type(adapter).__name__} '
-            "and no Adapter\n"
-            "Do: let it name a subclass of distmetrics.state.adapters.Adapter, or an instance of one."
+            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, is a '
+            f"{type(adapter).__name__} "
+            "and no Adapter",
+            do="let it name a subclass of distmetrics.state.adapters.Adapter, or an instance of "
+            "one.",
         )
     return adapter

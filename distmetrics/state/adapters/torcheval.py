@@ -14,8 +14,6 @@ from torcheval.metrics import Metric
 
 from distmetrics.state.adapters.merging import MergingAdapter
 
-__all__ = ["ADAPTER", "TorchevalAdapter"]
-
 
 class TorchevalAdapter(MergingAdapter):
     """Reads the names that ``_add_state`` keeps, and merges by ``merge_state``."""
@@ -27,7 +25,9 @@ class TorchevalAdapter(MergingAdapter):
         return isinstance(value, Metric)
 
     def state(self, metric: Metric[Any]) -> dict[str, Any]:
-        """Return the states, made ready for merging as torcheval does it; the metric itself is left as it is."""
+        """Return the states, made ready for merging as torcheval does it; the metric itself is left
+        as it is.
+        """
         ready = self.stand_in(metric, vars(metric))
         for name in metric._state_name_to_default:
             vars(ready)[name] = _plain(getattr(metric, name))
@@ -40,15 +40,26 @@ class TorchevalAdapter(MergingAdapter):
         arguments = [
             f"{name}={held[name]!r}"
             for name in _parameters(type(metric))
-            if name not in defaults and isinstance(held.get(name, metric), bool | int | float | str | None)
+            if name not in defaults
+            and isinstance(held.get(name, metric), bool | int | float | str | None)
         ]
-        return ", ".join([*arguments, *(f"{name} {_form(default)}" for name, default in defaults.items())])
+        return ", ".join(
+            [*arguments, *(f"{name} {_form(default)}" for name, default in defaults.items())]
+        )
 
     def merge(self, first: Metric[Any], others: Sequence[Metric[Any]]) -> None:
-        """Merge in rank order; states that are dicts have a default for keys that are missing, as after ``reset``."""
+        """Merge in rank order; states that are dicts have a default for keys that are missing, as
+        after ``reset``.
+        """
         for name, default in first._state_name_to_default.items():
             if isinstance(default, dict):
-                setattr(first, name, defaultdict(lambda: torch.tensor(0.0, device=first.device), getattr(first, name)))
+                setattr(
+                    first,
+                    name,
+                    defaultdict(
+                        lambda: torch.tensor(0.0, device=first.device), getattr(first, name)
+                    ),
+                )
         first.merge_state(others)
 
 
@@ -61,7 +72,9 @@ def _parameters(kind: type) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Copy what holds tensors, not the tensors; a default for missing keys is most often a lambda, and stays here."""
+    """Copy what holds tensors, not the tensors; a default for missing keys is most often a lambda,
+    and stays here.
+    """
     if isinstance(value, defaultdict):
         return dict(value)
     return value.copy() if isinstance(value, list | dict) else value
@@ -70,4 +83,8 @@ def _plain(value: Any) -> Any:
 def _form(default: Any) -> str:
     if isinstance(default, Tensor):
         return f"{str(default.dtype).removeprefix('torch.')}{list(default.shape)}"
-    return f"{type(default).__name__}[{len(default)}]" if hasattr(default, "__len__") else repr(default)
+    return (
+        f"{type(default).__name__}[{len(default)}]"
+        if hasattr(default, "__len__")
+        else repr(default)
+    )

@@ -15,8 +15,6 @@ from distmetrics.state.adapters.base import Adapter, Roster, Target
 from distmetrics.state.adapters.torchmetrics_specs import COUNTER, KEPT, SYNCED, specs_of
 from distmetrics.state.spec import StateSpecs
 
-__all__ = ["ADAPTER", "CollectionAdapter", "TorchmetricsAdapter", "metrics_of"]
-
 _KNOWN = (Metric, MetricCollection, MetricTracker)
 
 
@@ -29,7 +27,11 @@ class _AnyAdapter(Adapter):
 
     def targets(self, metric: nn.Module, path: str) -> Sequence[Target]:
         """Return the metrics in it, itself included."""
-        return _members(metric, path) if isinstance(metric, MetricCollection) else metrics_of(metric, path)
+        return (
+            _members(metric, path)
+            if isinstance(metric, MetricCollection)
+            else metrics_of(metric, path)
+        )
 
 
 class TorchmetricsAdapter(_AnyAdapter):
@@ -56,7 +58,9 @@ class TorchmetricsAdapter(_AnyAdapter):
 
 
 class DelegatingAdapter(TorchmetricsAdapter):
-    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does: only the child holds them."""
+    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does: only the
+    child holds them.
+    """
 
     def specs(self, metric: Metric) -> StateSpecs:
         """They are the child's."""
@@ -70,8 +74,8 @@ class DelegatingAdapter(TorchmetricsAdapter):
 class CollectionAdapter(_AnyAdapter):
     """Suspends the compute groups of a collection while the global state is in.
 
-    Groups are formed from the first batch that a rank saw, so ranks may have formed different ones; a group that is
-    right for local state would overwrite global state.
+    Groups are formed from the first batch that a rank saw, so ranks may have formed different ones;
+    a group that is right for local state would overwrite global state.
     """
 
     marks: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
@@ -106,7 +110,9 @@ def metrics_of(root: nn.Module, path: str) -> list[Target]:
 
 
 class _Known(NamedTuple):
-    """The metrics of a collection as they were found, and what must be unchanged for them to be those still."""
+    """The metrics of a collection as they were found, and what must be unchanged for them to be
+    those still.
+    """
 
     collection: weakref.ref[MetricCollection]
     path: str
@@ -132,7 +138,9 @@ _known: dict[int, _Known] = {}
 
 
 def _members(collection: MetricCollection, path: str) -> Sequence[Target]:
-    """Find the metrics of a collection, which is the same work at every sync: remembered while nothing changes."""
+    """Find the metrics of a collection, which is the same work at every sync: remembered while
+    nothing changes.
+    """
     _share_in_groups(collection)
     key = id(collection)
     known = _known.get(key)
@@ -143,7 +151,9 @@ def _members(collection: MetricCollection, path: str) -> Sequence[Target]:
     for name, child in collection._modules.items():
         _collect(child, f"{path}.{name}" if path else name, found)
     members = [target.metric for target in found]
-    if list(map(id, members)) == list(map(id, collection._modules.values())):  # no wrappers, whose children may change
+    if list(map(id, members)) == list(
+        map(id, collection._modules.values())
+    ):  # no wrappers, whose children may change
         reductions = [metric._reductions for metric in members]
         ref = weakref.ref(collection, lambda _: _known.pop(key, None))
         _known[key] = _Known(ref, path, reductions, list(map(len, reductions)), members, found, {})
@@ -151,10 +161,11 @@ def _members(collection: MetricCollection, path: str) -> Sequence[Target]:
 
 
 def _share_in_groups(collection: MetricCollection) -> None:
-    """Give the members of a compute group the first one's state, as the collection does when it is asked for them.
+    """Give the members of a compute group the first one's state, as the collection does when it is
+    asked for them.
 
-    Only the first of a group is updated. The collection's own method goes through ``nn.Module.__setattr__`` for every
-    state, which costs more than the rest of a sync.
+    Only the first of a group is updated. The collection's own method goes through
+    ``nn.Module.__setattr__`` for every state, which costs more than the rest of a sync.
     """
     if collection._state_is_copy:
         collection._compute_groups_create_state_ref()  # the members' states are their own: leaves them so
@@ -167,7 +178,8 @@ def _share_in_groups(collection: MetricCollection) -> None:
 
 
 def _holder(metric: Metric) -> Metric:
-    """Return the metric that holds the states which ``metric`` shows: itself, but for wrappers that show their child's.
+    """Return the metric that holds the states which ``metric`` shows: itself, but for wrappers that
+    show their child's.
 
     Raises:
         StateError: a state is no plain attribute, as where a parameter was assigned to it.
@@ -178,10 +190,17 @@ def _holder(metric: Metric) -> Metric:
         if isinstance(child, Metric) and child._reductions is metric._reductions:
             return _holder(child)
     name = next(name for name in metric._reductions if name not in metric.__dict__)
-    what = "a parameter" if name in metric._parameters else "a buffer" if name in metric._buffers else "missing"
+    what = (
+        "a parameter"
+        if name in metric._parameters
+        else "a buffer"
+        if name in metric._buffers
+        else "missing"
+    )
     raise StateError(
-        f"the state {name} of {type(metric).__name__} is {what}, and a state must be a plain attribute\n"
-        "Do: assign a tensor, such as x.detach(), under the name that was given to add_state."
+        f"the state {name} of {type(metric).__name__} is {what}, and a state must be a plain "
+        "attribute",
+        do="assign a tensor, such as x.detach(), under the name that was given to add_state.",
     )
 
 

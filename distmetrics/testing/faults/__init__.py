@@ -1,8 +1,9 @@
-"""Faults to inject: one rank is killed, stops, is late, raises, skips or swaps collectives, sends another shape.
+"""Faults to inject: one rank is killed, stops, is late, raises, skips or swaps collectives, sends
+another shape.
 
-A fault strikes one rank at one place, once. Places are ``"update"`` and ``"compute"`` (the metric's own methods),
-``"manifest"`` and ``"data"`` (the first and the second round of a sync), the name of a collective
-(``"all_reduce"``), or a number: 1 is the rank's first collective.
+A fault strikes one rank at one place, once. Places are ``"update"`` and ``"compute"`` (the metric's
+own methods), ``"manifest"`` and ``"data"`` (the first and the second round of a sync), the name of
+a collective (``"all_reduce"``), or a number: 1 is the rank's first collective.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ __all__ = [
 
 @contextlib.contextmanager
 def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[FaultyCommunicator]:
-    """Let faults strike the rank that ``comm`` belongs to; the communicator that is yielded is in force inside.
+    """Let faults strike the rank that ``comm`` belongs to; the communicator that is yielded is in
+    force inside.
 
     Args:
         faults: one or several; those of other ranks do nothing here.
         comm: the rank's communicator, of either backend.
 
     Raises:
-        ConfigurationError: the block has ended and a fault never struck: the test would show nothing.
+        ConfigurationError: the block has ended and a fault never struck: the test would show
+            nothing.
 
     >>> import distmetrics as dm
     >>> from distmetrics.testing import outcomes
@@ -70,7 +73,10 @@ def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Fa
     """
     listed = [faults] if isinstance(faults, Fault) else list(faults)
     faulty_comm = FaultyCommunicator(comm, listed)
-    with use(faulty_comm), methods_watched(faulty_comm.reach) if faulty_comm.watches else contextlib.nullcontext():
+    with (
+        use(faulty_comm),
+        methods_watched(faulty_comm.reach) if faulty_comm.watches else contextlib.nullcontext(),
+    ):
         yield faulty_comm
     faulty_comm.check_struck()
 

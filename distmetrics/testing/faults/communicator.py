@@ -14,21 +14,23 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, At, Fault
 from distmetrics.testing.faults.strike import strike
 
-__all__ = ["FaultyCommunicator"]
-
 R = TypeVar("R")
 
 
 @dataclass
 class _Clock:
-    """How many collectives this rank has made, and how many rounds of the user's call that is under way."""
+    """How many collectives this rank has made, and how many rounds of the user's call that is under
+    way.
+    """
 
     number: int = 0
     round: int = 0
     call: Call | None = None
 
     def tick(self) -> None:
-        """Count one more. A sync names its first rounds; rounds without a name go on with what came before."""
+        """Count one more. A sync names its first rounds; rounds without a name go on with what came
+        before.
+        """
         call = under_way()
         named = call if call is not None and not call.op.startswith("torch.distributed.") else None
         self.round = 1 if named is not None and named is not self.call else self.round + 1
@@ -42,7 +44,11 @@ class _Clock:
         if at in ("manifest", "data"):
             return self.round == (1 if at == "manifest" else 2)
         call = under_way()
-        names = [op, call.op.partition(' "')[0].removeprefix("torch.distributed.")] if call is not None else [op]
+        names = (
+            [op, call.op.partition(' "')[0].removeprefix("torch.distributed.")]
+            if call is not None
+            else [op]
+        )
         return any(at in (name, name.partition(" ")[0]) for name in names)
 
 
@@ -68,12 +74,17 @@ class FaultyCommunicator(Passing):
                 once()
             return [x.detach().clone() for _ in range(self.world_size)]
 
-        return self._pass("all_gather", lambda sent: self.inner.all_gather(sent[0], once), [x], alone)
+        return self._pass(
+            "all_gather", lambda sent: self.inner.all_gather(sent[0], once), [x], alone
+        )
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Pass on; alone, the result is ``x``."""
         return self._pass(
-            f"all_reduce {op}", lambda sent: self.inner.all_reduce(sent[0], op), [x], lambda: x.detach().clone()
+            f"all_reduce {op}",
+            lambda sent: self.inner.all_reduce(sent[0], op),
+            [x],
+            lambda: x.detach().clone(),
         )
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -117,25 +128,37 @@ class FaultyCommunicator(Passing):
         """
         if self._deferred:
             raise ConfigurationError(
-                f"swap on rank {self.rank}: no collective followed the one to be swapped\n"
-                "Do:     choose an earlier one, or skip it."
+                f"swap on rank {self.rank}: no collective followed the one to be swapped",
+                do="choose an earlier one, or skip it.",
             )
         if self._waiting:
             raise ConfigurationError(
                 f"{', '.join(map(str, self._waiting))}: never reached; rank {self.rank} made "
-                f"{self._clock.number} collectives\n"
-                "Likely: a sync whose data rode along with its manifest has no second round.\n"
-                "Do:     choose another place, or number: 1 is the first collective."
+                f"{self._clock.number} collectives",
+                likely="a sync whose data rode along with its manifest has no second round.",
+                do="choose another place, or number: 1 is the first collective.",
             )
 
-    def _pass(self, op: str, perform: Callable[[list[Tensor]], R], sent: list[Tensor], alone: Callable[[], R]) -> R:
+    def _pass(
+        self,
+        op: str,
+        perform: Callable[[list[Tensor]], R],
+        sent: list[Tensor],
+        alone: Callable[[], R],
+    ) -> R:
         self._clock.tick()
-        due = [fault for fault in self._waiting if fault.at not in METHODS and self._clock.shows(fault.at, op)]
+        due = [
+            fault
+            for fault in self._waiting
+            if fault.at not in METHODS and self._clock.shows(fault.at, op)
+        ]
         for fault in due:
             self._waiting.remove(fault)
             if fault.kind in ("skip", "swap"):
                 if fault.kind == "swap":
-                    self._deferred.append(functools.partial(perform, [x.detach().clone() for x in sent]))
+                    self._deferred.append(
+                        functools.partial(perform, [x.detach().clone() for x in sent])
+                    )
                 return alone()
             sent = _changed(fault, op, sent) if fault.change is not None else sent
             strike(fault, self.inner)
@@ -161,7 +184,14 @@ class _Once:
 def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
     assert fault.change is not None
     changed = [fault.change(x) for x in sent]
-    if all((new.dtype, new.shape) == (old.dtype, old.shape) for new, old in zip(changed, sent, strict=True)):
-        what = f"{op} sends nothing" if not sent else f"what {op} sends has that dtype and shape already"
+    if all(
+        (new.dtype, new.shape) == (old.dtype, old.shape)
+        for new, old in zip(changed, sent, strict=True)
+    ):
+        what = (
+            f"{op} sends nothing"
+            if not sent
+            else f"what {op} sends has that dtype and shape already"
+        )
         raise ConfigurationError(f"{fault}: changes nothing: {what}")
     return changed

@@ -10,21 +10,6 @@ from torch import Tensor
 
 from distmetrics.errors import InputError
 
-__all__ = [
-    "METHODS",
-    "At",
-    "Fault",
-    "RankKilled",
-    "delay",
-    "kill",
-    "raises",
-    "reshape",
-    "retype",
-    "skip",
-    "stop",
-    "swap",
-]
-
 At = int | str
 METHODS = ("update", "compute")
 _COLLECTIVE_ONLY = ("skip", "swap", "reshape", "retype")
@@ -58,11 +43,16 @@ class Fault:
         if self.rank < 0:
             raise InputError(f"{self.kind}: rank must be 0 or more, got {self.rank}")
         if isinstance(self.at, bool) or not isinstance(self.at, int | str):
-            raise InputError(f"{self.kind}: at must be the name of a place or a number, got {self.at!r}")
+            raise InputError(
+                f"{self.kind}: at must be the name of a place or a number, got {self.at!r}"
+            )
         if isinstance(self.at, int) and self.at < 1:
             raise InputError(f"{self.kind}: at counts collectives from 1, got {self.at}")
         if self.kind in _COLLECTIVE_ONLY and self.at in METHODS:
-            raise InputError(f"{self.kind} changes a collective, and {self.at!r} is none: use 'manifest', say, or 1")
+            raise InputError(
+                f"{self.kind} changes a collective, and {self.at!r} is none: use 'manifest', "
+                "say, or 1"
+            )
 
     def raised(self) -> BaseException:
         """Return the error that a ``raises`` raises."""
@@ -75,7 +65,9 @@ class Fault:
 
 
 def kill(rank: int, at: At) -> Fault:
-    """End the rank at once: SIGKILL for a process; a thread's code is left by an exception that nothing catches."""
+    """End the rank at once: SIGKILL for a process; a thread's code is left by an exception that
+    nothing catches.
+    """
     return Fault("kill", rank, at)
 
 

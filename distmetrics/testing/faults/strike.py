@@ -18,8 +18,6 @@ from distmetrics.comm.threads import is_of_threads
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, Fault, RankKilled
 
-__all__ = ["methods_watched", "strike"]
-
 
 def strike(fault: Fault, comm: Communicator) -> None:
     """Let a fault strike this rank, whose communicator is ``comm``."""
@@ -40,8 +38,9 @@ def strike(fault: Fault, comm: Communicator) -> None:
 def _check_own_process(fault: Fault) -> None:
     if multiprocessing.parent_process() is None:
         raise ConfigurationError(
-            f"{fault}: this rank is no process that the kit has started, and the fault would strike the test itself\n"
-            "Do:     run it with distmetrics.testing.run(..., backend='gloo', faults=[...])."
+            f"{fault}: this rank is no process that the kit has started, and the fault would "
+            "strike the test itself",
+            do="run it with distmetrics.testing.run(..., backend='gloo', faults=[...]).",
         )
 
 
@@ -54,7 +53,9 @@ def _freeze(seconds: float) -> None:
 
 @contextlib.contextmanager
 def methods_watched(reach: Callable[[str], None]) -> Iterator[None]:
-    """Call ``reach("update")`` when a metric's update begins on this thread, whatever library it is of; or compute."""
+    """Call ``reach("update")`` when a metric's update begins on this thread, whatever library it is
+    of; or compute.
+    """
     before = sys.getprofile()
 
     def notice(frame: FrameType, event: str, _argument: Any) -> None:

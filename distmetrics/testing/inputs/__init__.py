@@ -1,8 +1,8 @@
 """Ready hypothesis strategies of what metrics are updated with.
 
-Each draws a list of batches, and a batch is the tuple of arguments of one ``update``. Numbers lie on a grid of steps of
-1/64 or wider, so every float dtype holds them, sums of them are exact, and some of them are equal. What fails shrinks
-to few samples of zeros.
+Each draws a list of batches, and a batch is the tuple of arguments of one ``update``. Numbers lie
+on a grid of steps of 1/64 or wider, so every float dtype holds them, sums of them are exact, and
+some of them are equal. What fails shrinks to few samples of zeros.
 
 >>> from hypothesis import find
 >>> find(binary(), lambda batches: len(batches) == 2)

@@ -21,8 +21,6 @@ from distmetrics.testing.inputs.draws import (
     simplex,
 )
 
-__all__ = ["aggregation", "binary", "clustering", "multiclass", "multilabel", "regression", "retrieval"]
-
 Preds = Literal["probabilities", "labels", "logits"]
 _PREDS = ("probabilities", "labels", "logits")
 
@@ -38,12 +36,14 @@ def binary(
     """Batches ``(preds, target)`` for binary classification, both of shape ``(samples,)``.
 
     Args:
-        preds: ``"probabilities"``, ``"labels"`` (0 or 1) or ``"logits"`` (from −4 to 4). Many metrics take numbers for
-            logits only if one of the batch lies outside of 0 to 1, so what they make of logits depends on the batches.
+        preds: ``"probabilities"``, ``"labels"`` (0 or 1) or ``"logits"`` (from −4 to 4). Many
+            metrics take numbers for logits only if one of the batch lies outside of 0 to 1, so what
+            they make of logits depends on the batches.
         ties: whether two samples may have equal probabilities or logits.
         levels: steps between 0 and 1, a power of two up to 64; the fewer, the more ties.
         dtype: of probabilities and logits.
-        sizes: ``min_batches=1``, ``max_batches=5``, ``min_samples=1``, ``max_samples=6``; samples are those of a batch.
+        sizes: ``min_batches=1``, ``max_batches=5``, ``min_samples=1``, ``max_samples=6``; samples
+            are those of a batch.
 
     >>> from hypothesis import find
     >>> find(binary(preds="labels"), lambda batches: batches[0][0].sum() == 2)
@@ -66,7 +66,8 @@ def multiclass(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` for classification: preds of shape ``(samples, num_classes)``, or labels.
+    """Batches ``(preds, target)`` for classification: preds of shape ``(samples, num_classes)``, or
+    labels.
 
     Args:
         num_classes: number of classes, two or more.
@@ -102,7 +103,8 @@ def multilabel(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of shape ``(samples, num_labels)``, where each label holds or not.
+    """Batches ``(preds, target)`` of shape ``(samples, num_labels)``, where each label holds or
+    not.
 
     Args:
         num_labels: number of labels.
@@ -121,7 +123,9 @@ def multilabel(
     count_checked("num_labels", num_labels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        return _scores(rows[:, :num_labels], preds, 2, levels, dtype, ties), rows[:, num_labels:] % 2
+        return _scores(rows[:, :num_labels], preds, 2, levels, dtype, ties), rows[
+            :, num_labels:
+        ] % 2
 
     return batch_lists(build, 2 * num_labels, sizes)
 
@@ -135,7 +139,8 @@ def regression(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of numbers, of shape ``(samples,)``, or ``(samples, num_outputs)`` for more than one.
+    """Batches ``(preds, target)`` of numbers, of shape ``(samples,)``, or
+    ``(samples, num_outputs)`` for more than one.
 
     Args:
         num_outputs: number of outputs.
@@ -203,13 +208,15 @@ def retrieval(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target, indexes)``: scores of documents, their relevance, and which query each belongs to.
+    """Batches ``(preds, target, indexes)``: scores of documents, their relevance, and which query
+    each belongs to.
 
     Args:
         num_queries: number of queries.
         graded: whether the relevance is from 0 to 3, and not 0 or 1.
-        ties: whether two documents may have the same score. How those are ranked is up to the metric: most take them
-            as they come, so that their value depends on the order of the samples.
+        ties: whether two documents may have the same score. How those are ranked is up to the
+            metric: most take them as they come, so that their value depends on the order of the
+                samples.
         levels: as for :func:`binary`.
         dtype: as for :func:`binary`.
         sizes: as for :func:`binary`.
@@ -236,7 +243,8 @@ def clustering(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)`` for metrics that look at the data.
+    """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)`` for metrics that look at
+    the data.
 
     Args:
         num_clusters: number of clusters.
@@ -261,7 +269,9 @@ def clustering(
     return batch_lists(build, 1 + max(1, num_features), sizes)
 
 
-def _scores(cells: Tensor, preds: Preds, classes: int, levels: int, dtype: torch.dtype, ties: bool) -> Tensor:
+def _scores(
+    cells: Tensor, preds: Preds, classes: int, levels: int, dtype: torch.dtype, ties: bool
+) -> Tensor:
     if preds == "labels":
         return cells % classes
     numbers = scaled(cells, levels, dtype, ties)

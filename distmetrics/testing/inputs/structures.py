@@ -10,9 +10,14 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from distmetrics.errors import InputError
-from distmetrics.testing.inputs.draws import Batches, Sizes, batch_lists, count_checked, levels_checked, scaled
-
-__all__ = ["detection", "image", "segmentation", "text"]
+from distmetrics.testing.inputs.draws import (
+    Batches,
+    Sizes,
+    batch_lists,
+    count_checked,
+    levels_checked,
+    scaled,
+)
 
 _WORDS = ("a", "cat", "the", "dog", "sat", "on", "mat", "ran")
 _SIDE = 4  # drawn numbers along each side of a picture
@@ -29,8 +34,8 @@ def text(
     """Batches ``(candidates, references)`` of sentences.
 
     Args:
-        references: how many each candidate has, at least and at most, in a list of lists; with ``None`` it has one, and
-            they are a list of sentences, as word error rates want them.
+        references: how many each candidate has, at least and at most, in a list of lists; with
+            ``None`` it has one, and they are a list of sentences, as word error rates want them.
         words: what sentences are made of.
         min_words: a sentence has at least as many words; with 0 there are empty ones.
         max_words: and at most as many.
@@ -45,7 +50,8 @@ def text(
     least, most = references or (1, 1)
     if not 0 <= min_words <= max_words or not 1 <= least <= most or not words:
         raise InputError(
-            f"text: {min_words} to {max_words} words of {len(words)}, {least} to {most} references; there must be "
+            f"text: {min_words} to {max_words} words of {len(words)}, {least} to {most} "
+            "references; there must be "
             "words, one reference or more, and no bound may lie below the one before it"
         )
 
@@ -57,7 +63,10 @@ def text(
         candidates, answers = [], []
         for row in rows.tolist():
             count = least + row[0] % (most - least + 1)
-            each = [sentence(row[1 + index * max_words : 1 + (index + 1) * max_words]) for index in range(count + 1)]
+            each = [
+                sentence(row[1 + index * max_words : 1 + (index + 1) * max_words])
+                for index in range(count + 1)
+            ]
             candidates.append(each[0])
             answers.append(each[1] if references is None else each[1:])
         return candidates, answers
@@ -74,12 +83,13 @@ def detection(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy), ``labels``, and in preds ``scores``.
+    """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy), ``labels``, and in
+    preds ``scores``.
 
     Args:
         num_labels: number of labels.
-        ties: whether two boxes may have the same score. Boxes with equal scores are ranked as they come, so with ties
-            mean average precision depends on the order of the images.
+        ties: whether two boxes may have the same score. Boxes with equal scores are ranked as they
+            come, so with ties mean average precision depends on the order of the images.
         min_boxes: an image has at least as many boxes, on either side.
         max_boxes: and at most as many.
         dtype: of boxes and scores.
@@ -92,7 +102,9 @@ def detection(
     """
     count_checked("num_labels", num_labels, 1)
     if not 0 <= min_boxes <= max_boxes:
-        raise InputError(f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min")
+        raise InputError(
+            f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min"
+        )
 
     def side(rows: Tensor) -> list[dict[str, Tensor]]:
         cells = rows[:, 1:].reshape(len(rows), max_boxes, 6)
@@ -101,13 +113,19 @@ def detection(
         boxes = torch.cat([corner, corner + size], dim=-1).to(dtype)
         scores = scaled(cells[..., 5], 16, dtype, ties)
         return [
-            {"boxes": boxes[i, :n].clone(), "labels": cells[i, :n, 4] % num_labels, "scores": scores[i, :n].clone()}
+            {
+                "boxes": boxes[i, :n].clone(),
+                "labels": cells[i, :n, 4] % num_labels,
+                "scores": scores[i, :n].clone(),
+            }
             for i, n in enumerate(counts)
         ]
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         half = rows.shape[1] // 2
-        truth = [{"boxes": each["boxes"], "labels": each["labels"]} for each in side(rows[:, half:])]
+        truth = [
+            {"boxes": each["boxes"], "labels": each["labels"]} for each in side(rows[:, half:])
+        ]
         return side(rows[:, :half]), truth
 
     return batch_lists(build, 2 * (1 + 6 * max_boxes), sizes)
@@ -120,7 +138,8 @@ def segmentation(
     one_hot: bool = True,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of masks: one-hot ``(samples, num_classes, size, size)``, or indices without classes.
+    """Batches ``(preds, target)`` of masks: one-hot ``(samples, num_classes, size, size)``, or
+    indices without classes.
 
     Args:
         num_classes: number of classes.
@@ -153,7 +172,8 @@ def image(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` with values from 0 to 1.
+    """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` with values from
+    0 to 1.
 
     Args:
         channels: of each picture.

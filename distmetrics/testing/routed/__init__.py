@@ -1,8 +1,8 @@
 """``torch.distributed`` of a rank that is a thread: its functions go to the thread's communicator.
 
-torchmetrics' and torcheval's own sync, and user code, call ``torch.distributed.all_gather`` and its kin. In a world of
-threads there is no process group; inside :func:`routed` those calls reach the world of threads instead, which is as
-strict as gloo and decides deadlocks.
+torchmetrics' and torcheval's own sync, and user code, call ``torch.distributed.all_gather`` and its
+kin. In a world of threads there is no process group; inside :func:`routed` those calls reach the
+world of threads instead, which is as strict as gloo and decides deadlocks.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ _replacing = Replacing()
 
 @contextmanager
 def routed() -> Iterator[None]:
-    """Let ``torch.distributed``'s functions talk through the communicator in force, on threads that are ranks.
+    """Let ``torch.distributed``'s functions talk through the communicator in force, on threads that
+    are ranks.
 
-    Inside the block the attributes of ``torch.distributed`` are replaced, for the whole process; a thread whose
-    communicator in force is not one of a ThreadWorld gets torch's own functions as before. Blocks may nest and overlap;
-    the last one to end puts everything back. Names that were imported from ``torch.distributed`` before the block
-    (``from torch.distributed import all_gather``) are not reached. Groups, point-to-point calls and what gloo refuses
-    raise an error that names the function.
+    Inside the block the attributes of ``torch.distributed`` are replaced, for the whole process; a
+    thread whose communicator in force is not one of a ThreadWorld gets torch's own functions as
+    before. Blocks may nest and overlap; the last one to end puts everything back. Names that were
+    imported from ``torch.distributed`` before the block
+    (``from torch.distributed import all_gather``) are not reached. Groups, point-to-point calls and
+    what gloo refuses raise an error that names the function.
 
     >>> import torch
     >>> from distmetrics.testing import run
@@ -69,11 +71,15 @@ def routed() -> Iterator[None]:
 
 def _names() -> list[Name]:
     where = vars(dist)
-    known = [name for name in (*CALLS, *_UNSUPPORTED) if name in where]  # some came with a later torch
+    known = [
+        name for name in (*CALLS, *_UNSUPPORTED) if name in where
+    ]  # some came with a later torch
     return [Name(where, name, _dispatching(name, where[name], CALLS.get(name))) for name in known]
 
 
-def _dispatching(name: str, original: Callable[..., Any], ours: Callable[..., Any] | None) -> Callable[..., Any]:
+def _dispatching(
+    name: str, original: Callable[..., Any], ours: Callable[..., Any] | None
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         comm = in_force()
@@ -81,8 +87,8 @@ def _dispatching(name: str, original: Callable[..., Any], ours: Callable[..., An
             return original(*args, **kwargs)
         if ours is None:
             raise ConfigurationError(
-                f"torch.distributed.{name} is not supported in a world of threads\n"
-                "Do:     run this test on real processes, with backend='gloo'."
+                f"torch.distributed.{name} is not supported in a world of threads",
+                do="run this test on real processes, with backend='gloo'.",
             )
         return ours(comm, *args, **kwargs)
 

@@ -1,7 +1,8 @@
-"""What the calls share: their table, their checks, their results. What gloo refuses is refused, by name.
+"""What the calls share: their table, their checks, their results. What gloo refuses is refused, by
+name.
 
-What gloo does wrong without a word is refused too: it reduces and broadcasts the memory behind a tensor that is not
-contiguous, and not its elements.
+What gloo does wrong without a word is refused too: it reduces and broadcasts the memory behind a
+tensor that is not contiguous, and not its elements.
 """
 
 from __future__ import annotations
@@ -17,28 +18,13 @@ from torch import Tensor
 from distmetrics.comm.base import Call, Communicator, brief, call_site, in_call
 from distmetrics.errors import InputError, InputTypeError
 
-__all__ = [
-    "CALLS",
-    "Finished",
-    "call",
-    "check_alike",
-    "check_contiguous",
-    "check_group",
-    "check_list_at",
-    "check_outputs",
-    "end",
-    "fill",
-    "refusal",
-    "root_rank",
-    "split",
-    "stands_for",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 CALLS: dict[str, Callable[..., Any]] = {}
 """What stands for a function of ``torch.distributed``, by its name; called with the communicator before the rest."""
-_REFUSED = frozenset({torch.int16, torch.uint16, torch.uint32, torch.uint64})  # by gloo, as every 8-bit float
+_REFUSED = frozenset(
+    {torch.int16, torch.uint16, torch.uint32, torch.uint64}
+)  # by gloo, as every 8-bit float
 
 
 def stands_for(*names: str) -> Callable[[F], F]:
@@ -66,12 +52,20 @@ def split(name: str, what: str, tensor: Any, world_size: int) -> list[Tensor]:
     """Cut a tensor into one part a rank, along its first dimension."""
     check_tensor(name, tensor)
     if not tensor.ndim or tensor.shape[0] % world_size:
-        raise refusal(name, f"{what} has shape {list(tensor.shape)}, which {world_size} ranks can't share evenly")
+        raise refusal(
+            name,
+            f"{what} has shape {list(tensor.shape)}, which {world_size} ranks can't share evenly",
+        )
     return list(tensor.chunk(world_size)) if tensor.shape[0] else [tensor] * world_size
 
 
 def root_rank(
-    comm: Communicator, name: str, what: str, rank: int | None, group_rank: int | None, default: int | None = None
+    comm: Communicator,
+    name: str,
+    what: str,
+    rank: int | None,
+    group_rank: int | None,
+    default: int | None = None,
 ) -> int:
     """Choose between a rank and a rank in the group, of which one may be given."""
     if rank is not None and group_rank is not None:
@@ -88,17 +82,22 @@ def check_group(name: str, group: Any) -> None:
     """Refuse a group that is not the whole world."""
     if group is not None and group is not dist.group.WORLD:
         raise InputError(
-            f"torch.distributed.{name}: got a process group, and in a world of threads there is only the whole world\n"
-            "Do:     leave group out, or use comm.subgroup(ranks) of the rank's communicator."
+            f"torch.distributed.{name}: got a process group, and in a world of threads there is "
+            "only the whole world",
+            do="leave group out, or use comm.subgroup(ranks) of the rank's communicator.",
         )
 
 
 def check_tensor(name: str, tensor: Any) -> None:
     """Refuse what gloo can't send."""
     if not isinstance(tensor, Tensor):
-        raise InputTypeError(f"torch.distributed.{name}: needs a tensor, got a {type(tensor).__name__}")
+        raise InputTypeError(
+            f"torch.distributed.{name}: needs a tensor, got a {type(tensor).__name__}"
+        )
     if tensor.layout != torch.strided:
-        raise refusal(name, f"a tensor of layout {tensor.layout} is not supported in a world of threads")
+        raise refusal(
+            name, f"a tensor of layout {tensor.layout} is not supported in a world of threads"
+        )
     if tensor.dtype in _REFUSED or (tensor.is_floating_point() and tensor.element_size() == 1):
         raise refusal(name, f"gloo cannot send {tensor.dtype}")
 
@@ -109,7 +108,8 @@ def check_contiguous(name: str, *tensors: Any) -> None:
         if not tensor.is_contiguous():
             raise refusal(
                 name,
-                f"the tensor of shape {list(tensor.shape)} with strides {list(tensor.stride())} is not contiguous; "
+                f"the tensor of shape {list(tensor.shape)} with strides {list(tensor.stride())} "
+                "is not contiguous; "
                 "gloo would move the memory behind it, and not its elements",
             )
 
@@ -125,7 +125,8 @@ def check_outputs(name: str, what: str, tensors: Any, like: Tensor, world_size: 
     """Refuse a list that is not one tensor like ``like`` for each rank."""
     if not isinstance(tensors, list):
         raise InputTypeError(
-            f"torch.distributed.{name}: {what} must be a list of tensors, got a {type(tensors).__name__}"
+            f"torch.distributed.{name}: {what} must be a list of tensors, got a "
+            f"{type(tensors).__name__}"
         )
     if len(tensors) != world_size:
         raise refusal(name, f"{what} has {len(tensors)} tensors for {world_size} ranks")
@@ -133,11 +134,15 @@ def check_outputs(name: str, what: str, tensors: Any, like: Tensor, world_size: 
         check_alike(name, f"{what}[{index}]", tensor, like.dtype, like.shape)
 
 
-def check_alike(name: str, what: str, tensor: Any, dtype: torch.dtype, shape: Sequence[int]) -> None:
+def check_alike(
+    name: str, what: str, tensor: Any, dtype: torch.dtype, shape: Sequence[int]
+) -> None:
     """Refuse a tensor of another dtype or shape."""
     check_tensor(name, tensor)
     if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
-        raise refusal(name, f"{what} must be {brief(dtype, shape)}, got {brief(tensor.dtype, tensor.shape)}")
+        raise refusal(
+            name, f"{what} must be {brief(dtype, shape)}, got {brief(tensor.dtype, tensor.shape)}"
+        )
 
 
 def refusal(name: str, text: str) -> InputError:

@@ -68,7 +68,11 @@ def _get_group_rank(_comm: Communicator, group: Any, global_rank: int) -> int:
 
 @stands_for("barrier")
 def _barrier(
-    comm: Communicator, group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
+    comm: Communicator,
+    group: Any = None,
+    async_op: bool = False,
+    device_ids: Any = None,
+    timeout: Any = None,
 ) -> Finished | None:
     with call("barrier", group):
         comm.barrier()
@@ -96,7 +100,11 @@ def _all_gather(
 
 @stands_for("all_gather_into_tensor", "all_gather_single")
 def _all_gather_into_tensor(
-    comm: Communicator, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+    comm: Communicator,
+    output_tensor: Any,
+    input_tensor: Any,
+    group: Any = None,
+    async_op: bool = False,
 ) -> Finished | None:
     name = "all_gather_into_tensor"
     with call(name, group, input_tensor, output_tensor):
@@ -173,12 +181,20 @@ def _broadcast(
 
 @stands_for("all_to_all")
 def _all_to_all(
-    comm: Communicator, output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
+    comm: Communicator,
+    output_tensor_list: Any,
+    input_tensor_list: Any,
+    group: Any = None,
+    async_op: bool = False,
 ) -> Finished | None:
     name = "all_to_all"
     with call(name, group, *input_tensor_list):
-        check_outputs(name, "input_tensor_list", input_tensor_list, input_tensor_list[0], comm.world_size)
-        check_outputs(name, "output_tensor_list", output_tensor_list, input_tensor_list[0], comm.world_size)
+        check_outputs(
+            name, "input_tensor_list", input_tensor_list, input_tensor_list[0], comm.world_size
+        )
+        check_outputs(
+            name, "output_tensor_list", output_tensor_list, input_tensor_list[0], comm.world_size
+        )
         fill(output_tensor_list, comm.all_to_all(input_tensor_list))
     return end(async_op, *output_tensor_list)
 

@@ -15,7 +15,9 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)  # torch.cat of no frames at all
 
 
 @stands_for("all_gather_object")
-def _all_gather_object(comm: Communicator, object_list: list[Any], obj: Any, group: Any = None) -> None:
+def _all_gather_object(
+    comm: Communicator, object_list: list[Any], obj: Any, group: Any = None
+) -> None:
     with call("all_gather_object", group):
         for rank, value in enumerate(_gathered_objects(comm, obj)):
             object_list[rank] = value
@@ -33,7 +35,9 @@ def _gather_object(
     name = "gather_object"
     root = root_rank(comm, name, "dst", dst, group_dst, default=0)
     with call(name, group, exact=(name, root)):
-        check_list_at(name, "object_gather_list", object_gather_list, "destination", is_root=comm.rank == root)
+        check_list_at(
+            name, "object_gather_list", object_gather_list, "destination", is_root=comm.rank == root
+        )
         values = _gathered_objects(comm, obj)
         for rank, value in enumerate(values if object_gather_list else ()):
             assert object_gather_list is not None
@@ -54,7 +58,9 @@ def _broadcast_object_list(
     with call(name, group):
         if comm.rank == root:
             frames = [_frame(value) for value in object_list]
-            comm.broadcast(torch.tensor([frame.numel() for frame in frames], dtype=torch.int64), root)
+            comm.broadcast(
+                torch.tensor([frame.numel() for frame in frames], dtype=torch.int64), root
+            )
             comm.broadcast(torch.cat([*frames, _NOTHING]), root)
             return
         sizes = comm.broadcast(torch.zeros(len(object_list), dtype=torch.int64), root).tolist()
@@ -76,16 +82,24 @@ def _scatter_object_list(
     root = root_rank(comm, name, "src", src, group_src, default=0)
     with call(name, group, exact=(name, root)):
         if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
-            raise refusal(name, "scatter_object_output_list must be a list with room for one object")
+            raise refusal(
+                name, "scatter_object_output_list must be a list with room for one object"
+            )
         given = scatter_object_input_list if comm.rank == root else None
         if comm.rank == root and (given is None or len(given) != comm.world_size):
-            raise refusal(name, f"scatter_object_input_list must hold one object for each of {comm.world_size} ranks")
+            raise refusal(
+                name,
+                f"scatter_object_input_list must hold one object for each of {comm.world_size} "
+                "ranks",
+            )
         everything = _gathered_objects(comm, given)[root]
         scatter_object_output_list[0] = everything[comm.rank]
 
 
 def _gathered_objects(comm: Communicator, obj: Any) -> list[Any]:
-    """As torch does it: sizes first, then the pickles, padded to the longest; each rank gets copies."""
+    """As torch does it: sizes first, then the pickles, padded to the longest; each rank gets
+    copies.
+    """
     frame = _frame(obj)
     sizes = [int(size) for size in comm.all_gather(torch.tensor([frame.numel()]))]
     padded = torch.nn.functional.pad(frame, (0, max(sizes) - frame.numel()))

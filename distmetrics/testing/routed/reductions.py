@@ -35,7 +35,11 @@ _BITWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @stands_for("all_reduce")
 def _all_reduce(
-    comm: Communicator, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    comm: Communicator,
+    tensor: Any,
+    op: Any = dist.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
 ) -> Finished | None:
     name = "all_reduce"
     with _reducing(name, group, tensor, op) as operation:
@@ -96,12 +100,18 @@ def _reduce_scatter_tensor(
 
 
 @contextlib.contextmanager
-def _reducing(name: str, group: Any, tensor: Any, op: Any, exact: tuple[Hashable, ...] = ()) -> Iterator[str]:
+def _reducing(
+    name: str, group: Any, tensor: Any, op: Any, exact: tuple[Hashable, ...] = ()
+) -> Iterator[str]:
     """Check a reduction; yield the name of its operation."""
     known = (*_OPS, *_BITWISE)
-    operation = next((known_op for known_op in known if op == getattr(dist.ReduceOp, known_op)), None)
+    operation = next(
+        (known_op for known_op in known if op == getattr(dist.ReduceOp, known_op)), None
+    )
     if operation is None:
-        raise refusal(name, f"op={op!r} is not supported in a world of threads; supported: {', '.join(known)}")
+        raise refusal(
+            name, f"op={op!r} is not supported in a world of threads; supported: {', '.join(known)}"
+        )
     with call(name, group, tensor, exact=(*exact, operation)):
         check_contiguous(name, tensor)
         integral = not tensor.is_floating_point() and not tensor.is_complex()

@@ -7,4 +7,11 @@ from distmetrics.train.callbacks.lr_monitor import LearningRateMonitor
 from distmetrics.train.callbacks.progress import ProgressBar
 from distmetrics.train.callbacks.summary import ModelSummary
 
-__all__ = ["Callback", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary", "ProgressBar"]
+__all__ = [
+    "Callback",
+    "EarlyStopping",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "ProgressBar",
+]

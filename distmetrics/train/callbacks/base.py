@@ -11,17 +11,16 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Callback"]
-
 
 class Callback:
-    """Override the moments that matter; each is called on every rank, with the trainer and the module.
+    """Override the moments that matter; each is called on every rank, with the trainer and the
+    module.
 
     The module's own hook of a moment comes first. What is about a batch of an evaluation gets
     ``dataloader_idx`` as a last argument where there are several loaders.
 
-    Strategies that start processes work on copies of callbacks: what :meth:`state_dict` returns on rank 0
-    is brought home, other attributes are not.
+    Strategies that start processes work on copies of callbacks: what :meth:`state_dict` returns on
+    rank 0 is brought home, other attributes are not.
     """
 
     @property
@@ -50,11 +49,17 @@ class Callback:
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
         """Before the first step of an epoch."""
 
-    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
+    ) -> None:
         """Before a training step; ``batch`` is None on a rank that has run out of them."""
 
-    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After a training step and its update; ``batch`` is None on a rank that has run out of them."""
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After a training step and its update; ``batch`` is None on a rank that has run out of
+        them.
+        """
 
     def on_before_backward(self, trainer: Trainer, module: Module, loss: Tensor) -> None:
         """With the loss, before its gradients are computed."""
@@ -62,7 +67,9 @@ class Callback:
     def on_after_backward(self, trainer: Trainer, module: Module) -> None:
         """When a step's gradients are there."""
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: Module, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, module: Module, optimizer: Optimizer
+    ) -> None:
         """When an update's gradients are there, before they are clipped."""
 
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
@@ -80,7 +87,13 @@ class Callback:
         """Before a validation step."""
 
     def on_validation_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """After a validation step; ranks may have different numbers of them."""
 
@@ -102,7 +115,13 @@ class Callback:
         """Before a test step."""
 
     def on_test_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """After a test step; ranks may have different numbers of them."""
 
@@ -124,7 +143,13 @@ class Callback:
         """Before a prediction step."""
 
     def on_predict_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """After a prediction step; ranks may have different numbers of them."""
 
@@ -134,10 +159,14 @@ class Callback:
     def on_predict_end(self, trainer: Trainer, module: Module) -> None:
         """After a prediction."""
 
-    def on_save_checkpoint(self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]
+    ) -> None:
         """With what a checkpoint will hold; things may be added."""
 
-    def on_load_checkpoint(self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]
+    ) -> None:
         """With a checkpoint, before it is put in place."""
 
     def on_exception(self, trainer: Trainer, module: Module, exception: BaseException) -> None:

@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING, Any
 from distmetrics.arguments import FLAG, PATH, POSITIVE, TEXT, Takes, check, whole
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
+from distmetrics.train.callbacks.monitor import (
+    Mode,
+    acts_after_validation,
+    check_mode,
+    improved,
+    monitored,
+)
 
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.state import TrainerState
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["ModelCheckpoint"]
-
 _TAKES = {
     "monitor": TEXT.or_none(),
     "save_top_k": Takes(lambda value: whole(value, -1), "-1, 0 or positive"),
-    "save_last": FLAG._replace(do="say save_last=True: last.ckpt is a file of its own, and no link."),
+    "save_last": FLAG._replace(
+        do="say save_last=True: last.ckpt is a file of its own, and no link."
+    ),
     "dirpath": PATH.or_none("None for the trainer's folder"),
     "every_n_epochs": POSITIVE,
     "every_n_train_steps": POSITIVE.or_none(),
@@ -41,20 +47,22 @@ def _check_format(filename: str) -> None:
         filename.format_map(_AnyValue(epoch=0, step=0))
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigurationError(
-            f"ModelCheckpoint: filename={filename!r} cannot be filled in: {error}\n"
-            "Likely: braces that are open or empty, or a format for other values: logged ones are floats, epoch and "
-            "step whole numbers.\n"
-            "Do:     write names in braces, with a format that they take: '{epoch}-{val_loss:.3f}'."
+            f"ModelCheckpoint: filename={filename!r} cannot be filled in: {error}",
+            likely="braces that are open or empty, or a format for other values: logged ones are "
+            "floats, epoch and "
+            "step whole numbers.",
+            do="write names in braces, with a format that they take: '{epoch}-{val_loss:.3f}'.",
         ) from None
 
 
 class ModelCheckpoint(Callback):
     """Save a checkpoint after each epoch that is among the best, and drop those that no longer are.
 
-    With ``val_check_interval`` it is after each validation, with ``every_n_train_steps`` after so many steps.
+    With ``val_check_interval`` it is after each validation, with ``every_n_train_steps`` after so
+    many steps.
 
-    Acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a file with a
-    checkpoint's name is whole. All ranks go on when it is there.
+    Acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a
+    file with a checkpoint's name is whole. All ranks go on when it is there.
 
     Args:
         monitor: a logged value; None keeps the latest instead of the best.
@@ -63,13 +71,14 @@ class ModelCheckpoint(Callback):
         save_last: also keep the latest epoch as ``last.ckpt``.
         dirpath: where to; default ``checkpoints`` in the trainer's ``default_root_dir``.
         every_n_epochs: look at every n-th epoch alone.
-        every_n_train_steps: look after every n-th optimizer step instead: at the latest value of ``monitor``
-            that is the same on every rank, or without ``monitor`` just save.
-        filename: name without ``.ckpt``; ``{epoch}``, ``{step}`` and logged values are filled in, with a
-            format as in ``{val_loss:.3f}``.
+        every_n_train_steps: look after every n-th optimizer step instead: at the latest value of
+            ``monitor`` that is the same on every rank, or without ``monitor`` just save.
+        filename: name without ``.ckpt``; ``{epoch}``, ``{step}`` and logged values are filled in,
+            with a format as in ``{val_loss:.3f}``.
 
     Attributes:
-        best_model_path: the best checkpoint, or the latest without ``monitor``; "" before the first.
+        best_model_path: the best checkpoint, or the latest without ``monitor``; "" before the
+            first.
         best_model_score: its value; None without ``monitor``.
         last_model_path: the checkpoint of ``save_last``.
         best_k_models: the checkpoints that are kept, and their values.
@@ -106,22 +115,36 @@ class ModelCheckpoint(Callback):
     @property
     def state_key(self) -> str:
         """What a checkpoint keeps the state under."""
-        steps = "" if self.every_n_train_steps is None else f", every_n_train_steps={self.every_n_train_steps}"
+        steps = (
+            ""
+            if self.every_n_train_steps is None
+            else f", every_n_train_steps={self.every_n_train_steps}"
+        )
         return f"ModelCheckpoint(monitor={self.monitor!r}, mode={self.mode!r}{steps})"
 
     def folder(self, trainer: TrainerState) -> Path:
         """Return where checkpoints go."""
-        return Path(self.dirpath) if self.dirpath is not None else trainer.default_root_dir / "checkpoints"
+        return (
+            Path(self.dirpath)
+            if self.dirpath is not None
+            else trainer.default_root_dir / "checkpoints"
+        )
 
     def on_train_start(self, trainer: Trainer, module: Module) -> None:
         """Count steps anew in a fit that begins with the first."""
         if not trainer.is_resumed:
             self.last_step = 0
 
-    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Save after every so many steps."""
         step = trainer.global_step
-        if self.every_n_train_steps is None or step == self.last_step or step % self.every_n_train_steps:
+        if (
+            self.every_n_train_steps is None
+            or step == self.last_step
+            or step % self.every_n_train_steps
+        ):
             return
         self.last_step = step
         self._look(trainer, latest=True)
@@ -136,7 +159,9 @@ class ModelCheckpoint(Callback):
         due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if self.every_n_train_steps is not None or not due:
             if self.monitor is not None:
-                monitored(trainer, self.monitor, "ModelCheckpoint")  # a name that nobody logs is refused here
+                monitored(
+                    trainer, self.monitor, "ModelCheckpoint"
+                )  # a name that nobody logs is refused here
         elif not acts_after_validation(trainer, self.monitor):
             self._look(trainer)
 
@@ -160,7 +185,9 @@ class ModelCheckpoint(Callback):
         trainer.save_checkpoint(*paths, drop=dropped)
 
     def _better(self) -> Mode:
-        return "max" if self.monitor is None else self.mode  # without a monitor the latest is the best
+        return (
+            "max" if self.monitor is None else self.mode
+        )  # without a monitor the latest is the best
 
     def _among_best(self, value: float) -> bool:
         if self.save_top_k == 0:
@@ -197,7 +224,9 @@ class ModelCheckpoint(Callback):
             return self.filename.format_map(values)
         except KeyError as error:
             known = ", ".join(sorted(values))
-            raise ConfigurationError(f"the file name {self.filename!r} wants {error}, and there are: {known}") from None
+            raise ConfigurationError(
+                f"the file name {self.filename!r} wants {error}, and there are: {known}"
+            ) from None
 
     def _free(self, path: Path) -> Path:
         """Return ``path``, or with a version where one of the kept checkpoints has that name."""
@@ -209,7 +238,9 @@ class ModelCheckpoint(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return which checkpoints are kept."""
         names = ("best_model_path", "best_model_score", "last_model_path", "last_step")
-        return {name: getattr(self, name) for name in names} | {"best_k_models": dict(self.best_k_models)}
+        return {name: getattr(self, name) for name in names} | {
+            "best_k_models": dict(self.best_k_models)
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the checkpoints that the state names."""

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from distmetrics.arguments import NUMBER, TEXT, Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import Mode, acts_after_validation, check_mode, improved, monitored
+from distmetrics.train.callbacks.monitor import (
+    Mode,
+    acts_after_validation,
+    check_mode,
+    improved,
+    monitored,
+)
 
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
-
-__all__ = ["EarlyStopping"]
 
 _TAKES = {
     "monitor": TEXT._replace(wanted="the name of a logged value"),
@@ -24,8 +28,9 @@ _TAKES = {
 class EarlyStopping(Callback):
     """Stop training once ``monitor`` no longer gets better.
 
-    Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better. With
-    ``val_check_interval`` each validation counts, and training ends after the one that was once too often not better.
+    Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better.
+    With ``val_check_interval`` each validation counts, and training ends after the one that was
+    once too often not better.
 
     Args:
         monitor: a logged value.
@@ -39,7 +44,9 @@ class EarlyStopping(Callback):
         stopped_epoch: the epoch that was the last, or None.
     """
 
-    def __init__(self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0) -> None:
+    def __init__(
+        self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0
+    ) -> None:
         check("EarlyStopping", locals(), _TAKES)
         self.monitor = monitor
         self.mode = check_mode(mode)
@@ -55,8 +62,14 @@ class EarlyStopping(Callback):
         return f"EarlyStopping(monitor={self.monitor!r}, mode={self.mode!r})"
 
     def on_train_start(self, trainer: Trainer, module: Module) -> None:
-        """Stop at once if the checkpoint that the fit goes on from was taken when training had been stopped."""
-        if trainer.is_resumed and self.stopped_epoch is not None and self.wait_count >= self.patience:
+        """Stop at once if the checkpoint that the fit goes on from was taken when training had been
+        stopped.
+        """
+        if (
+            trainer.is_resumed
+            and self.stopped_epoch is not None
+            and self.wait_count >= self.patience
+        ):
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Trainer, module: Module) -> None:

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["LearningRateMonitor"]
-
 
 class LearningRateMonitor(Callback):
-    """Log every optimizer's learning rate as ``lr-Adam``, ``lr-Adam/pg1`` where it has several groups of parameters.
+    """Log every optimizer's learning rate as ``lr-Adam``, ``lr-Adam/pg1`` where it has several
+    groups of parameters.
 
-    The values go to the loggers, and to ``trainer.callback_metrics``. A scheduler's ``name`` stands in the
-    place of ``lr-Adam``.
+    The values go to the loggers, and to ``trainer.callback_metrics``. A scheduler's ``name`` stands
+    in the place of ``lr-Adam``.
 
     Args:
         logging_interval: "step" (each that loggers hear of), "epoch", or None for both.
@@ -26,12 +25,19 @@ class LearningRateMonitor(Callback):
 
     def __init__(self, logging_interval: Literal["step", "epoch"] | None = None) -> None:
         if logging_interval not in ("step", "epoch", None):
-            raise ConfigurationError(f"logging_interval must be 'step', 'epoch' or None, got {logging_interval!r}")
+            raise ConfigurationError(
+                f"logging_interval must be 'step', 'epoch' or None, got {logging_interval!r}"
+            )
         self.logging_interval = logging_interval
 
-    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
+    ) -> None:
         """Log the rates that the step will use."""
-        if self.logging_interval != "epoch" and trainer.global_step % trainer.log_every_n_steps == 0:
+        if (
+            self.logging_interval != "epoch"
+            and trainer.global_step % trainer.log_every_n_steps == 0
+        ):
             trainer.log_values(rates(trainer))
 
     def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
@@ -42,7 +48,11 @@ class LearningRateMonitor(Callback):
 
 def rates(trainer: Trainer) -> dict[str, float]:
     """Return the learning rates of all optimizers by name."""
-    named = {id(schedule.scheduler.optimizer): schedule.name for schedule in trainer.schedules if schedule.name}
+    named = {
+        id(schedule.scheduler.optimizer): schedule.name
+        for schedule in trainer.schedules
+        if schedule.name
+    }
     found: dict[str, float] = {}
     taken: set[str] = set()
     for optimizer in trainer.optimizers:

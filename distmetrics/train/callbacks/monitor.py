@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from distmetrics.train.state import TrainerState
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["Mode", "acts_after_validation", "improved", "monitored", "not_logged"]
-
 Mode = Literal["min", "max"]
 
 
@@ -42,12 +40,15 @@ def improved(value: float, best: float | None, mode: Mode, min_delta: float = 0.
 
 
 def acts_after_validation(trainer: Trainer, name: str | None) -> bool:
-    """Whether a callback that watches ``name`` acts after each validation, of which an epoch has several."""
+    """Whether a callback that watches ``name`` acts after each validation, of which an epoch has
+    several.
+    """
     return trainer.validates_within_epochs and name in trainer.validation_metrics
 
 
 def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) -> float | None:
-    """Return the epoch's value of ``name``, the same on every rank; None where the epoch had no validation.
+    """Return the epoch's value of ``name``, the same on every rank; None where the epoch had no
+    validation.
 
     Args:
         trainer: the trainer.
@@ -60,8 +61,9 @@ def monitored(trainer: Trainer, name: str, who: str, *, latest: bool = False) ->
     """
     if name in trainer.local_metrics:
         raise ConfigurationError(
-            f"{who} watches {name!r}, and every rank has its own value of it, or rank 0 alone has one\n"
-            "Do:     log it with on_epoch=True and without sync_dist=False."
+            f"{who} watches {name!r}, and every rank has its own value of it, or rank 0 alone "
+            "has one",
+            do="log it with on_epoch=True and without sync_dist=False.",
         )
     if name in trainer.fresh_metrics or (latest and name in trainer.callback_metrics):
         return float(trainer.callback_metrics[name])
@@ -74,17 +76,21 @@ def not_logged(trainer: TrainerState, name: str, who: str) -> ConfigurationError
     """Return the error of a watched value that is not there, with the cause where that can be told."""
     if name in trainer.callback_metrics:
         return ConfigurationError(
-            f"{who} watches {name!r}, and there is no value of it for this epoch: the one there is of a single step or "
-            "of an earlier epoch\n"
-            "Likely: self.log in training_step, which keeps each step's value alone unless on_epoch=True.\n"
-            "Do:     log it with on_epoch=True, in every epoch; rank_zero_only=True may stay."
+            f"{who} watches {name!r}, and there is no value of it for this epoch: the one there "
+            "is of a single step or "
+            "of an earlier epoch",
+            likely="self.log in training_step, which keeps each step's value alone unless "
+            "on_epoch=True.",
+            do="log it with on_epoch=True, in every epoch; rank_zero_only=True may stay.",
         )
     known = sorted(trainer.callback_metrics)
     each = [label for label in known if label.startswith(f"{name}/dataloader_idx_")]
     near = difflib.get_close_matches(name, known, n=1)
     likely, do = "", "log it in training_step with on_epoch=True, or in validation_step."
     if each:
-        likely = f"it is logged for {len(each)} validation loaders, and each has a value of its own."
+        likely = (
+            f"it is logged for {len(each)} validation loaders, and each has a value of its own."
+        )
         do = f"watch one of them: {each[0]!r}, say."
     elif trainer.why_unvalidated:
         likely = f"it is a value of validation, and this fit has none: {trainer.why_unvalidated}."

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["ProgressBar"]
-
 
 class ProgressBar(Callback):
-    """A bar for each epoch on rank 0's standard error, with the values logged with ``prog_bar=True``.
+    """A bar for each epoch on rank 0's standard error, with the values logged with
+    ``prog_bar=True``.
 
     Raises:
         MissingDependencyError: rich is not installed.
@@ -31,16 +30,28 @@ class ProgressBar(Callback):
 
     @staticmethod
     def wanted(flag: bool | None) -> bool:
-        """Resolve the trainer's ``enable_progress_bar``: None is yes where rich is installed and someone looks."""
+        """Resolve the trainer's ``enable_progress_bar``: None is yes where rich is installed and
+        someone looks.
+        """
         if flag is not None:
             return flag
-        return sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
+        return (
+            sys.stderr is not None
+            and sys.stderr.isatty()
+            and importlib.util.find_spec("rich") is not None
+        )
 
     def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
         """Put up the display."""
         if trainer.is_global_zero:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
 
             self._progress = Progress(
                 TextColumn("{task.description}"),
@@ -62,7 +73,9 @@ class ProgressBar(Callback):
         """Start a bar."""
         self._begin("train", f"epoch {trainer.current_epoch}", trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Move it on."""
         self._advance("train", trainer)
 
@@ -71,7 +84,13 @@ class ProgressBar(Callback):
         self._begin("validation", "validation", trainer)
 
     def on_validation_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Move it on."""
         self._advance("validation", trainer)
@@ -81,7 +100,13 @@ class ProgressBar(Callback):
         self._begin("test", "test", trainer)
 
     def on_test_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Move it on."""
         self._advance("test", trainer)
@@ -91,7 +116,13 @@ class ProgressBar(Callback):
         self._begin("predict", "predict", trainer)
 
     def on_predict_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Move it on."""
         self._advance("predict", trainer)
@@ -101,7 +132,9 @@ class ProgressBar(Callback):
         if self._progress is not None:
             if stage == "validation" and trainer.validates_within_epochs and stage in self._tasks:
                 self._progress.remove_task(self._tasks[stage])
-            self._tasks[stage] = self._progress.add_task(title, total=trainer.num_batches, values="")
+            self._tasks[stage] = self._progress.add_task(
+                title, total=trainer.num_batches, values=""
+            )
 
     def _advance(self, stage: str, trainer: Trainer) -> None:
         if self._progress is not None and stage in self._tasks:

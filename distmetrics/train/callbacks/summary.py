@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from distmetrics.train.module import Module
     from distmetrics.train.trainer import Trainer
 
-__all__ = ["ModelSummary"]
-
 
 class ModelSummary(Callback):
     """Print a table of the model on rank 0 before a fit: names, types and numbers of parameters.
@@ -27,13 +25,19 @@ class ModelSummary(Callback):
     """
 
     def __init__(self, max_depth: int = 1) -> None:
-        check("ModelSummary", locals(), {"max_depth": Takes(lambda value: whole(value, 0), "a whole number from 0 on")})
+        check(
+            "ModelSummary",
+            locals(),
+            {"max_depth": Takes(lambda value: whole(value, 0), "a whole number from 0 on")},
+        )
         wanted(True, None, "the model's table")
         self.max_depth = max_depth
 
     @staticmethod
     def wanted(flag: bool | None) -> bool:
-        """Resolve the trainer's ``enable_model_summary``: None is yes where rich is installed and someone looks."""
+        """Resolve the trainer's ``enable_model_summary``: None is yes where rich is installed and
+        someone looks.
+        """
         return wanted(flag, sys.stderr, "the model's table")
 
     def on_fit_start(self, trainer: Trainer, module: Module) -> None:

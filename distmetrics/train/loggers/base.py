@@ -8,14 +8,13 @@ from typing import Any
 
 from distmetrics.arguments import PATH, Takes, check, whole
 
-__all__ = ["FolderLogger", "Logger", "flat"]
-
 
 class Logger:
-    """Override :meth:`log_metrics`, and what else the place of the values has; called on rank 0 alone.
+    """Override :meth:`log_metrics`, and what else the place of the values has; called on rank 0
+    alone.
 
-    Strategies that start processes send a copy to each: open files and connections with the first value, and
-    leave them out of ``__getstate__``.
+    Strategies that start processes send a copy to each: open files and connections with the first
+    value, and leave them out of ``__getstate__``.
     """
 
     @property
@@ -24,7 +23,9 @@ class Logger:
         return None
 
     def prepare(self) -> Any:
-        """Called on rank 0 before a run: settle what all ranks must know, a version say, and return it."""
+        """Called on rank 0 before a run: settle what all ranks must know, a version say, and return
+        it.
+        """
         return None
 
     def agree(self, settled: Any) -> None:
@@ -53,7 +54,8 @@ _TAKES = {
     "save_dir": PATH,
     "name": Takes(lambda value: isinstance(value, str), "a text"),
     "version": Takes(
-        lambda value: whole(value, 0) or (isinstance(value, str) and value != ""), "a number from 0 on, or a text"
+        lambda value: whole(value, 0) or (isinstance(value, str) and value != ""),
+        "a number from 0 on, or a text",
     ).or_none("None for the next that is free"),
 }
 
@@ -67,7 +69,9 @@ class FolderLogger(Logger):
         version: of the run: a number, a text, or None for the first ``version_N`` that is free.
     """
 
-    def __init__(self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None) -> None:
+    def __init__(
+        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+    ) -> None:
         check(type(self).__name__, locals(), _TAKES)
         self.save_dir = Path(save_dir)
         self.name = name
@@ -77,15 +81,24 @@ class FolderLogger(Logger):
     def version(self) -> int | str:
         """The run's; settled when it is first asked for."""
         if self._version is None:
-            taken = [folder.name.removeprefix("version_") for folder in (self.save_dir / self.name).glob("version_*")]
-            self._version = max((int(number) for number in taken if number.isdigit()), default=-1) + 1
+            taken = [
+                folder.name.removeprefix("version_")
+                for folder in (self.save_dir / self.name).glob("version_*")
+            ]
+            self._version = (
+                max((int(number) for number in taken if number.isdigit()), default=-1) + 1
+            )
         return self._version
 
     @property
     def log_dir(self) -> str:
         """The run's folder."""
         version = self.version
-        return str(self.save_dir / self.name / (version if isinstance(version, str) else f"version_{version}"))
+        return str(
+            self.save_dir
+            / self.name
+            / (version if isinstance(version, str) else f"version_{version}")
+        )
 
     def prepare(self) -> int | str:
         """Settle the version."""

@@ -10,11 +10,10 @@ from typing import Any
 
 from distmetrics.train.loggers.base import FolderLogger, flat
 
-__all__ = ["CSVLogger"]
-
 
 class CSVLogger(FolderLogger):
-    """Writes ``metrics.csv``, one row a time, and ``hparams.json``; what is written is safe after each row.
+    """Writes ``metrics.csv``, one row a time, and ``hparams.json``; what is written is safe after
+    each row.
 
     A name that comes later gets a column of its own, and the file is written anew.
 
@@ -71,7 +70,9 @@ class CSVLogger(FolderLogger):
             return list(csv.DictReader(file))
 
     @staticmethod
-    def _write(path: Path, mode: str, columns: list[str], rows: list[dict[str, Any]], *, header: bool) -> None:
+    def _write(
+        path: Path, mode: str, columns: list[str], rows: list[dict[str, Any]], *, header: bool
+    ) -> None:
         with path.open(mode, newline="") as file:
             writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             if header:

@@ -11,11 +11,10 @@ from typing import Any
 from distmetrics.errors import MissingDependencyError
 from distmetrics.train.loggers.base import FolderLogger, flat
 
-__all__ = ["TensorBoardLogger"]
-
 
 class TensorBoardLogger(FolderLogger):
-    """Writes the event files that TensorBoard shows, by torch's writer: ``tensorboard --logdir save_dir``.
+    """Writes the event files that TensorBoard shows, by torch's writer:
+    ``tensorboard --logdir save_dir``.
 
     Args:
         save_dir: where to.
@@ -26,7 +25,9 @@ class TensorBoardLogger(FolderLogger):
         MissingDependencyError: tensorboard is not installed.
     """
 
-    def __init__(self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None) -> None:
+    def __init__(
+        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+    ) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise MissingDependencyError.of("tensorboard", "tensorboard", "TensorBoardLogger")
         super().__init__(save_dir, name, version)
@@ -52,7 +53,9 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {name: value if value is not None else "None" for name, value in flat(params).items()}
+            plain = {
+                name: value if value is not None else "None" for name, value in flat(params).items()
+            }
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:
