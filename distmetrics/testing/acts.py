@@ -219,10 +219,10 @@ def _merged(comm: Communicator, metric: Any) -> Any:
         other = copy.deepcopy(metric)
     for target in targets(other):
         if target.adapter.flag:
-            target.home[target.adapter.flag] = False
+            target.storage[target.adapter.flag] = False
         for name in ("_cache", "_computed"):
-            if name in target.home:
-                target.home[name] = None
+            if name in target.storage:
+                target.storage[name] = None
     return other
 
 
@@ -233,7 +233,7 @@ def doubled(comm: Communicator, subject: Subject, batches: Sequence[Batch]) -> l
     Nothing for a metric with lists: they would double as well.
     """
     big = subject.filled(batches)
-    if any(spec.kind not in REDUCED for target in targets(big) for spec in target.specs.each):
+    if any(spec.kind not in REDUCED for target in targets(big) for spec in target.states):
         return []
     for _ in range(25):
         big = _merged(comm, big)

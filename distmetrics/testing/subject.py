@@ -157,9 +157,9 @@ class Subject:
                     for name, x in _merging(target).items()
                 }
                 continue
-            for spec in target.specs.each:
+            for spec in target.states:
                 name = f"{target.path}.{spec.name}" if target.path else spec.name
-                found[name] = _kept(target.home.get(spec.name))
+                found[name] = _kept(target.storage.get(spec.name))
         return found
 
 

@@ -21,7 +21,7 @@ class TorchevalAdapter(MergingAdapter):
     constant = ("_state_name_to_default",)
 
     def knows(self, value: Any) -> bool:
-        """Whether it is a metric."""
+        """Return True for a metric."""
         return isinstance(value, Metric)
 
     def state(self, metric: Metric[Any]) -> dict[str, Any]:
