@@ -136,7 +136,8 @@ def exchange(
             check([manifest.encode()] * comm.world_size)
             return _gather_alike(comm, inline, bulk)
         frames = _gather_frames(comm, manifest, inline, bulk)
-        blobs = [_inflate(frame.manifest) for frame in frames]
+        plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
+        blobs = [plain[frame.manifest] for frame in frames]
         check(blobs)
         if len({frame.direct_calls for frame in frames}) > 1:
             raise refuse_direct_calls(comm, partial(_gather_padded, comm))
@@ -233,7 +234,7 @@ def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tenso
     return comm.all_gather(padded)
 
 
-def _inflate(blob: bytes) -> bytes:
+def _inflated(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
 
 

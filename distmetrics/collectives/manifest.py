@@ -44,8 +44,7 @@ class Problem(NamedTuple):
         return cls(type(error).__name__, error.what, error.do)
 
 
-@dataclass(frozen=True, slots=True)
-class LeafSpec:
+class LeafSpec(NamedTuple):
     """One tensor: its place in the tree, dtype and shape, and a note of the layer above."""
 
     path: str
@@ -89,9 +88,8 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the manifest as JSON bytes; equal manifests give equal bytes."""
-        leaves = [(leaf.path, leaf.dtype, leaf.shape, leaf.note) for leaf in self.leaves]
         places = (self.site, self.reported_site)
-        parts = (self.op, self.name, self.tree, leaves, places, self.details, self.problem)
+        parts = (self.op, self.name, self.tree, self.leaves, places, self.details, self.problem)
         return json.dumps(parts, separators=(",", ":")).encode()
 
     @classmethod

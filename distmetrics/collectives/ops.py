@@ -113,7 +113,7 @@ def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
         for leaves in filled:
             if leaves[column].shape == (0,):
                 shape = (0, *known.shape[1:])
-                leaves[column] = replace(leaves[column], dtype=known.dtype, shape=shape)
+                leaves[column] = leaves[column]._replace(dtype=known.dtype, shape=shape)
     return [
         replace(manifest, leaves=tuple(leaves))
         for manifest, leaves in zip(manifests, filled, strict=True)

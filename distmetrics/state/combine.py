@@ -49,7 +49,7 @@ def combine(
 
 
 def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
-    """Bring one rank's states into the layout of all; what it lacks is filled with neutral values."""
+    """Bring one rank's states into the layout of all, with neutral values for what it lacks."""
     if sent.inline == plan.agreed and sent.inline_paths == plan.paths:
         return run
     have = unpack(run, sent.inline)

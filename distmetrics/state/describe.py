@@ -21,8 +21,8 @@ from distmetrics.state.spec import REDUCED, StateSpec
 # ranks.
 _UNSENDABLE = (RuntimeError, TypeError, AttributeError, pickle.PicklingError)
 _CAN_BE_ADDED = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-    torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
 })  # fmt: skip
 
 
@@ -93,11 +93,12 @@ def describe(
                 described.add(path, spec, value)
     except StateError as error:  # no data will be moved then
         problem = problem or Problem.of(error)
-    sent = sent_by(described.leaves)
+    leaves = tuple(described.leaves)
+    sent = sent_by(leaves)
     manifest = Manifest(
         "sync of metrics",
         name,
-        leaves=tuple(described.leaves),
+        leaves=leaves,
         site=site,
         problem=problem,
         details=metrics.records(),
@@ -145,7 +146,8 @@ def _check(path: str, kind: str, tensor: Tensor) -> None:
     """Raise StateError for a tensor that cannot be sent, or not be reduced in this way."""
     if tensor.layout is not torch.strided:
         raise StateError(
-            f"the state {path} has the layout {tensor.layout}, and only dense tensors can be synced",
+            f"the state {path} has the layout {tensor.layout}, and only dense tensors can be "
+            "synced",
             do="keep x.to_dense().",
         )
     if tensor.is_meta:
@@ -153,10 +155,10 @@ def _check(path: str, kind: str, tensor: Tensor) -> None:
             f"the state {path} is on the meta device, where tensors have no data",
             do="make the metric on a real device.",
         )
-    dtype = tensor.dtype
+    dtype, name = tensor.dtype, str(tensor.dtype).removeprefix("torch.")
     ordered = kind in ("max", "min")
     if kind in REDUCED and (dtype not in _CAN_BE_ADDED or (ordered and dtype.is_complex)):
         raise StateError(
-            f"the state {path} is {str(dtype).removeprefix('torch.')}, of which torch has no {kind}",
+            f"the state {path} is {name}, of which torch has no {kind}",
             do="keep it in another dtype.",
         )

@@ -39,9 +39,9 @@ class Explanation:
     growing: tuple[str, ...]
 
     def __str__(self) -> str:
+        metrics, ranks = _count(self.metrics, "metric"), _count(len(self.plan.sent), "rank")
         lines = [
-            f"sync of {_count(self.metrics, 'metric')} over "
-            f"{_count(len(self.plan.sent), 'rank')}: {_text(self.cost)}",
+            f"sync of {metrics} over {ranks}: {_text(self.cost)}",
             f"state by state, as torchmetrics does it: {_text(self.one_by_one)}",
             self.plan.describe(),
         ]

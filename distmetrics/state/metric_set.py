@@ -12,7 +12,7 @@ from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.state.adapters.base import Target
 from distmetrics.state.plan import UPDATES, MetricRecord
 from distmetrics.state.spec import StateSpec
-from distmetrics.state.unregistered_attributes import Attribute, described, digest_of
+from distmetrics.state.unregistered_attributes import digest_of
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
@@ -47,23 +47,17 @@ class MetricSet:
         """Return the local value of a state, or ABSENT."""
         return self.before[place].get(spec.name, ABSENT)
 
-    def attributes(self) -> list[dict[str, Attribute]]:
-        """Return each metric's attributes that are no states."""
-        return [described(target.adapter.attributes(target.metric)) for target in self.targets]
-
     def records(self) -> list[MetricRecord]:
         """Return what the other ranks must know of each metric."""
         return [
             MetricRecord(
                 _join(target.path, type(target.metric).__name__, ": "),
-                [(f"{spec.name} {spec.kind}", list(spec.shape)) for spec in target.states],
-                dict(target.adapter.arguments(target.metric)),
-                digest_of(attributes),
+                [(f"{spec.name} {spec.kind}", spec.shape) for spec in target.states],
+                target.adapter.arguments(target.metric),
+                digest_of(target.adapter.attributes(target.metric)),
                 count > 0,
             )
-            for target, attributes, count in zip(
-                self.targets, self.attributes(), self.updates, strict=True
-            )
+            for target, count in zip(self.targets, self.updates, strict=True)
         ]
 
     def write(self, values: Values) -> None:

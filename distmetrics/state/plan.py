@@ -36,13 +36,13 @@ class MetricRecord(NamedTuple):
     """
 
     label: str
-    states: list[tuple[str, list[int]]]
-    arguments: dict[str, str]
+    states: Sequence[tuple[str, Sequence[int]]]
+    arguments: Mapping[str, str]
     attributes: str
     is_updated: bool
 
     def __str__(self) -> str:
-        states = [f"{state}{shape or ''}" for state, shape in self.states]
+        states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
         arguments = [f"{name}={text}" if name else text for name, text in self.arguments.items()]
         return f"{self.label}({', '.join([*states, *arguments])})"
 
@@ -157,8 +157,8 @@ class SyncPlan:
                 nth = "second" if self.follow[rank] else "first"
                 lines.append(f"  lists of rank {rank}: {size} bytes  in the {nth} round")
         if self.borrowing:
-            count = len(self.borrowing)
-            lines.append(f"  attributes of {count} metrics, for ranks without an update")
+            count = f"{len(self.borrowing)} metric{'s' * (len(self.borrowing) > 1)}"
+            lines.append(f"  attributes of {count}, for ranks without an update")
         return "\n".join(lines)
 
 
@@ -240,7 +240,8 @@ def _agree_on_metrics(
     return tuple(updated), tuple(borrowing)
 
 
-def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
+@functools.lru_cache(maxsize=64)
+def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
     """Lay out what a rank with these leaves sends: by this it packs, and the others read."""
     runs: dict[bool, list[LeafSpec]] = {True: [], False: []}
     kinds: dict[bool, list[str]] = {True: [], False: []}

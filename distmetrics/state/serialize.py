@@ -53,8 +53,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def serialize(value: Any) -> Tensor:
-    """Return a value as uint8: on the device of its tensors, or on the CPU where they are on
-    several.
+    """Return a value as uint8, on the device of its tensors; on the CPU if they are on several.
 
     Raises:
         Exception: what pickling raises for a part that is no tensor and cannot be pickled.
@@ -77,7 +76,7 @@ def serialize(value: Any) -> Tensor:
 
 
 def deserialize(run: Tensor) -> Any:
-    """Return what :func:`serialize` was given, with tensors in new memory on the device of ``run``."""
+    """Return what :func:`serialize` was given; tensors are new, on the device of ``run``."""
     run = run.clone()  # values may be changed in place; and it starts where a view as any dtype may
     size, _ = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
     form, names, shapes = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator
 from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.state.spec import StateSpec
-from distmetrics.state.unregistered_attributes import Attribute, borrowed
+from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
 from distmetrics.tree import map_leaves
 
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
@@ -77,12 +77,12 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
 def synced(
     metrics: Any, *, comm: Communicator | None = None, name: str = ""
 ) -> Iterator[SyncPlan | None]:
-    """Put the state of all ranks into the metrics for the length of the block; afterwards local
-    state is back.
+    """Put the state of all ranks into the metrics for the length of the block.
 
-    Inside, ``metric.compute()`` does not sync again. What ``metric.update()`` adds there is lost
-    with the state of all ranks; ``metric(…)`` is refused by torchmetrics. A metric that is reset
-    inside is reset afterwards, unless the block ends in an exception.
+    Afterwards local state is back. Inside, ``metric.compute()`` does not sync again. What
+    ``metric.update()`` adds there is lost with the state of all ranks; ``metric(…)`` is refused by
+    torchmetrics. A metric that is reset inside is reset afterwards, unless the block ends in an
+    exception.
 
     Args:
         metrics: as for :func:`sync_and_compute`.
@@ -189,13 +189,13 @@ def _values_of_all(
     outgoing = describe(local, name, call_site(), problem)
     sync, result = _exchange_and_combine(outgoing, comm, local.order)
     values = _flags(local, result[UPDATES].tolist())
+    devices = [target.device for target in local.targets]
     for path, place, spec in local.states:
         state, value = result.get(path, ABSENT), local.value(place, spec)
-        device = local.targets[place].device
         values[place][spec.name] = (
             _copied(value)  # no rank has touched it
             if state is ABSENT
-            else _as_before(spec, value, state, device, len(sync.states[path].ranks))
+            else _as_before(spec, value, state, devices[place], len(sync.states[path].ranks))
         )
     for place, attributes in _borrowed(local, sync, outgoing.manifest, comm).items():
         values[place].update(attributes)
@@ -242,14 +242,15 @@ def _borrowed(
     """
     if not plan.borrowing:
         return {}
-    attributes = local.attributes()
-    run = serialize([attributes[place] for place in plan.borrowing]).to(comm.device)
+    targets = [local.targets[place] for place in plan.borrowing]
+    mine = [described(target.adapter.attributes(target.metric)) for target in targets]
+    run = serialize(mine).to(comm.device)
     call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
     runs = exchange(comm, call, run, run[:0], partial(check, rank=comm.rank))
     per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs, _ in runs]
     result = {}
-    for place, column in zip(plan.borrowing, zip(*per_rank, strict=True), strict=True):
-        target = local.targets[place]
+    columns = zip(*per_rank, strict=True)
+    for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
         found = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
         if comm.rank not in plan.updated[place]:
             result[place] = map_leaves(partial(_on, device=target.device), found)
@@ -284,10 +285,8 @@ def _as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, co
         device: of the metric.
         count: how many ranks have added something.
     """
-    if isinstance(state, list):
-        state = [_on(item, device) for item in state]
-    else:
-        state = _on(state, device)
+    is_list = isinstance(state, list)
+    state = [_on(item, device) for item in state] if is_list else _on(state, device)
     if spec.merge is not None:
         return spec.merge(local, list(map(deserialize, state)))
     if spec.finish is not None and count > 1:
@@ -295,5 +294,5 @@ def _as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, co
     if spec.kind != "cat":
         return state
     if isinstance(local, list):
-        return state if isinstance(state, list) else [state]
-    return torch.stack(state) if isinstance(state, list) else state
+        return state if is_list else [state]
+    return torch.stack(state) if is_list else state

@@ -1,4 +1,4 @@
-"""Attributes that an update sets and that are no states: what a rank without an update borrows. Pure.
+"""Attributes that an update sets and that are no states: a rank without an update borrows them.
 
 A metric may keep something that is no registered state: the dtype of its last input, a shape that
 it has seen. A rank without an update lacks it. So where such a rank's attributes are not those of
@@ -44,35 +44,40 @@ _NO_ATTRIBUTE = Attribute("", None, True)
 
 
 def described(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
-    """Describe attributes, in the order of their names."""
-    return {name: _describe(attributes[name]) for name in sorted(attributes)}
+    """Describe attributes, so that they can be sent."""
+    result = {}
+    for name, value in attributes.items():
+        text, travels = _text_of(value)
+        value = value.detach() if isinstance(value, Tensor) else value
+        result[name] = Attribute(text, value if travels else None, travels)
+    return result
 
 
-def _describe(value: Any) -> Attribute:
-    kind = type(value)
-    if kind in _PLAIN:
-        return Attribute(repr(value), value, True)
-    if kind in (list, tuple) and len(value) <= _LONGEST:
-        items = [_describe(item) for item in value]
-        if all(item.travels for item in items):
-            text = f"{kind.__name__}({', '.join([item.text for item in items])})"
-            return Attribute(text, value, True)
-    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
-        text = brief(value.dtype, value.shape)
-        if value.nbytes > _LARGEST:
-            return Attribute(f"{text}, too large to be sent", None, False)
-        value = value.detach()
-        data = to_bytes(value.reshape(-1).contiguous().view(torch.uint8)) if value.numel() else b""
-        return Attribute(f"{text} {_digest(data)}", value, True)
-    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
-    return Attribute(f"a {name}", None, False)
-
-
-def digest_of(attributes: Mapping[str, Attribute]) -> str:
+def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a short text that is equal where all attributes are."""
     if not attributes:
         return ""
-    return _digest(repr([(name, each.text) for name, each in attributes.items()]).encode())
+    texts = [(name, _text_of(attributes[name])[0]) for name in sorted(attributes)]
+    return _digest(repr(texts).encode())
+
+
+def _text_of(value: Any) -> tuple[str, bool]:
+    """Return a text that is equal where values are, and whether the value can be sent."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return repr(value), True
+    if kind in (list, tuple) and len(value) <= _LONGEST:
+        texts = [_text_of(item) for item in value]
+        if all(travels for _, travels in texts):
+            return f"{kind.__name__}({', '.join([text for text, _ in texts])})", True
+    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
+        text = brief(value.dtype, value.shape)
+        if value.nbytes > _LARGEST:
+            return f"{text}, too large to be sent", False
+        flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        return f"{text} {_digest(to_bytes(flat.view(torch.uint8)))}", True
+    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
+    return f"a {name}", False
 
 
 def _digest(data: bytes) -> str:
@@ -92,7 +97,8 @@ def borrowed(
         path: of the metric.
         per_rank: every rank's attributes.
         updated: the ranks with updates.
-        manifest: of the sync, for errors; ``rank``: this one.
+        manifest: of the sync, for errors.
+        rank: this one, for errors.
 
     Raises:
         StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.

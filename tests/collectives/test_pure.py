@@ -34,7 +34,7 @@ manifests = st.builds(
     names,
     st.lists(leaf_specs, max_size=4).map(tuple),
     st.none() | st.builds(Site, names, st.integers(0), names),
-    st.none() | st.tuples(st.just("InputError"), names),
+    st.none() | st.builds(Problem, st.just("InputError"), names, names),
 )
 
 
@@ -166,10 +166,8 @@ def test_an_answer_that_is_no_frame_is_refused() -> None:
 def test_prepare_names_the_leaf_it_refuses() -> None:
     """In a large tree the path is what a user needs."""
     mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]})
-    assert mine.manifest.problem == (
-        "InputTypeError",
-        "['a'][1] is a str, which is no tensor and no number\nDo: for other objects call all_gather_object.",
-    )
+    what = "['a'][1] is a str, which is no tensor and no number"
+    assert mine.manifest.problem == Problem("InputTypeError", what, "for other objects call all_gather_object.")
     with pytest.raises(InputTypeError, match=r"\['a'\]\[1\] is a str"):
         check([mine.manifest.encode()], 0)
 

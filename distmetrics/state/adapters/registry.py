@@ -1,4 +1,4 @@
-"""Which adapter knows a value: one registered, one built in, or one of an installed distribution."""
+"""Which adapter knows a value: registered, built in, or of an installed distribution."""
 
 from __future__ import annotations
 

@@ -75,11 +75,12 @@ class TorchmetricsAdapter(_AnyAdapter):
                 do="make each state by add_state.",
             )
         states = [
-            _spec(name, _FAULTS.get((kind, name), reductions[name]), default)
+            _spec(
+                name, _FAULTS.get((kind, name), reductions[name]), getattr(default, "shape", None)
+            )
             for name, default in defaults.items()
         ]
-        kinds = {base.__name__ for base in type(metric).__mro__}
-        return states + [StateSpec(name, "sum") for owner, name in _UNREGISTERED if owner in kinds]
+        return [*states, *_unregistered_states(type(metric))]
 
     def updates(self, metric: Metric) -> int:
         """Return the update count; state that was loaded, not updated, counts as one update."""
@@ -98,24 +99,19 @@ class TorchmetricsAdapter(_AnyAdapter):
             return {}
         return {
             name: repr(value)
-            for name, value in vars(metric).items()
-            if type(value) in _ARGUMENT_TYPES
-            and name[0] != "_"
-            and name not in _base_attributes()
-            and name not in _OF_THE_RANK
-            and name not in metric._defaults
+            for name, value in self.attributes(metric).items()
+            if type(value) in _ARGUMENT_TYPES and name[0] != "_"
         }
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
         """Return what is neither a state nor bookkeeping of the base class; modules too."""
-        states = metric._defaults.keys() | {name for _, name in _UNREGISTERED}
-        known = _base_attributes() | _OF_THE_RANK | states
-        owned = {**vars(metric), **metric._modules}
-        return {name: owned[name] for name in owned.keys() - known}
+        owned = vars(metric)
+        names = owned.keys() - _not_its_own() - metric._defaults.keys()
+        return {name: owned[name] for name in owned if name in names} | metric._modules
 
 
 class DelegatingAdapter(TorchmetricsAdapter):
-    """A wrapper that shows its child's states, as ``ClasswiseWrapper`` does: the child holds them."""
+    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does."""
 
     def states(self, metric: Metric) -> list[StateSpec]:
         """Return nothing: they are the child's."""
@@ -159,9 +155,10 @@ class _Bare(Metric):
 
 
 @functools.cache
-def _base_attributes() -> frozenset[str]:
-    """Return the attributes that every metric has, whatever its class."""
-    return frozenset(vars(_Bare()))
+def _not_its_own() -> frozenset[str]:
+    """Return the attributes that say nothing of a metric: those of every metric, and a rank's."""
+    unregistered = {name for _, name in _UNREGISTERED}
+    return frozenset(vars(_Bare())) | _OF_THE_RANK | unregistered
 
 
 def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
@@ -219,15 +216,22 @@ def _holder(metric: Metric) -> Metric:
     )
 
 
-def _spec(name: str, reduction: Any, default: Any) -> StateSpec:
-    """Describe one state."""
+@functools.lru_cache(maxsize=1024)
+def _unregistered_states(kind: type[Metric]) -> list[StateSpec]:
+    names = {base.__name__ for base in kind.__mro__}
+    return [StateSpec(name, "sum") for owner, name in _UNREGISTERED if owner in names]
+
+
+@functools.lru_cache(maxsize=1024)
+def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
+    """Describe one state; ``shape`` is its default's, None for a list."""
     if reduction is dim_zero_cat:
         return StateSpec(name, "cat")
-    if not isinstance(default, Tensor):
+    if shape is None:
         return StateSpec(name, "items", reduction)
     if reduction in _KINDS:
-        return StateSpec(name, _KINDS[reduction], shape=tuple(default.shape))
-    return StateSpec(name, "stack", reduction, tuple(default.shape))
+        return StateSpec(name, _KINDS[reduction], shape=tuple(shape))
+    return StateSpec(name, "stack", reduction, tuple(shape))
 
 
 def _is_default(metric: Metric, name: str) -> bool:
