@@ -26,7 +26,7 @@ from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import combine
 from distmetrics.state.describe import Outgoing, describe
-from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator_of
+from distmetrics.state.metric_set import MetricSet, Values, communicator_of
 from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.state.spec import StateSpec
@@ -181,34 +181,35 @@ def _values_of_all(
     local: MetricSet, comm: Communicator, name: str, problem: Problem | None
 ) -> tuple[SyncPlan | None, Values]:
     """Return the plan, and what each metric holds while the state of all ranks is in."""
+    values: Values = [{} for _ in local.targets]
     if comm.world_size == 1:
-        values = _flags(local, local.updates)
         for _, place, spec in local.states:
             values[place][spec.name] = _alone(spec, local.value(place, spec))
+        _add_flags(values, local, local.updates)
         return None, values
     outgoing = describe(local, name, call_site(), problem)
     sync, result = _exchange_and_combine(outgoing, comm, local.order)
-    values = _flags(local, result[UPDATES].tolist())
     devices = [target.device for target in local.targets]
     for path, place, spec in local.states:
-        state, value = result.get(path, ABSENT), local.value(place, spec)
-        values[place][spec.name] = (
-            _copied(value)  # no rank has touched it
-            if state is ABSENT
-            else _as_before(spec, value, state, devices[place], len(sync.states[path].ranks))
-        )
+        value = local.value(place, spec)
+        if path in result:
+            count = len(sync.states[path].ranks)
+            state = _as_before(spec, value, result[path], devices[place], count)
+        else:  # no rank has touched it
+            state = _copied(value)
+        values[place][spec.name] = state
     for place, attributes in _borrowed(local, sync, outgoing.manifest, comm).items():
         values[place].update(attributes)
+    _add_flags(values, local, result[UPDATES].tolist())
     return sync, values
 
 
-def _flags(local: MetricSet, updates: Sequence[int]) -> Values:
-    """Return for each metric its flags and counter while the state of all ranks is in."""
-    return [
-        {**target.adapter.synced_flags}
-        | ({target.adapter.counter: count} if target.adapter.counter else {})
-        for target, count in zip(local.targets, updates, strict=True)
-    ]
+def _add_flags(values: Values, local: MetricSet, updates: Sequence[int]) -> None:
+    """Add each metric's flags and counter: after its state, which may be all of its attributes."""
+    for target, new, count in zip(local.targets, values, updates, strict=True):
+        new.update(target.adapter.synced_flags)
+        if target.adapter.counter:
+            new[target.adapter.counter] = count
 
 
 def _exchange_and_combine(

@@ -129,7 +129,7 @@ def _refused(
     lacking = who(set(range(world)) - texts.keys())
     what = f"its values on {who(texts)} cannot be combined: they differ, and {lacking} needs one"
     if not travels:
-        what = f"it cannot be sent to {lacking}: it is {max(texts.values())}"
+        what = f"cannot be sent to {lacking}: it is {max(texts.values())}"
     return StateError(
         f"{manifest.call().op}: the attribute {path} is no state, and {what}",
         per_rank={r: f"{name} = {texts[r]}" if r in texts else "no update" for r in range(world)},

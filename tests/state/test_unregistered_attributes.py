@@ -221,7 +221,7 @@ def test_what_is_derived_alike_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "why"), [(own.KeepsModule, "it is a torch.nn.Module"), (own.KeepsFunction, "<lambda>")]
+    ("make", "why"), [(own.KeepsModule, "it is a torch.nn.Module"), (own.KeepsFunction, "it is a function")]
 )
 def test_what_cannot_be_sent(make: Any, why: str) -> None:
     """No error where every rank has its own; where one lacks it, every rank is told."""
