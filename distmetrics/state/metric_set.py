@@ -52,7 +52,11 @@ class MetricSet:
         return [
             MetricRecord(
                 _join(target.path, type(target.metric).__name__, ": "),
-                [(f"{spec.name} {spec.kind}", spec.shape) for spec in target.states],
+                [
+                    (f"{spec.name} {spec.kind}", spec.shape)
+                    for spec in target.states
+                    if spec.merge is None  # otherwise the arguments say it all
+                ],
                 target.adapter.arguments(target.metric),
                 digest_of(target.adapter.attributes(target.metric)),
                 count > 0,

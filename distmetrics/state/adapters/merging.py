@@ -35,7 +35,9 @@ class _Storage(MutableMapping[str, Any]):
         attributes = vars(self._metric)
         if name == _STATE:
             return _Snapshot(self._metric, dict(attributes))
-        return attributes.get(name, False)
+        if name == _FLAG:
+            return attributes.get(name, False)
+        raise KeyError(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         attributes = vars(self._metric)
