@@ -7,7 +7,6 @@ where there are lists.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.manifest import Manifest, Problem, check
@@ -24,12 +22,11 @@ from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
-from distmetrics.state.combine import combine
+from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.metric_set import MetricSet, Values, communicator_of
 from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
-from distmetrics.state.spec import StateSpec
 from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
 from distmetrics.tree import map_leaves
 
@@ -184,7 +181,7 @@ def _values_of_all(
     values: Values = [{} for _ in local.targets]
     if comm.world_size == 1:
         for _, place, spec in local.states:
-            values[place][spec.name] = _alone(spec, local.value(place, spec))
+            values[place][spec.name] = alone(spec, local.value(place, spec))
         _add_flags(values, local, local.updates)
         return None, values
     outgoing = describe(local, name, call_site(), problem)
@@ -194,9 +191,9 @@ def _values_of_all(
         value = local.value(place, spec)
         if path in result:
             count = len(sync.states[path].ranks)
-            state = _as_before(spec, value, result[path], devices[place], count)
+            state = as_before(spec, value, result[path], devices[place], count)
         else:  # no rank has touched it
-            state = _copied(value)
+            state = copied(value)
         values[place][spec.name] = state
     for place, attributes in _borrowed(local, sync, outgoing.manifest, comm).items():
         values[place].update(attributes)
@@ -254,46 +251,5 @@ def _borrowed(
     for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
         found = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
         if comm.rank not in plan.updated[place]:
-            result[place] = map_leaves(partial(_on, device=target.device), found)
+            result[place] = map_leaves(partial(on_device, device=target.device), found)
     return result
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
-def _alone(spec: StateSpec, value: Any) -> Any:
-    """Return the state of all ranks in a world of one."""
-    if spec.merge is None:
-        return _copied(value)
-    return spec.merge(value, [copy.deepcopy(value if spec.start is None else spec.start(value))])
-
-
-def _copied(value: Any) -> Any:
-    """Copy a local state that computing will see: some metrics change theirs as they compute."""
-    if isinstance(value, list):
-        return list(value)
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def _as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, count: int) -> Any:
-    """Give a combined state the type and the device that its metric's code expects.
-
-    Args:
-        spec: of the state.
-        local: its value on this rank.
-        state: of all ranks.
-        device: of the metric.
-        count: how many ranks have added something.
-    """
-    is_list = isinstance(state, list)
-    state = [_on(item, device) for item in state] if is_list else _on(state, device)
-    if spec.merge is not None:
-        return spec.merge(local, list(map(deserialize, state)))
-    if spec.finish is not None and count > 1:
-        return spec.finish(state)
-    if spec.kind != "cat":
-        return state
-    if isinstance(local, list):
-        return state if is_list else [state]
-    return torch.stack(state) if is_list else state

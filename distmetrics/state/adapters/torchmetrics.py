@@ -97,17 +97,19 @@ class TorchmetricsAdapter(_AnyAdapter):
         """
         if not type(metric).__module__.startswith("torchmetrics."):
             return {}
+        known = _not_its_own()
         return {
             name: repr(value)
-            for name, value in self.attributes(metric).items()
-            if type(value) in _ARGUMENT_TYPES and name[0] != "_"
+            for name, value in vars(metric).items()
+            if type(value) in _ARGUMENT_TYPES and name[0] != "_" and name not in known
         }
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
         """Return what is neither a state nor bookkeeping of the base class; modules too."""
-        owned = vars(metric)
-        names = owned.keys() - _not_its_own() - metric._defaults.keys()
-        return {name: owned[name] for name in owned if name in names} | metric._modules
+        known, states = _not_its_own(), metric._defaults
+        owned = vars(metric).items()
+        attributes = {name: x for name, x in owned if name not in known and name not in states}
+        return attributes | metric._modules
 
 
 class DelegatingAdapter(TorchmetricsAdapter):

@@ -1,0 +1,77 @@
+"""What ranks tell each other of their metrics, and whether they have the same ones. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from distmetrics.collectives.manifest import Manifest, agree
+
+
+class MetricRecord(NamedTuple):
+    """What the other ranks must know of one rank's metric.
+
+    Attributes:
+        label: its path and class.
+        states: name and kind, and shape before the first update, of each state.
+        arguments: what it was made with.
+        attributes: a digest of its other attributes that are no states.
+        is_updated: whether it was updated.
+    """
+
+    label: str
+    states: Sequence[tuple[str, Sequence[int]]]
+    arguments: Mapping[str, str]
+    attributes: str
+    is_updated: bool
+
+    def __str__(self) -> str:
+        states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
+        arguments = [f"{name}={text}" if name else text for name, text in self.arguments.items()]
+        return f"{self.label}({', '.join([*states, *arguments])})"
+
+    def may_become(self, other: MetricRecord) -> bool:
+        """Return True if an update may have made ``other`` of this, which has seen none.
+
+        An argument that was left out, and the shapes of states, may come from the first batch.
+        """
+        same_kinds = [state for state, _ in self.states] == [state for state, _ in other.states]
+        return (
+            self.label == other.label
+            and same_kinds
+            and self.arguments.items() <= other.arguments.items()
+            and (self.differs(other) or str(self) == str(other))
+        )
+
+    def differs(self, other: MetricRecord) -> bool:
+        """Return True if the two metrics have other attributes, arguments among them."""
+        mine, theirs = (self.attributes, self.arguments), (other.attributes, other.arguments)
+        return mine != theirs
+
+
+def agree_on_metrics(
+    manifests: Sequence[Manifest], rank: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Check that all ranks have the same metrics; return who has updated them, and who borrows.
+
+    A metric that was never updated need not be as one that was: an update may have set attributes,
+    and taken shapes from the data.
+    """
+    records = [[MetricRecord(*fields) for fields in m.details or ()] for m in manifests]
+    columns = [*zip(*records, strict=False)]
+    updated = [tuple(r for r, each in enumerate(column) if each.is_updated) for column in columns]
+    borrowing = []
+    for place, (column, ranks) in enumerate(zip(columns, updated, strict=True)):
+        if 0 < len(ranks) < len(column) and any(map(column[0].differs, column)):
+            borrowing.append(place)
+        for r, record in enumerate(column):
+            if ranks and r not in ranks and record.may_become(column[ranks[0]]):
+                records[r][place] = column[ranks[0]]
+    trees = ["; ".join(map(str, each)) for each in records]
+    agree(
+        [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)],
+        rank,
+        leaf_key=None,
+    )
+    return tuple(updated), tuple(borrowing)
