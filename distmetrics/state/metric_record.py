@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor, nn
+
+from distmetrics.collectives.exchange import to_bytes
 from distmetrics.collectives.manifest import Manifest, agree
+from distmetrics.comm.base import brief
+
+_PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
+_LARGEST = 1 << 16  # bytes of a tensor that travels
+_LONGEST = 1000  # elements of a list or tuple that travels
 
 
 class MetricRecord(NamedTuple):
@@ -75,3 +85,34 @@ def agree_on_metrics(
         leaf_key=None,
     )
     return tuple(updated), tuple(borrowing)
+
+
+def digest_of(attributes: Mapping[str, Any]) -> str:
+    """Return a short text that is equal where all attributes are."""
+    if not attributes:
+        return ""
+    texts = [(name, text_of(attributes[name])[0]) for name in sorted(attributes)]
+    return _digest(repr(texts).encode())
+
+
+def text_of(value: Any) -> tuple[str, bool]:
+    """Return a text that is equal where values are, and whether the value can be sent."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return repr(value), True
+    if kind in (list, tuple) and len(value) <= _LONGEST:
+        texts = [text_of(item) for item in value]
+        if all(travels for _, travels in texts):
+            return f"{kind.__name__}({', '.join([text for text, _ in texts])})", True
+    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
+        text = brief(value.dtype, value.shape)
+        if value.nbytes > _LARGEST:
+            return f"{text}, too large to be sent", False
+        flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        return f"{text} {_digest(to_bytes(flat.view(torch.uint8)))}", True
+    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
+    return f"a {name}", False
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

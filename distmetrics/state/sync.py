@@ -249,7 +249,7 @@ def _borrowed(
     result = {}
     columns = zip(*per_rank, strict=True)
     for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
-        found = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
+        values = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
         if comm.rank not in plan.updated[place]:
-            result[place] = map_leaves(partial(on_device, device=target.device), found)
+            result[place] = map_leaves(partial(on_device, device=target.device), values)
     return result
