@@ -169,7 +169,10 @@ def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, cou
         count: how many ranks have added something.
     """
     is_list = isinstance(state, list)
-    state = [on_device(item, device) for item in state] if is_list else on_device(state, device)
+    items = state if is_list else [state]
+    if {item.device for item in items if isinstance(item, Tensor)} - {device}:
+        items = [on_device(item, device) for item in items]
+        state = items if is_list else items[0]
     if spec.merge is not None:
         return spec.merge(local, list(map(deserialize, state)))
     if spec.finish is not None and count > 1:
