@@ -1,6 +1,6 @@
 """One strategy in one world: what is logged, and the weights after ten steps, as JSON.
 
-    python -m distmetrics.cli.verify_cell STRATEGY DEVICES OUT PART...
+    python -m benchmarks.strategies.cell STRATEGY DEVICES OUT PART...
 
 PART is float32 (train, and validate in each layout), uneven (train, ranks having different numbers
 of batches) or bf16 (train). OUT is written anew after each, so that what follows may fail.
@@ -29,8 +29,8 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from benchmarks.strategies.data import CLASSES, LAYOUTS, WIDTH, Shards, counts
 from distmetrics import all_gather_cat, sync_and_compute
-from distmetrics.cli.verify_data import CLASSES, LAYOUTS, WIDTH, Shards, counts
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import Callback, Module, Trainer
 

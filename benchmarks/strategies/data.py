@@ -1,4 +1,4 @@
-"""The data of ``python -m distmetrics verify``: the same samples, however many ranks share them."""
+"""The data of the strategies: the same samples, however many ranks share them."""
 
 from __future__ import annotations
 
