@@ -128,7 +128,7 @@ def _cell(section: Section, way: str, metric: str) -> str:
 def _witnesses(section: Section) -> str:
     def gap(values: dict[str, float]) -> float:
         names = values.keys() & section.truth.keys()
-        return max(abs(section.truth[name] - values[name]) for name in names)
+        return max(abs(float(section.truth[name]) - values[name]) for name in names)
 
     return (
         f"scikit-learn agrees with the truth to {gap(section.scikit_learn):.0e}, what the trainer "

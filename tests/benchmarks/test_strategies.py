@@ -1,4 +1,4 @@
-"""``python -m distmetrics verify``: what is compared, what is told, and one real run."""
+"""``python -m benchmarks.strategies``: what is compared, what is told, and one real run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from distmetrics.cli import main, verify, verify_cell, verify_table
-from distmetrics.cli.verify_data import Shards, bounds, counts
-from distmetrics.cli.verify_table import Verdict, judge, tables
+from benchmarks.strategies import __main__ as benchmark
+from benchmarks.strategies import cell as cells
+from benchmarks.strategies import tables as written
+from benchmarks.strategies.data import Shards, bounds, counts
+from benchmarks.strategies.tables import Verdict, judge, tables
 from distmetrics.errors import ConfigurationError
 
 EXPECTED = {"logged": {"even": {"RMSE": 0.5, "confusion 0": 3.0}}, "float32": [1.0, 2.0], "bf16": [1.0, 2.0]}
@@ -84,15 +86,15 @@ def test_rounding_of_parts_is_told_from_errors(value, said, wrong):
 
 
 def test_another_world_than_asked_for_is_no_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_cell, "ONE_PROCESS", ("dp", "ddp2"))
-    assert "float32" in verify_cell.run("float32", "single", 1, tmp_path / "cell.json")
+    monkeypatch.setattr(cells, "ONE_PROCESS", ("dp", "ddp2"))
+    assert "float32" in cells.run("float32", "single", 1, tmp_path / "cell.json")
     with pytest.raises(ConfigurationError, match="1 ranks or devices are at work, not 2"):
-        verify_cell.run("float32", "single", 2, tmp_path / "cell.json")
+        cells.run("float32", "single", 2, tmp_path / "cell.json")
 
 
 @pytest.mark.timeout(120)
 def test_parts_in_one_process_are_those_of_ranks(tmp_path):
-    found = {devices: verify_cell.run("bf16", "single", devices, tmp_path / "cell.json") for devices in (1, 2, 3)}
+    found = {devices: cells.run("bf16", "single", devices, tmp_path / "cell.json") for devices in (1, 2, 3)}
     assert found[1]["bf16"] == found[1]["bf16 in parts"]
     for devices in (2, 3):
         whole, parts = (torch.tensor(found[devices][name]) for name in ("bf16", "bf16 in parts"))
@@ -158,14 +160,24 @@ def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
         assert list(apart.train_dataloader().batch_sampler) == list(itertools.chain(*zip(*ranks, strict=True)))
 
 
-def test_what_is_asked_for(capsys):
-    assert main(["verify", "--strategies", "ddq"]) == 2
-    assert "there is no strategy ddq" in capsys.readouterr().err
-    assert main(["verify", "--strategies", "xla", "--python", "xla=/no/such/python"]) == 2
-    assert "--python takes STRATEGY=PATH" in capsys.readouterr().err
-    assert verify._pythons([f"xla={sys.executable}"]) == {"xla": sys.executable, "tpu_spawn": sys.executable}
-    assert (verify.PARTS, verify.SPMD) == (verify_cell.PARTS, verify_cell.SPMD)
-    assert verify_table._IN_PARTS == verify_cell.IN_PARTS
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategies", "ddq"], "there is no strategy ddq"),
+        (["--strategies", "xla", "--python", "xla=/no/such/python"], "takes STRATEGY=PATH"),
+    ],
+)
+def test_wrong_words_are_refused(capsys, words, said):
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main(words)
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_asked_for():
+    assert benchmark.options(["--python", f"xla={sys.executable}"]).python == [("xla", sys.executable)]
+    assert "ddp_notebook" not in benchmark.options([]).strategies
+    assert (benchmark.PARTS, benchmark.SPMD) == (cells.PARTS, cells.SPMD)
+    assert written._IN_PARTS == cells.IN_PARTS
 
 
 def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
@@ -181,20 +193,20 @@ def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
             Path(out).write_text(json.dumps({"float32": [1.0], "bf16": [1.0]}))
         return ""
 
-    monkeypatch.setattr(verify, "_process", process)
-    found = verify._run(sys.executable, "ddp", 2, tmp_path)
+    monkeypatch.setattr(benchmark, "run_parts", process)
+    found = benchmark.run_cell(sys.executable, "ddp", 2, tmp_path)
     assert asked == [["float32", "uneven", "bf16"], ["bf16"]]
     assert found == {"float32": [1.0], "bf16": [1.0], "problems": {"uneven": "no uneven steps"}}
-    monkeypatch.setattr(verify, "_process", lambda *arguments: "not installed")
-    assert verify._run(sys.executable, "fsdp", 2, tmp_path) == {"problems": {"float32": "not installed"}}
+    monkeypatch.setattr(benchmark, "run_parts", lambda *arguments: "not installed")
+    assert benchmark.run_cell(sys.executable, "fsdp", 2, tmp_path) == {"problems": {"float32": "not installed"}}
 
 
 @pytest.mark.gloo
 @pytest.mark.timeout(400)
 def test_two_strategies_for_real(capsys, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- made by python -m distmetrics verify -->\nold\n<!-- end -->\nafter\n")
-    assert main(["verify", "--strategies", "dp,ddp", "--devices", "2", "--json", "--update", str(page)]) == 0
+    page.write_text("before\n<!-- made by python -m benchmarks.strategies -->\nold\n<!-- end -->\nafter\n")
+    assert benchmark.main(["--strategies", "dp,ddp", "--devices", "2", "--json", "--update", str(page)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [verdict["strategy"] for verdict in found] == ["dp", "ddp"]
     for verdict in found:

@@ -11,8 +11,8 @@ from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from distmetrics.cli import main
-from distmetrics.cli.metrics import chosen
-from distmetrics.cli.targets import arguments, inputs, load, targets
+from distmetrics.cli.verify import chosen
+from distmetrics.cli.verify_targets import arguments, inputs, load, targets
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import laws
 from distmetrics.testing.guess import Guess
@@ -161,22 +161,6 @@ def test_without_rich_there_is_json(folder, capsys, monkeypatch):
     assert main(["verify", "my_metrics:Fine", "--laws", "1"]) == 2
     assert "pip install 'distmetrics[test]'" in capsys.readouterr().err
     assert main(["verify", "my_metrics:Fine", "--laws", "1", "--json", *QUICK]) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "one of the arguments TARGET --strategies is required"),
-        (["my_metrics", "--strategies", "ddp"], "not allowed with argument"),
-        (["my_metrics", "--devices", "2"], "--devices: not with TARGET"),
-        (["--strategies", "ddp", "--sync", "own", "--html", "x"], "--sync, --html: not with --strategies"),
-    ],
-)
-def test_options_of_metrics_and_of_strategies_do_not_mix(capsys, words, said):
-    with pytest.raises(SystemExit) as left:
-        main(["verify", *words])
-    assert left.value.code == 2
-    assert said in capsys.readouterr().err
 
 
 def test_arguments_and_inputs_are_read():
