@@ -39,13 +39,13 @@ class Verdict:
 
     @property
     def wrong(self) -> bool:
-        """Whether something that was run is not as it should be."""
+        """True if something that was run is not as it should be."""
         return bool(self.differ) or any(
             self.weight(part).startswith(_WRONG) for part in self.weights
         )
 
     def weight(self, part: str) -> str:
-        """Say how far the weights of a part are off, and what of it is rounding."""
+        """Return how far the weights of a part are off, and what of it is rounding."""
         value = self.weights[part]
         if value <= LIMITS[part]:
             return f"{value:.0e}"
@@ -54,52 +54,50 @@ class Verdict:
         return f"{_WRONG}{value:.0e}"
 
     def __str__(self) -> str:
-        said = []
+        parts = []
         if self.equal or self.differ:
-            same = sum(len(layouts) for layouts in self.equal.values())
-            said.append(f"{_WRONG if self.differ else 'ok '}{same}/{same + len(self.differ)}")
-        said += [f"{_HEADS[part]} {self.weight(part)}" for part in self.weights]
-        said += [
-            f"{_HEADS[part] if said else ''} not run: {why}".strip()
-            for part, why in self.problems.items()
-        ]
-        return ", ".join(said)
+            right = sum(len(layouts) for layouts in self.equal.values())
+            head = _WRONG if self.differ else "ok "
+            parts.append(f"{head}{right}/{right + len(self.differ)}")
+        parts += [f"{_HEADS[part]} {self.weight(part)}" for part in self.weights]
+        for part, why in self.problems.items():
+            parts.append(f"{_HEADS[part]} not run: {why}" if parts else f"not run: {why}")
+        return ", ".join(parts)
 
 
 def judge(
-    strategy: str, devices: int, found: Mapping[str, Any], expected: Mapping[str, Any]
+    strategy: str, devices: int, cell: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Verdict:
     """Compare one cell with the single process: counts exactly, the rest to 1e-6.
 
     Args:
         strategy: its name.
         devices: processes, or replicas in one.
-        found: the cell's; ``found["problems"]`` has why a part was not run.
-        expected: those of one process with the same batches.
+        cell: what was run; ``cell["problems"]`` has why a part was not run.
+        expected: the cell of one process with the same batches.
     """
     wanted = expected["logged"]["even"]
     equal: dict[str, list[str]] = {}
     differ = []
-    for layout, values in found.get("logged", {}).items():
+    for layout, values in cell.get("logged", {}).items():
         for name in sorted(wanted.keys() | values.keys()):
             got, want = values.get(name), wanted.get(name)
             if got is not None and want is not None and _same(name, got, want):
                 equal.setdefault(name, []).append(layout)
             else:
                 differ.append(f"{layout}/{name}: {got} instead of {want}")
-    weights = {part: _apart(found[part], expected[part]) for part in LIMITS if part in found}
-    parts = (
-        _apart(found["bf16"], expected[_IN_PARTS])
-        if "bf16" in found and _IN_PARTS in expected
-        else None
-    )
-    return Verdict(strategy, devices, equal, differ, weights, parts, found.get("problems", {}))
+    weights = {part: _apart(cell[part], expected[part]) for part in LIMITS if part in cell}
+    in_parts = None
+    if "bf16" in cell and _IN_PARTS in expected:
+        in_parts = _apart(cell["bf16"], expected[_IN_PARTS])
+    problems = cell.get("problems", {})
+    return Verdict(strategy, devices, equal, differ, weights, in_parts, problems)
 
 
-def _apart(found: Sequence[float], expected: Sequence[float]) -> float:
+def _apart(weights: Sequence[float], expected: Sequence[float]) -> float:
     """Return the largest difference; NaN anywhere is infinitely far."""
-    worst = max(abs(one - other) for one, other in zip(found, expected, strict=True))
-    return math.inf if any(math.isnan(value) for value in found) else worst
+    worst = max(abs(one - other) for one, other in zip(weights, expected, strict=True))
+    return math.inf if any(math.isnan(value) for value in weights) else worst
 
 
 def _same(name: str, got: float, want: float) -> bool:
@@ -107,7 +105,7 @@ def _same(name: str, got: float, want: float) -> bool:
 
 
 def tables(verdicts: Iterable[Verdict]) -> str:
-    """Write the verdicts: a table of strategies by metrics, and one of strategies by worlds."""
+    """Return the verdicts: a table of strategies by metrics, and one of strategies by worlds."""
     by: dict[str, dict[int, Verdict]] = {}
     for verdict in verdicts:
         by.setdefault(verdict.strategy, {})[verdict.devices] = verdict
@@ -145,7 +143,7 @@ def _group(name: str) -> str:
 
 
 def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
-    """Say in how many worlds and layouts a metric is right, of those that were run."""
+    """Return in how many worlds and layouts a metric is right, of those that were run."""
     right = run = 0
     for verdict in row:
         bad = {
@@ -153,24 +151,23 @@ def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
             for line in verdict.differ
             if metric == _group(line.partition(":")[0].split("/")[1])
         }
-        good = {
-            layout
-            for name, found in verdict.equal.items()
-            if _group(name) == metric
-            for layout in found
-        }
+        good: set[str] = set()
+        for name, layouts in verdict.equal.items():
+            if _group(name) == metric:
+                good |= {*layouts}
         right, run = right + len(good - bad), run + len(good | bad)
     return ("" if right == run else _WRONG) + f"{right}/{run}" if run else "not run"
 
 
 def _weight_cell(part: str, row: Iterable[Verdict]) -> str:
-    """Say how far a weight was off at most, over the worlds that were run."""
-    found = [verdict for verdict in row if part in verdict.weights]
-    if not found:
+    """Return how far a weight was off at most, over the worlds that were run."""
+    verdicts = [verdict for verdict in row if part in verdict.weights]
+    if not verdicts:
         return "not run"
-    return max(
-        found, key=lambda each: (each.weight(part).startswith(_WRONG), each.weights[part])
-    ).weight(part)
+    worst = max(
+        verdicts, key=lambda each: (each.weight(part).startswith(_WRONG), each.weights[part])
+    )
+    return worst.weight(part)
 
 
 def _by_world(by: Mapping[str, Mapping[int, Verdict]]) -> str:

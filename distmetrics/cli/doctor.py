@@ -84,17 +84,18 @@ def _two_processes(timeout: float, backend: str) -> list[Finding]:
 
 
 def _one_of_two(comm: Communicator, started: float, timeout: float, backend: str) -> list[Finding]:
-    facts = replace(own_facts(), local_rank=comm.rank, waited=time.time() - started)
-    return _examined(comm, facts, timeout, backend)
+    return _examined(comm, own_facts(comm.rank, time.time() - started), comm.rank, timeout, backend)
 
 
-def _examined(comm: Communicator, facts: RankFacts, timeout: float, backend: str) -> list[Finding]:
+def _examined(
+    comm: Communicator, facts: RankFacts, local_rank: int, timeout: float, backend: str
+) -> list[Finding]:
     """Gather the findings and facts of all ranks, compare, and measure."""
     ranks = all_gather_object(facts, comm=comm, name="facts")
     findings = [*merged([rank.findings for rank in ranks]), *compared(ranks, backend)]
     if not on_gpus(ranks, backend):
         return findings + measured(comm)
-    torch.cuda.set_device(facts.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
     group = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
     return findings + measured(comm, GroupCommunicator(group))
 
@@ -115,27 +116,33 @@ class _Rank:
         watchdog = threading.Timer(limit, self._give_up, [limit])
         watchdog.daemon = True
         watchdog.start()
-        meeting, broken = None, True
         try:
-            place = reachable(self.place)
-            meeting = Meeting(open_store(place, os.environ, self.timeout), place, self.timeout)
-            waited = meeting.sign_in()
-            findings = self._connected(meeting, waited)
-            broken = False
-        except (DistmetricsError, RuntimeError) as error:
-            findings = [*self.own, of_error("rendezvous", error)]
-        self._tell(findings, alone=broken)
-        if meeting is not None:
-            meeting.part()
-        watchdog.cancel()
-        if broken:
+            findings, whole = self._examined_or_broken()
+        finally:
+            watchdog.cancel()
+        if not whole:
             _exit_now()
         dist.destroy_process_group()
         return failed(findings)
 
-    def _connected(self, meeting: Meeting, waited: float) -> list[Finding]:
+    def _examined_or_broken(self) -> tuple[list[Finding], bool]:
+        """Return the findings once they were shown, and whether the group is whole."""
+        meeting, started = None, time.monotonic()
+        try:
+            place = reachable(self.place)
+            meeting = Meeting(open_store(place, os.environ, self.timeout), place, self.timeout)
+            meeting.sign_in()
+            findings, whole = self._connected(meeting, started), True
+        except (DistmetricsError, RuntimeError) as error:
+            findings, whole = [*self.own, of_error("rendezvous", error)], False
+        self._tell(findings, alone=not whole)
+        if meeting is not None:
+            meeting.part()
+        return findings, whole
+
+    def _connected(self, meeting: Meeting, started: float) -> list[Finding]:
         """Connect all ranks, and examine them; an error names the ranks that no longer answer."""
-        rank, started = self.place.rank, time.monotonic()
+        rank, local_rank = self.place.rank, self.place.local_rank
         try:
             dist.init_process_group(
                 "gloo",
@@ -146,14 +153,8 @@ class _Rank:
             )
             comm = GroupCommunicator()
             GroupCommunicator.register(comm)
-            facts = replace(
-                own_facts(),
-                findings=tuple(self.own),
-                local_rank=self.place.local_rank,
-                waited=waited,
-                connected=time.monotonic() - started,
-            )
-            return _examined(comm, facts, self.timeout, self.backend)
+            facts = own_facts(local_rank, time.monotonic() - started, self.own)
+            return _examined(comm, facts, local_rank, self.timeout, self.backend)
         except (DistmetricsError, RuntimeError) as error:
             lost = meeting.lost()
             if not lost:

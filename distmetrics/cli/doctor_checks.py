@@ -54,27 +54,24 @@ def of_error(name: str, error: BaseException) -> Finding:
 
 
 def merged(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return one finding for each result of a check, with its ranks; the failed ones come first.
+    """Return each check's findings: one where all ranks agree, else one for each that differs.
 
     Ranks on which a check is fine are told together, in the words of the first of them.
 
     >>> ok, bad = Finding("names", "ok", "fine"), Finding("names", "fail", "no address", "mend it")
     >>> [(finding.status, finding.ranks) for finding in merged([[ok], [bad], [ok]])]
-    [('fail', (1,)), ('ok', (0, 2))]
+    [('ok', (0, 2)), ('fail', (1,))]
     """
-    results: dict[str, dict[str, Finding]] = {}
-    for rank, findings in enumerate(by_rank):
-        for finding in findings:
+    findings = []
+    for of_check in zip(*by_rank, strict=True):
+        alike: dict[str, list[int]] = {}
+        for rank, finding in enumerate(of_check):
             text = "" if finding.status == "ok" else finding.found
-            alike = results.setdefault(finding.name, {})
-            first = alike.setdefault(f"{finding.status} {text}", finding)
-            alike[f"{finding.status} {text}"] = replace(first, ranks=(*first.ranks, rank))
-    everyone = tuple(range(len(by_rank)))
-    return [
-        replace(finding, ranks=()) if finding.ranks == everyone else finding
-        for alike in results.values()
-        for _, finding in sorted(alike.items(), key=lambda item: item[1].status == "ok")
-    ]
+            alike.setdefault(text, []).append(rank)
+        for ranks in alike.values():
+            who_found = tuple(ranks) if len(alike) > 1 else ()
+            findings.append(replace(of_check[ranks[0]], ranks=who_found))
+    return findings
 
 
 def launcher(environ: Mapping[str, str]) -> tuple[Environment | None, Finding]:
@@ -106,8 +103,8 @@ def own_checks(environ: Mapping[str, str], place: Environment | None) -> list[Fi
         host_name(socket.gethostname(), several=several, told=told),
         interfaces(there, environ, several=several),
     ]
-    if place is not None and place.main_address:
-        findings.insert(0, main_address(place.main_address, several=several))
+    if place is not None and place.main_address:  # else ranks tell it through MPI
+        findings.append(main_address(place.main_address, several=several))
     return findings
 
 

@@ -39,8 +39,8 @@ class Meeting:
         self.store = store
         self._place, self._timeout = place, timeout
 
-    def sign_in(self) -> float:
-        """Sign in and wait for the others; return how many seconds this rank waited.
+    def sign_in(self) -> None:
+        """Sign in, and return once all others have.
 
         Raises:
             PeerLostError: ranks are missing when the time is over.
@@ -64,7 +64,6 @@ class Meeting:
             )
             lines = {int(each): line for each, line in verdict.pop("per_rank", {}).items()}
             raise kind(**verdict, per_rank=lines, rank=rank)
-        return time.monotonic() - started
 
     def _decide(self, verdict: Mapping[str, Any]) -> None:
         """Write the parts of an error, or {} if all is well, unless another rank has."""

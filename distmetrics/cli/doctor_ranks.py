@@ -21,7 +21,6 @@ from distmetrics.comm.base import Communicator
 from distmetrics.errors import compose, who
 
 _MUST_AGREE = {"torch", "distmetrics"}  # what talks to itself on the other ranks
-_SLOW_CONNECT = 3.0  # seconds
 _PAYLOAD = 16 << 20  # bytes
 _SECONDS = 2.0  # for the collectives of one size
 _SLOW, _STALL = 0.010, 0.100  # seconds of 8 bytes: the median, the 99th percentile
@@ -43,41 +42,38 @@ class RankFacts:
     Attributes:
         findings: of its own checks.
         host: the name of its machine.
-        local_rank: its place there, as the launcher says.
         versions: of Python and packages.
         nccl: this build of torch has it.
-        gpus: those that it sees.
-        waited: seconds that it waited for the others to come.
-        connected: seconds in which the group was made then.
+        gpu: the one that a script takes by its local rank.
+        seconds: from its start until all ranks were connected.
     """
 
-    findings: tuple[Finding, ...] = ()
+    findings: Sequence[Finding] = ()
     host: str = "localhost"
-    local_rank: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     nccl: bool = False
-    gpus: tuple[Gpu, ...] = ()
-    waited: float = 0.0
-    connected: float = 0.0
-
-    @property
-    def gpu(self) -> Gpu | None:
-        """The GPU that a script takes by its local rank."""
-        return self.gpus[self.local_rank % len(self.gpus)] if self.gpus else None
+    gpu: Gpu | None = None
+    seconds: float = 0.0
 
 
-def own_facts() -> RankFacts:
-    """Return what this process knows of itself without a launcher."""
-    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+def own_facts(local_rank: int, seconds: float, findings: Sequence[Finding] = ()) -> RankFacts:
+    """Return what this process tells the others of itself."""
+    gpu = None
+    if count := torch.cuda.device_count():
+        properties = torch.cuda.get_device_properties(local_rank % count)
+        gpu = Gpu(str(properties.uuid), properties.name)
+    known = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "distmetrics": __version__,
+    }
     return RankFacts(
+        findings=findings,
         host=socket.gethostname(),
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "distmetrics": __version__,
-        },
+        versions=known,
         nccl=dist.is_nccl_available(),
-        gpus=tuple(Gpu(str(each.uuid), each.name) for each in gpus),
+        gpu=gpu,
+        seconds=seconds,
     )
 
 
@@ -87,17 +83,12 @@ def compared(ranks: Sequence[RankFacts], backend: str) -> list[Finding]:
 
 
 def rendezvous(ranks: Sequence[RankFacts]) -> Finding:
-    """Tell how long it took until all ranks had come, and until they were connected."""
-    waited = [rank.waited for rank in ranks]
-    connected = max(rank.connected for rank in ranks)
+    """Tell how long it took until all ranks were connected, and for whom the others waited."""
+    seconds = [rank.seconds for rank in ranks]
     machines = counted(len({rank.host for rank in ranks}), "machine")
-    text = f"{counted(len(ranks), 'rank')} on {machines} came within {max(waited):.1f} s"
-    text += f", rank {waited.index(min(waited))} last; connected in {connected:.1f} s"
-    numbers = {"waited_s": max(waited), "connected_s": connected}
-    if connected >= _SLOW_CONNECT:
-        do = "see names: a name server that does not answer costs 5 s for each connection."
-        return Finding("rendezvous", "warn", text, do, numbers=numbers)
-    return Finding("rendezvous", "ok", text, numbers=numbers)
+    last = f"rank {seconds.index(min(seconds))} came last"
+    text = f"{counted(len(ranks), 'rank')} on {machines} connected in {max(seconds):.1f} s; {last}"
+    return Finding("rendezvous", "ok", text, numbers={"seconds": max(seconds)})
 
 
 def versions(ranks: Sequence[RankFacts]) -> Finding:

@@ -75,7 +75,7 @@ def statuses(found):
 
 
 MEASURED = {
-    "rendezvous": {"waited_s", "connected_s"},
+    "rendezvous": {"seconds"},
     "latency": {"median_s", "p99_s", "rounds"},
     "bandwidth": {"all_reduce_bytes_per_s"},
 }
@@ -111,7 +111,7 @@ def test_under_torchrun_all_ranks_end_alike(variables):
     whole, found = by_name(out)  # one object: rank 1 prints nothing
     fine = "NCCL_SOCKET_IFNAME" not in variables
     assert (whole["launcher"], whole["world_size"], whole["ok"]) == ("torchrun", 2, fine)
-    assert found["rendezvous"]["found"].startswith("2 ranks on 1 machine came within ")
+    assert found["rendezvous"]["found"].startswith("2 ranks on 1 machine connected in ")
     assert found["versions"]["status"] == "ok"
     assert (code, statuses(found)) == ((0, {}) if fine else (1, {"interfaces": "fail"})), err
     assert found["interfaces"]["ranks"] == []  # all of them
@@ -213,7 +213,7 @@ def test_two_machines():
 
 
 def meetings(*ranks, size=2, patience=10.0):
-    """Let ranks meet at one store, as threads; returns what each waited, or the error."""
+    """Let ranks meet at one store, as threads; returns the error of each, or None."""
     store, results = dist.HashStore(), {}
 
     def come(number, mine, after):
@@ -222,7 +222,8 @@ def meetings(*ranks, size=2, patience=10.0):
             launcher="torchrun", rank=mine, world_size=size, local_rank=0, local_world_size=1, main_port=1
         )
         try:
-            results[number] = Meeting(store, place, patience).sign_in()
+            Meeting(store, place, patience).sign_in()
+            results[number] = None
         except (ConfigurationError, PeerLostError) as error:
             results[number] = error
 
@@ -234,9 +235,8 @@ def meetings(*ranks, size=2, patience=10.0):
     return [results[number] for number in range(len(ranks))]
 
 
-def test_ranks_meet_and_the_last_did_not_wait():
-    first, second = meetings((0, 0.0), (1, 0.3))
-    assert first > second
+def test_ranks_meet():
+    assert meetings((0, 0.0), (1, 0.3)) == [None, None]
 
 
 def test_who_is_missing_is_the_same_for_all():

@@ -69,7 +69,7 @@ def test_equal_ranks_share_a_row_with_their_calls(tmp_path: Path) -> None:
         "no",
         "end",
         "world",
-        *['17', 'all_gather', '"val/f1"', 'float32[10]'],
+        *["17", "all_gather", '"val/f1"', "float32[10]"],
         *["train.py:8", "in", "main"],
     ]
     assert "0.020 s  world 16  all_reduce" in calls
