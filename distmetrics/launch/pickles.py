@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import pickle
 import sys
 import traceback
-from collections.abc import Iterator
+import types
+from collections import ChainMap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,30 +43,62 @@ def without_a_script_that_is_none() -> Iterator[None]:
 
 
 def pickled(job: Any) -> bytes:
-    """Pickle what is to be sent to another process; lambdas and local classes too, with cloudpickle
-    installed.
+    """Return a job's pickle for another process; with cloudpickle, lambdas and local classes too.
 
-    So does what was defined at a prompt, in a notebook, in ``-c`` or on stdin.
+    What was defined at a prompt, in a notebook, in ``-c`` or on stdin travels by value as well.
 
     Raises:
         InputTypeError: it cannot be pickled.
     """
     try:
-        import cloudpickle
+        if not has_script():
+            return pickled_by_value(job)
     except ImportError:
-        cloudpickle = None
-    if cloudpickle is not None and not has_script():
-        return bytes(cloudpickle.dumps(job))
+        pass
     try:
         return pickle.dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if cloudpickle is not None:
-            return bytes(cloudpickle.dumps(job))
-        raise InputTypeError(
-            f"this cannot be sent to another process: {error}",
-            likely="a lambda, a local function or class, an open file or a lock.",
-            do="move it to the top level of a module, or pip install cloudpickle.",
-        ) from error
+        try:
+            return pickled_by_value(job)
+        except ImportError:
+            raise InputTypeError(
+                f"this cannot be sent to another process: {error}",
+                likely="a lambda, a local function or class, an open file or a lock.",
+                do="move it to the top level of a module, or pip install cloudpickle.",
+            ) from error
+
+
+def pickled_by_value(job: Any) -> bytes:
+    """Return a pickle that carries the code of functions and classes that can't be imported.
+
+    Errors in the other process name the user's file: cloudpickle leaves it out from 3.1.3 on.
+
+    Raises:
+        ImportError: cloudpickle is not installed.
+    """
+    import cloudpickle
+
+    class ByValuePickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        dispatch_table = ChainMap(
+            {types.CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table
+        )
+
+    data = io.BytesIO()
+    ByValuePickler(data).dump(job)
+    return data.getvalue()
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Callable[..., types.CodeType], tuple[Any, ...]]:
+    import cloudpickle
+
+    make, arguments = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
+    return _code_of_file, (code.co_filename, make, arguments)
+
+
+def _code_of_file(
+    filename: str, make: Callable[..., types.CodeType], arguments: tuple[Any, ...]
+) -> types.CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 def packed(outcome: Outcome) -> bytes:
