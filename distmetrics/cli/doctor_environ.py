@@ -12,8 +12,8 @@ from distmetrics.cli.doctor_machine import Machine
 from distmetrics.comm.guard.settings import Settings
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import OWN_STORE
-from distmetrics.launch.environment import detect
-from distmetrics.launch.place import Environment
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import Environment
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _WHO = (

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from distmetrics.cli.doctor_environ import uses_agent
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError, PeerLostError, compose, who
-from distmetrics.launch.place import Environment
+from distmetrics.launch.environment import Environment
 
 _POLL = 0.02
 _KNOCK = 0.2  # seconds between two tries to reach rank 0

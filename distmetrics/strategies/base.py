@@ -39,8 +39,8 @@ from torch.optim import Optimizer
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import detect
-from distmetrics.launch.place import Environment
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import Environment
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard

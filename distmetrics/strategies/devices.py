@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.place import Environment
+from distmetrics.launch.environment import Environment
 
 Devices = int | str | Sequence[int] | Literal["auto"] | None
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "tpu")

@@ -9,8 +9,8 @@ from typing import Any
 
 from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import detect
-from distmetrics.launch.place import ClusterEnvironment, Environment
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import ClusterEnvironment, Environment
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 
