@@ -103,7 +103,7 @@ def _parsed(devices: Devices) -> int | list[int]:
         if isinstance(devices, str):
             numbers = [int(part) for part in devices.split(",") if part.strip()]
             return numbers[0] if len(numbers) == 1 and "," not in devices else numbers
-        elif isinstance(devices, Sequence) and all(type(item) is int for item in devices):
+        if isinstance(devices, Sequence) and all(type(item) is int for item in devices):
             return [int(item) for item in devices]
     except ValueError:
         pass  # not numbers: refused below like everything else
