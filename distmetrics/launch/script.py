@@ -140,7 +140,7 @@ def join(
     local_world_size: int,
     backend: str = "gloo",
     *,
-    found: Environment | None = None,
+    environment: Environment | None = None,
     connect: Connect = dist.init_process_group,
 ) -> ScriptWorld:
     """Join this script's world; the first call makes it, later ones return the same.
@@ -148,7 +148,7 @@ def join(
     Args:
         local_world_size: number of ranks on this machine.
         backend: of ``torch.distributed``.
-        found: who this process is, where the caller knows better than the variables of the
+        environment: who this process is, where the caller knows better than the variables of the
             environment.
         connect: makes the process group, called as ``torch.distributed.init_process_group``.
 
@@ -159,7 +159,9 @@ def join(
     """
     global _world
     if _world is None:
-        environment = _adopted(local_world_size) if dist.is_initialized() else (found or detect())
+        environment = (
+            _adopted(local_world_size) if dist.is_initialized() else environment or detect()
+        )
         if environment is not None:
             _check_size(environment, local_world_size)
         _world = _make(environment, local_world_size, backend, connect)

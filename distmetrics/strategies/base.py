@@ -66,6 +66,7 @@ class Strategy:
         manual: a training step may do its own backward and step its own optimizers.
         whole_on_each_rank: every rank has all weights and all of the optimizers' state.
         across_machines: name of the strategy that does the same on several machines.
+        scales_loss: float16 with a scaled loss is possible.
         devices: number of ranks on this machine.
         device_ids: which of the machine's devices those are.
         device_type: "cpu" or "cuda".
@@ -82,6 +83,7 @@ class Strategy:
     alone: bool = False
     whole_on_each_rank: ClassVar[bool] = True
     across_machines: ClassVar[str] = "ddp"
+    scales_loss: ClassVar[bool] = True
     devices: int = 1
     device_ids: Sequence[int] = (0,)
     device_type: str = "cpu"
@@ -99,9 +101,20 @@ class Strategy:
         """
         if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
             raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
+        if num_nodes > 1 and not self.joins:
+            raise ConfigurationError(
+                f"strategy={self.name!r} runs on this machine alone, and num_nodes={num_nodes}",
+                do=f"say strategy={self.across_machines!r} and start the script by a launcher such "
+                "as torchrun.",
+            )
         self.num_nodes = num_nodes
         self.precision = Precision.of(precision)
         self.plugin = plugin
+        if self.precision.scales and not self.scales_loss:
+            raise ConfigurationError(
+                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
+                do="say precision='bf16-mixed'.",
+            )
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags ``devices`` and ``accelerator``.
@@ -112,13 +125,6 @@ class Strategy:
         self.device_type = device_kind(accelerator)
         self.device_ids = device_list(devices, self.device_type, self.environment())
         self.devices = len(self.device_ids)
-        if self.num_nodes > 1 and not self.joins:
-            raise ConfigurationError(
-                f"strategy={self.name!r} runs on this machine alone, and "
-                f"num_nodes={self.num_nodes}",
-                do=f"say strategy={self.across_machines!r} and start the script by a launcher such "
-                "as torchrun.",
-            )
 
     def environment(self) -> Environment | None:
         """Return who this process is in a job that something else started, or None."""
@@ -291,7 +297,7 @@ class Strategy:
         optimizer.load_state_dict(dict(state))
 
     def state(self) -> dict[str, Any]:
-        """Return what else a checkpoint holds: the loss scale of float16; called on every rank."""
+        """Return what else a checkpoint holds: float16's loss scale; called on every rank."""
         return self.precision.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:

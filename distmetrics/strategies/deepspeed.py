@@ -133,25 +133,17 @@ class DeepSpeedProcesses(SplitStrategy):
         """Let the engine compute gradients."""
         self.zero.engine.backward(loss)
 
-    def clip(
-        self,
-        module: nn.Module,
-        optimizer: Optimizer,
-        *,
-        max_norm: float | None = None,
-        clip_value: float | None = None,
-        norm_type: float = 2.0,
-    ) -> Tensor | None:
+    def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Let the engine clip the norm in its next step; the norm before is known only then.
 
         Raises:
             ConfigurationError: what the engine can't do.
         """
-        if clip_value is not None or norm_type != 2.0:
+        if limits.get("clip_value") is not None or limits.get("norm_type", 2.0) != 2.0:
             raise ConfigurationError(
                 f"strategy={self.name!r} clips the norm of gradients, of order 2, and no values"
             )
-        self.zero.clip(max_norm or 0.0)
+        self.zero.clip(limits.get("max_norm") or 0.0)
         return None
 
     def step(

@@ -23,8 +23,10 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import entry_of
-from distmetrics.strategies.sharding import Sharding, load_state, load_weights, whole, whole_state
+from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
 from distmetrics.strategies.split import SplitStrategy
+from distmetrics.strategies.tensors import parameters_of
+from distmetrics.tree import map_leaves
 
 
 def _are_module_classes(value: Any) -> bool:
@@ -60,6 +62,8 @@ class FullyShardedStrategy(SplitStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
+    scales_loss: ClassVar[bool] = False
+
     def __init__(
         self,
         *,
@@ -76,19 +80,6 @@ class FullyShardedStrategy(SplitStrategy):
         self.replicas = replicas
         self.cpu_offload = cpu_offload
         self.reduce_dtype = reduce_dtype
-
-    def configure(self, **flags: Any) -> None:
-        """Take over the trainer's flags that every strategy has.
-
-        Raises:
-            ConfigurationError: float16 with a scaled loss.
-        """
-        super().configure(**flags)
-        if self.precision.scales:
-            raise ConfigurationError(
-                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
-                do="say precision='bf16-mixed'.",
-            )
 
     def wrap(self, step: nn.Module) -> FSDPModule:
         """Shard ``step`` and the submodules that are groups; override it for a policy of your own.
@@ -129,10 +120,12 @@ class FullyShardedStrategy(SplitStrategy):
             raise ConfigurationError(
                 f"replicas={self.replicas} does not divide the {world_size} ranks"
             )
-        shape = (self.replicas, world_size // self.replicas)
-        names = ("replicate", "shard")
-        first = 1 if self.replicas == 1 else 0
-        return init_device_mesh(self.device_type, shape[first:], mesh_dim_names=names[first:])
+        sizes = {"replicate": self.replicas, "shard": world_size // self.replicas}
+        if self.replicas == 1:
+            del sizes["replicate"]
+        return init_device_mesh(
+            self.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
+        )
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
@@ -177,17 +170,23 @@ class FullyShardedStrategy(SplitStrategy):
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module, each rank its parts."""
         self.be_parts()
-        load_weights(module, weights)
+        mine = module.state_dict()
+        parts = {name: part_like(value, mine.get(name)) for name, value in weights.items()}
+        module.load_state_dict(parts)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the optimizer's whole state dict; called on every rank."""
-        return whole_state(optimizer)
+        return map_leaves(whole, optimizer.state_dict())
 
     def load_optimizer_state(
         self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
     ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
-        load_state(optimizer, state)
+        parameters = parameters_of(optimizer)
+        entries = {
+            index: parts_like(entry, parameters[index]) for index, entry in state["state"].items()
+        }
+        optimizer.load_state_dict({**state, "state": entries})
 
 
 class FSDP(ScriptLaunch, FullyShardedStrategy):

@@ -103,7 +103,7 @@ class ScriptLaunch(ProcessStrategy):
         """
         self.forget()
         world = join(
-            self.processes, self.backend, found=self.plugin, connect=self.init_process_group
+            self.processes, self.backend, environment=self.plugin, connect=self.init_process_group
         )
         with world.running():
             result = fn(*args)

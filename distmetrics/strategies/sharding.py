@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.split import SplitModule
-from distmetrics.strategies.tensors import parameters_of
-from distmetrics.tree import map_leaves
 
 # What fully_shard leaves on modules.
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
@@ -114,7 +112,7 @@ def _hold_parts(
                 )
             part = group["params"][index] = parts[names[parameter]]
             if parameter in states:
-                optimizer.state[part] = _parts_like(states[parameter], part)
+                optimizer.state[part] = parts_like(states[parameter], part)
 
 
 def whole(leaf: Any) -> Any:
@@ -126,7 +124,7 @@ def whole(leaf: Any) -> Any:
     return moved.full_tensor().to(leaf.device)
 
 
-def part_like(value: Any, like: Tensor) -> Any:
+def part_like(value: Any, like: Any) -> Any:
     """Return this rank's part of a whole tensor, cut as ``like`` is; another shape as it is."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
@@ -135,37 +133,9 @@ def part_like(value: Any, like: Tensor) -> Any:
     return cut.to(like.device)
 
 
-def _parts_like(entry: Mapping[str, Any], like: Tensor) -> dict[str, Any]:
+def parts_like(entry: Mapping[str, Any], like: Tensor) -> dict[str, Any]:
+    """Return this rank's parts of the tensors in an optimizer's state of one parameter."""
     return {key: part_like(value, like) for key, value in entry.items()}
-
-
-def whole_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state dict with whole tensors; all ranks must call it."""
-    return map_leaves(whole, optimizer.state_dict())
-
-
-def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Put a state dict with whole tensors into an optimizer of parts."""
-    parameters = parameters_of(optimizer)
-    entries = {
-        index: _parts_like(entry, parameters[index]) for index, entry in state["state"].items()
-    }
-    optimizer.load_state_dict({**state, "state": entries})
-
-
-def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Put a whole state dict into a module of parts.
-
-    Raises:
-        RuntimeError: names or shapes differ, as torch says it.
-    """
-    mine = module.state_dict()
-    module.load_state_dict(
-        {
-            name: part_like(value, mine[name]) if name in mine else value
-            for name, value in weights.items()
-        }
-    )
 
 
 def _make_plain(part: nn.Module) -> None:

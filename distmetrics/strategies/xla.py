@@ -50,6 +50,7 @@ class XLA(Strategy):
     name: ClassVar[str] = "xla"
     whole_on_each_rank: ClassVar[bool] = False
 
+    scales_loss: ClassVar[bool] = False
     device_type: str = "xla"
 
     def __init__(self, *, spmd: bool = False) -> None:
@@ -67,14 +68,6 @@ class XLA(Strategy):
         if accelerator not in ACCELERATORS:
             raise ConfigurationError(
                 f"accelerator must be 'tpu', 'cpu', 'gpu' or 'auto', got {accelerator!r}"
-            )
-        if self.num_nodes != 1:
-            raise ConfigurationError(
-                f"strategy='xla' runs on this machine alone, and num_nodes={self.num_nodes}"
-            )
-        if self.precision.scales:
-            raise ConfigurationError(
-                "strategy='xla' has no scaled loss", do="say precision='bf16-mixed'."
             )
         if accelerator != "auto":
             kind = "CUDA" if accelerator == "gpu" else accelerator.upper()
