@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import pickle
@@ -152,6 +153,13 @@ class _Rank:
             before, text = text, self.stack.read_text()
         return _main_thread(text)
 
+    def stopped(self, why: str) -> Outcome:
+        """Return the end of a rank that is stopped, with the place where it was."""
+        error = PeerLostError(f"rank {self.rank} {why}", rank=self.rank)
+        if where := self.where():
+            error.add_note(f"rank {self.rank} was here, most recent call first:\n{where}")
+        return Outcome(self.rank, error=error)
+
     def outcome(self) -> Outcome | None:
         """Return how the rank ended, if it has; a process that ends without a word was killed."""
         if self.ours.poll():
@@ -169,29 +177,22 @@ class _Rank:
 def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
-    deadline = None if limit is None else time.monotonic() + limit
+    deadline = math.inf if limit is None else time.monotonic() + limit
     why = f"was still busy after {limit or 0:g} s, the limit of this run, and was stopped"
     while running := [rank for rank in ranks if rank.rank not in ended]:
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = wait(
-            [handle for rank in running for handle in (rank.ours, rank.process.sentinel)], patience
-        )
-        if not ready and deadline is not None and time.monotonic() >= deadline:
-            for rank in running:
-                error = PeerLostError(f"rank {rank.rank} {why}", rank=rank.rank)
-                if where := rank.where():
-                    error.add_note(f"rank {rank.rank} was here, most recent call first:\n{where}")
-                ended[rank.rank] = Outcome(rank.rank, error=error)
-            break
-        for rank in running:
+        handles = [handle for rank in running for handle in (rank.ours, rank.process.sentinel)]
+        seconds = max(0.0, deadline - time.monotonic())
+        ready = wait(handles, None if seconds == math.inf else seconds)
+        if not ready and time.monotonic() >= deadline:
+            ended.update({rank.rank: rank.stopped(why) for rank in running})
+        for rank in running if ready else ():
             outcome = rank.outcome()
             if outcome is None:
                 continue
             ended[rank.rank] = outcome
             if outcome.error is not None:
-                grace = time.monotonic() + _GRACE
-                if deadline is None or grace < deadline:
-                    deadline = grace
+                if time.monotonic() + _GRACE < deadline:
+                    deadline = time.monotonic() + _GRACE
                     why = f"was still busy {_GRACE:g} s after another rank had failed"
                     why += ", and was stopped"
                 board.leave_for(

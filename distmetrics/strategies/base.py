@@ -15,8 +15,7 @@ The trainer asks, in this order::
         evaluator(module, name)     what to call for an evaluation step
         convert(batch)              a batch on the device, in the precision's dtype
         weights(module)             what a checkpoint holds; load_weights puts it back
-        optimizer_state(...)        likewise; load_optimizer_state
-        state()                     what else a checkpoint holds of the strategy; load_state
+        optimizer_state(...)        likewise, and so does state()
 
 A user's own loop asks for less, and in its own order::
 
@@ -25,7 +24,7 @@ A user's own loop asks for less, and in its own order::
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
 
-``setup`` and ``prepare`` both ask ``training_call``, which is what most strategies override.
+Both ``setup`` and ``prepare`` ask ``training_call``, which most strategies override.
 """
 
 from __future__ import annotations
@@ -59,21 +58,17 @@ class Strategy:
 
     Attributes:
         name: what ``Trainer(strategy=...)`` calls it.
-        isolated: ranks work on copies of the caller's objects, so that results must be brought
-            home.
+        isolated: ranks work on copies of the caller's objects; results must be brought home.
         joins: ranks are a launcher's, or runs of the script: what is there already is joined.
         alone: this process is a world of one, whatever ``torch.distributed`` says.
         manual: a training step may do its own backward and step its own optimizers.
         whole_on_each_rank: every rank has all weights and all of the optimizers' state.
         across_machines: name of the strategy that does the same on several machines.
         scales_loss: float16 with a scaled loss is possible.
-        devices: number of ranks on this machine.
-        device_ids: which of the machine's devices those are.
-        device_type: "cpu" or "cuda".
-        num_nodes: number of machines.
+        devices: number of ranks on this machine; num_nodes: number of machines.
+        device_ids: which of the machine's devices those are; device_type: "cpu" or "cuda".
         precision: what numbers are computed in.
-        plugin: the environment that the user has passed, in the place of the one that would be
-            found.
+        plugin: the user's own environment, in the place of the one that would be detected.
     """
 
     name: ClassVar[str] = ""

@@ -157,37 +157,42 @@ def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
 
 
 def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
-    first = entries[0]
-    options = first.options
+    first, options = entries[0], entries[0].options
     if first.metric:
         metric = attrgetter(first.metric)(module)
-        module.log(name, metric, **options) if name else module.log_dict(metric, **options)
-        return
+        if name:
+            module.log(name, metric, **options)
+        else:
+            module.log_dict(metric, **options)
+    elif None in [entry.size for entry in entries]:  # a batch that was not cut
+        for entry in entries:
+            module.log(name, entry.value, **entry.options)
+    else:
+        _log_combined(module, name, entries)
+
+
+def _log_combined(module: Any, name: str, entries: Sequence[Logged]) -> None:
+    """Log one value for all replicas' values of one name."""
+    first, options = entries[0].value, entries[0].options
     if len({_without_size(entry.options) for entry in entries}) > 1:
         raise ConfigurationError(
             f"the replicas of strategy 'dp' log {name!r} with different options"
         )
-    sizes = [entry.size for entry in entries]
-    if None in sizes:  # a batch that was not cut
-        for entry in entries:
-            module.log(name, entry.value, **entry.options)
-        return
     combine = _COMBINE.get(options.get("reduce_fx", "mean"))
     refused = [entry.value for entry in entries if not _is_number(entry.value)]
     if refused or combine is None:
-        module.log(name, (refused or [first.value])[0], **options)  # says itself what is wrong
+        module.log(name, (refused or [first])[0], **options)  # says itself what is wrong
         return
-    like = first.value if isinstance(first.value, Tensor) else torch.empty(0)
-    values = torch.stack(
-        [
-            torch.as_tensor(entry.value).detach().to(like.device).double().reshape(())
-            for entry in entries
-        ]
-    )
-    weights = torch.tensor(sizes, dtype=torch.float64, device=like.device)
+    device = first.device if isinstance(first, Tensor) else torch.device("cpu")
+    values = torch.stack([_number(entry.value).to(device) for entry in entries])
+    weights = torch.tensor([entry.size for entry in entries], dtype=torch.float64, device=device)
     if combine is _mean:
         options = options | {"batch_size": int(weights.sum())}
     module.log(name, combine(values, weights), **options)
+
+
+def _number(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64).detach().reshape(())
 
 
 def _without_size(options: dict[str, Any]) -> tuple[tuple[str, str], ...]:
