@@ -32,8 +32,8 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.guard.settings import Settings, put_in_force
 from distmetrics.errors import DistmetricsError, PeerLostError, who
-from distmetrics.launch.environment import reachable
-from distmetrics.launch.place import Environment
+from distmetrics.launch.clusters import reachable
+from distmetrics.launch.environment import Environment
 from distmetrics.launch.processes import launch
 
 _ALONE = 2  # processes that are started where nothing launched a job
