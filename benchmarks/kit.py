@@ -40,7 +40,7 @@ from torchmetrics.classification import BinaryF1Score
 from distmetrics import Communicator, ThreadWorld, sync_and_compute
 from distmetrics.comm.crew import Crew
 from distmetrics.testing import run
-from distmetrics.testing.routed import routed
+from distmetrics.testing.fake_torch_distributed import routed
 
 RESULTS = Path(__file__).parent / "results"
 RANKS, BATCHES, SAMPLES, GOAL = 3, 2, 4, 300

@@ -28,7 +28,7 @@ from distmetrics.launch.pickles import pickled_by_value
 from distmetrics.testing import world as worlds
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.report import Report, listeners
-from distmetrics.testing.routed import routed
+from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.shown import Look, carried, failure_of, shown
 
 FAILURE = pytest.StashKey[Any]()

@@ -15,7 +15,7 @@ from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.testing import acts
 from distmetrics.testing.equality import Equality
 from distmetrics.testing.pool import Pool
-from distmetrics.testing.routed import routed
+from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.rows import Batch, count
 from distmetrics.testing.subject import Subject, quiet
 
