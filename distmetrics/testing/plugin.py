@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.comm.threads import LeftBehind
 from distmetrics.errors import (
     ConfigurationError,
@@ -24,6 +23,7 @@ from distmetrics.errors import (
     PeerLostError,
     who,
 )
+from distmetrics.liveness.outcome import Outcome, blame
 from distmetrics.testing import world as worlds
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.report import Report, listeners

@@ -19,10 +19,10 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import pickled
 from distmetrics.launch.processes import launch
+from distmetrics.liveness.outcome import Outcome
 
 _NONE = b"none"  # instead of a rank's number: ranks ended before they came
 _LIMIT = 30.0  # seconds that a job may take before its rank ends itself

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Meanwhile, Op, Passing, under_way
+from distmetrics.comm.base import Call, Communicator, Op, Passing, under_way
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, At, Fault
 from distmetrics.testing.faults.strike import strike
@@ -65,17 +65,13 @@ class FaultyCommunicator(Passing):
     def __post_init__(self) -> None:
         self._waiting = [fault for fault in self.faults if fault.rank == self.inner.rank]
 
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
+    def all_gather(self, x: Tensor) -> list[Tensor]:
         """Pass on; alone, every rank has sent ``x``."""
-        once = None if meanwhile is None else _Once(meanwhile)
-
-        def alone() -> list[Tensor]:
-            if once is not None:
-                once()
-            return [x.detach().clone() for _ in range(self.world_size)]
-
         return self._pass(
-            "all_gather", lambda sent: self.inner.all_gather(sent[0], once), [x], alone
+            "all_gather",
+            lambda sent: self.inner.all_gather(sent[0]),
+            [x],
+            lambda: [x.detach().clone() for _ in range(self.world_size)],
         )
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -166,19 +162,6 @@ class FaultyCommunicator(Passing):
         while self._deferred:
             self._deferred.pop()()
         return result
-
-
-@dataclass
-class _Once:
-    """Work that is done the first time only: a swapped gather is made twice over."""
-
-    work: Meanwhile
-    done: bool = False
-
-    def __call__(self) -> None:
-        if not self.done:
-            self.done = True
-            self.work()
 
 
 def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
