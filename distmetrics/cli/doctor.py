@@ -30,11 +30,11 @@ from distmetrics.cli.doctor_ranks import Facts, chosen_backend, compared
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import Settings, put_in_force
 from distmetrics.errors import DistmetricsError, PeerLostError, compose, who
 from distmetrics.launch.environment import reachable
 from distmetrics.launch.place import Environment
 from distmetrics.launch.processes import launch
+from distmetrics.liveness.settings import Settings, put_in_force
 
 _ALONE = 2  # processes that are started where nothing launched a job
 _LOOKUP = 10.0  # seconds for an answer of a name server, of a longer time-out
@@ -223,7 +223,7 @@ class _Job:
             world_size=place.world_size,
             timeout=timedelta(seconds=timeout),
         )
-        comm = GroupCommunicator(board=self._meeting.board)
+        comm = GroupCommunicator(departures=self._meeting.departures)
         GroupCommunicator.register(comm)
         self._deaf = 0.0
         mine = self._facts(waited, time.monotonic() - started)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from distmetrics.cli.doctor_checks import SLOW_LOOKUP, is_loopback
 from distmetrics.cli.doctor_finding import Finding, of_error
 from distmetrics.cli.doctor_machine import Machine
-from distmetrics.comm.guard.settings import Settings
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.environment import detect
 from distmetrics.launch.place import Environment
+from distmetrics.liveness.settings import Settings
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _WHO = (

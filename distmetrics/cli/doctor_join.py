@@ -21,9 +21,9 @@ from typing import Any
 import torch.distributed as dist
 
 from distmetrics.cli.doctor_environ import uses_agent
-from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError, PeerLostError, compose, who
 from distmetrics.launch.place import Environment
+from distmetrics.liveness.departures import Departures
 
 _POLL = 0.02
 _KNOCK = 0.2  # seconds between two tries to reach rank 0
@@ -43,12 +43,12 @@ class Meeting:
 
     Attributes:
         store: the same.
-        board: where a rank that fails says so.
+        departures: where a rank that fails says so.
     """
 
     def __init__(self, store: Any, environment: Environment, where: str, timeout: float) -> None:
         self.store = store
-        self.board = Board(dist.PrefixStore("board", store))  # type: ignore[attr-defined]
+        self.departures = Departures(dist.PrefixStore("board", store))  # type: ignore[attr-defined]
         self._rank, self._size = environment.rank, environment.world_size
         self._where, self._timeout = where, timeout
         self._host = socket.gethostname()
@@ -144,7 +144,7 @@ class Meeting:
             patience: more seconds, where others may not have heard of the failure and still wait
                 for what is lost.
         """
-        self.board.leave(self._rank, why, failed=True)
+        self.departures.leave(self._rank, why, failed=True)
         self.store.set(f"left over/{self._rank}", "")
         until = time.monotonic() + _ROLL_CALL + patience
         while (missing := self._missing("left over")) and time.monotonic() < until:

@@ -2,7 +2,7 @@
 
 The key-value store is a file: no rank that dies can take it along, no port is needed, and no name
 is looked up (a ``TCPStore`` asks the name server for every connection, which costs five seconds
-where none answers). The parent watches its children, publishes on the notice board for a rank that
+where none answers). The parent watches its children, publishes the departure of a rank that
 was killed, and ends what is left when one fails. No process outlives the call: children also watch
 the parent and end with it.
 """
@@ -27,17 +27,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import in_force, put_in_force
-from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import packed, pickled, unpacked, without_a_script_that_is_none
+from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason, meet, reason
+from distmetrics.liveness.outcome import Outcome
+from distmetrics.liveness.settings import in_force, put_in_force
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
-_GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
 
 
 def launch(
@@ -92,7 +91,7 @@ def launch(
                 ):
                     rank.process.start()
                 rank.theirs.close()
-            return _collect(ranks, Board(_open(path, "board")), limit)
+            return _collect(ranks, Departures(_open(path, "board")), limit)
         finally:
             for rank in ranks:
                 rank.end()
@@ -161,13 +160,19 @@ class _Rank:
         if self.process.is_alive() and self.process.exitcode is None:
             return None
         self.process.join()
-        return Outcome(
-            self.rank,
-            error=PeerLostError(_obituary(self.rank, self.process.exitcode), peers=[self.rank]),
-        )
+        code = self.process.exitcode
+        why = f"rank {self.rank} {exit_reason(code)}"
+        if code is None or code >= 0:
+            likely = "its script has no `if __name__ == '__main__':` guard, or called os._exit."
+            error = PeerLostError(
+                f"{why} before it could say why", likely=likely, peers=[self.rank]
+            )
+        else:
+            error = PeerLostError(why, peers=[self.rank])
+        return Outcome(self.rank, error=error)
 
 
-def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[Outcome]:
+def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
     deadline = None if limit is None else time.monotonic() + limit
@@ -190,14 +195,14 @@ def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[
                 continue
             ended[rank.rank] = outcome
             if outcome.error is not None:
-                grace = time.monotonic() + _GRACE
+                grace = time.monotonic() + RAISING_GRACE
                 if deadline is None or grace < deadline:
                     deadline, why = (
                         grace,
-                        f"was still busy {_GRACE:g} s after another rank had failed, and was "
+                        f"was still busy {RAISING_GRACE:g} s after another rank had failed, and was "
                         "stopped",
                     )
-                board.leave_for(
+                departures.leave_for(
                     rank.rank,
                     str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "),
                 )
@@ -223,7 +228,9 @@ def _child(
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     try:
-        board = Board(_open(path, "board"))  # a store of its own: the group may block on the other
+        departures = Departures(
+            _open(path, "board")
+        )  # a store of its own: the group may block on the other
         fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
         with put_in_force(settings):
             value = rank_main(
@@ -232,7 +239,7 @@ def _child(
                 world_size,
                 backend,
                 _open(path, "job"),
-                board,
+                departures,
                 connect,
             )
         out.send_bytes(packed(Outcome(rank, value)))
@@ -251,7 +258,7 @@ def rank_main(
     world_size: int,
     backend: str,
     store: Any,
-    board: Board,
+    departures: Departures,
     connect: Callable[..., None] = dist.init_process_group,
 ) -> Any:
     """Be one rank: join the process group, call ``body(comm)``, leave; on an error tell the others
@@ -263,19 +270,19 @@ def rank_main(
     if backend == "nccl":
         torch.cuda.set_device(rank % torch.cuda.device_count())
     connect(backend, store=_part(store, "group"), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(board=board)
+    comm = GroupCommunicator(departures=departures)
     GroupCommunicator.register(comm)
-    meet(store, board, rank, world_size)
+    meet(store, departures, rank, world_size)
     try:
         with use(comm):
             value = body(comm)
     except BaseException as error:
-        board.leave(rank, reason(error), failed=True, calls=comm.calls)
+        departures.leave(rank, reason(error), failed=True, calls=comm.calls)
         named = comm.blame(error)
         if named is not None:
             raise named from error
         raise
-    board.leave(rank, reason(None), failed=False, calls=comm.calls)
+    departures.leave(rank, reason(None), failed=False, calls=comm.calls)
     dist.destroy_process_group()
     return value
 
@@ -303,12 +310,3 @@ def _main_thread(stacks: str) -> str:
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
     os._exit(1)
-
-
-def _obituary(rank: int, code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"rank {rank} was killed by {signal.Signals(-code).name}"
-    return (
-        f"rank {rank} ended with exit code {code} before it could say why\n"
-        "Likely: its script has no `if __name__ == '__main__':` guard, or called os._exit."
-    )

@@ -15,7 +15,6 @@ import logging
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,17 +26,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.waits import is_connection_error
-from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
+from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.environment import detect, reachable
 from distmetrics.launch.place import Environment
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
+from distmetrics.liveness.departures import Departures, meet, reason
 
-_NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -48,14 +45,14 @@ class ScriptWorld:
     Attributes:
         environment: who this process is.
         comm: who it talks through.
-        board: where a rank that leaves says so; None in a process group that the user has made.
+        departures: where a rank that leaves says so; None in a process group of the user's.
         siblings: the processes that rank 0 started.
         error: what ended a call, after which the group can't be used.
     """
 
     environment: Environment
     comm: GroupCommunicator
-    board: Board | None = None
+    departures: Departures | None = None
     siblings: Siblings | None = None
     error: BaseException | None = None
 
@@ -71,13 +68,12 @@ class ScriptWorld:
             raise
 
     def _leave(self, error: BaseException | None) -> None:
-        if self.board is None:
+        if self.departures is None:
             return
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the store may be gone, with the process that hosts it
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
             rank, calls = self.environment.rank, self.comm.calls
-            self.board.leave(rank, reason(error), failed=error is not None, calls=calls)
+            self.departures.leave(rank, reason(error), failed=error is not None, calls=calls)
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 brings home the ranks that it started."""
@@ -100,8 +96,7 @@ class ScriptWorld:
 
 @contextmanager
 def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
-    """Turn a connection error of torch's own collectives (DDP's, say) into one that names the rank
-    that is gone.
+    """Turn a connection error of torch's own collectives into one that names the lost rank.
 
     Raises:
         PeerLostError: another rank failed and broke the connection to this one.
@@ -109,25 +104,9 @@ def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (named := named_error(comm, error)) is not None:
+        if (named := comm.blame(error)) is not None:
             raise named from error
         raise
-
-
-def named_error(comm: GroupCommunicator, error: RuntimeError) -> DistmetricsError | None:
-    """Return an error that names the rank behind a connection error; None for others, or where
-    nobody knows.
-
-    Whoever watches that rank's process may be a moment late in publishing its death.
-    """
-    deadline = time.monotonic() + _NAME_GRACE
-    while (
-        (named := comm.blame(error)) is None
-        and is_connection_error(error)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.02)
-    return named
 
 
 _world: ScriptWorld | None = None
@@ -227,7 +206,7 @@ def _met(environment: Environment) -> Any:
 def _as_rank_zero(world_size: int, backend: str, connect: Callable[..., None]) -> ScriptWorld:
     """Start the other ranks, which run this script again, and join them."""
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
-    siblings = Siblings(world_size, path, _board(_file_store(path)))
+    siblings = Siblings(world_size, path, _departures(_file_store(path)))
     try:
         environment = Environment(
             launcher="distmetrics",
@@ -255,7 +234,7 @@ def _connected(
     """Join the process group; ``other`` is a second handle on the store, for the group may block on
     its own.
     """
-    board = _board(other)
+    departures = _departures(other)
     rank, world_size = environment.rank, environment.world_size
     if environment.launcher == "distmetrics":
         _use_loopback()
@@ -264,12 +243,14 @@ def _connected(
     if backend == "nccl":
         torch.cuda.set_device(environment.local_rank)
     here = PrefixStore("here", other)
-    meet(here, board, rank, world_size)  # the group's set-up can't be told that a rank never comes
+    meet(
+        here, departures, rank, world_size
+    )  # the group's set-up can't be told that a rank never comes
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(board=board)
+    comm = GroupCommunicator(departures=departures)
     GroupCommunicator.register(comm)
-    meet(PrefixStore("connected", other), board, rank, world_size)
-    world = ScriptWorld(environment, comm, board, siblings)
+    meet(PrefixStore("connected", other), departures, rank, world_size)
+    world = ScriptWorld(environment, comm, departures, siblings)
     atexit.register(world.close)
     return world
 
@@ -290,8 +271,8 @@ def _file_store(path: str) -> Any:
     return dist.FileStore(path, -1)  # type: ignore[attr-defined]
 
 
-def _board(store: Any) -> Board:
-    return Board(PrefixStore("board", store))
+def _departures(store: Any) -> Departures:
+    return Departures(PrefixStore("board", store))
 
 
 def _use_loopback() -> None:

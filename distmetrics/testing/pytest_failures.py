@@ -21,8 +21,8 @@ from _pytest._code.code import (
 )
 from _pytest.assertion import util
 
-from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.errors import who
+from distmetrics.liveness.outcome import Outcome, blame
 
 Element = tuple[ReprTraceback, ReprFileLocation | None, str | None]
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
+from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.faults.inject import faulty, killed_as_lost
 

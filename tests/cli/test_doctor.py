@@ -284,7 +284,7 @@ def test_roll_call(monkeypatch):
     assert ends[0].roll_call("a") == [1, 2]
     assert ends[2].roll_call("b") == [1]
     assert ends[1].roll_call("c") == []
-    assert [departure.why for departure in ends[1].board.departures()] == ["a", "b", "c"]
+    assert [departure.why for departure in ends[1].departures.published()] == ["a", "b", "c"]
 
 
 def test_the_watchdog_bites_once_a_step_takes_too_long():

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Meanwhile, Op, Passing, under_way
+from distmetrics.comm.base import Call, Communicator, Op, Passing, under_way
 from distmetrics.comm.threads import is_of_threads
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
@@ -56,10 +56,8 @@ class FaultyCommunicator(Passing):
         self._progress = _Progress()
         self._deferred: list[Callable[[], object]] = []
 
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
+    def all_gather(self, x: Tensor) -> list[Tensor]:
         """Pass on; alone, every rank has sent ``x``."""
-        if meanwhile is not None:
-            meanwhile()
         return self._pass(
             "all_gather",
             lambda sent: self.inner.all_gather(sent[0]),

@@ -11,8 +11,8 @@ from typing import Any
 
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import use
-from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import InputError, PeerLostError
+from distmetrics.liveness.outcome import Outcome
 from distmetrics.testing.faults.communicator import FaultyCommunicator
 from distmetrics.testing.faults.fault import METHODS, Fault, RankKilled
 
