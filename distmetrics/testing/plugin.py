@@ -123,13 +123,12 @@ def _is_wanted(outcome: Outcome, faults: tuple[Fault, ...]) -> bool:
     """Return True if a rank ended as a fault was to end it: it is its survivors that are tested."""
     error = outcome.error
     is_lost = isinstance(error, PeerLostError) and error.peers == (outcome.rank,)
-    for fault in faults:
-        if fault.rank == outcome.rank:
-            if fault.kind == "kill" and is_lost:
-                return True
-            if fault.kind == "raises" and repr(error) == repr(fault.raised()):
-                return True
-    return False
+    own = [fault for fault in faults if fault.rank == outcome.rank]
+    return any(
+        (fault.kind == "kill" and is_lost)
+        or (fault.kind == "raises" and repr(error) == repr(fault.raised()))
+        for fault in own
+    )
 
 
 @dataclass(frozen=True)
@@ -152,17 +151,8 @@ class _AsRank:
             raise
 
 
-@dataclass(frozen=True)
-class _Pickled:
-    """A job that carries its test module's code along: no process needs to import it."""
-
-    job: bytes
-
-    def __call__(self, comm: Any) -> Any:
-        return pickle.loads(self.job)(comm)  # noqa: S301  (our own parent's bytes)
-
-
-def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickled:
+def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> Callable[..., Any]:
+    """Return a job that carries its test module's code: no process needs to import that."""
     try:
         import cloudpickle
     except ImportError as error:
@@ -180,9 +170,13 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickl
                     f"one: {error}",
                     do="make it inside the test, or run this test on threads.",
                 ) from error
-        return _Pickled(pickled_by_value(job))
+        return functools.partial(_run_pickled, pickled_by_value(job))
     finally:
         cloudpickle.unregister_pickle_by_value(item.module)
+
+
+def _run_pickled(job: bytes, comm: Any) -> Any:
+    return pickle.loads(job)(comm)  # noqa: S301  (our own parent's bytes)
 
 
 def _reduce(kind: str, outcome: BaseException) -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ class Move:
         side, default = _ROOTS.get(self.kind, ("", 0))
         root = request.root(side, default)
         if self.kind not in _GATHERING:
-            request.check_contiguous(request.tensor(request.arguments[self.receives]))
+            request.check_contiguous(self.receives)
         for what in (self.sends, self.receives):
             if side and what.endswith("_list"):
                 request.check_only_at(root, side, what)
@@ -121,8 +121,8 @@ def _all_to_all_single(request: Request) -> Finished | None:
     splits = [request.arguments[f"{side}_split_sizes"] or () for side in ("input", "output")]
     if len({*splits[0], *splits[1]}) > 1:
         raise request.refusal("splits of different sizes are not supported in a world of threads")
-    for what in ("input", "output"):
-        request.check_contiguous(request.tensor(request.arguments[what]))
+    request.check_contiguous("input")
+    request.check_contiguous("output")
     return Move("all_to_all", "input", "output")(request)
 
 
@@ -134,19 +134,20 @@ def _barrier(request: Request) -> Finished | None:
 
 def _all_gather_object(request: Request) -> None:
     with request.under_way():
-        values = _gathered_objects(request.comm, request.arguments["obj"])
-    for rank, value in enumerate(values):
-        request.arguments["object_list"][rank] = value
+        _gather_objects(request, request.arguments["object_list"])
 
 
 def _gather_object(request: Request) -> None:
     root = request.root("dst", default=0)
     request.check_only_at(root, "dst", "object_gather_list")
     with request.under_way(None, "gather_object", root):
-        values = _gathered_objects(request.comm, request.arguments["obj"])
-    if request.comm.rank == root:
-        for rank, value in enumerate(values):
-            request.arguments["object_gather_list"][rank] = value
+        # On other ranks nobody wants them.
+        _gather_objects(request, request.arguments["object_gather_list"] or {})
+
+
+def _gather_objects(request: Request, places: Any) -> None:
+    for rank, value in enumerate(_gathered_objects(request.comm, request.arguments["obj"])):
+        places[rank] = value
 
 
 def _broadcast_object_list(request: Request) -> None:

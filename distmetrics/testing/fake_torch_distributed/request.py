@@ -113,8 +113,9 @@ class Request:
             raise self.refusal(f"gloo cannot send {value.dtype}")
         return value
 
-    def check_contiguous(self, tensor: Tensor) -> None:
-        """Refuse a tensor whose memory is not its elements."""
+    def check_contiguous(self, what: str) -> None:
+        """Refuse an argument that is a tensor whose memory is not its elements."""
+        tensor = self.tensor(self.arguments[what])
         if not tensor.is_contiguous():
             raise self.refusal(
                 f"the tensor of shape {list(tensor.shape)} with strides {list(tensor.stride())} "

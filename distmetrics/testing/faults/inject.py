@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -44,21 +44,8 @@ def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Fa
     faulty_comm.check_struck()
 
 
-@dataclass(frozen=True)
-class Faulty:
-    """A function of ranks, struck by faults; as picklable as the function is."""
-
-    fn: Callable[..., Any]
-    faults: tuple[Fault, ...]
-
-    def __call__(self, comm: Communicator, *args: Any) -> Any:
-        """Call the function on one rank."""
-        with injected(self.faults, comm) as faulty_comm:
-            return self.fn(faulty_comm, *args)
-
-
 def faulty(fn: Callable[..., Any], faults: Sequence[Fault], world_size: int) -> Callable[..., Any]:
-    """Return ``fn`` as every rank runs it with these faults.
+    """Return ``fn`` as every rank runs it with these faults; as picklable as ``fn`` is.
 
     Raises:
         InputError: a fault is of a rank that the world does not have.
@@ -66,7 +53,14 @@ def faulty(fn: Callable[..., Any], faults: Sequence[Fault], world_size: int) -> 
     for fault in faults:
         if fault.rank >= world_size:
             raise InputError(f"{fault}: a world of {world_size} has no rank {fault.rank}")
-    return Faulty(fn, tuple(faults)) if faults else fn
+    return functools.partial(_with_faults, fn, tuple(faults)) if faults else fn
+
+
+def _with_faults(
+    fn: Callable[..., Any], faults: Sequence[Fault], comm: Communicator, *args: Any
+) -> Any:
+    with injected(faults, comm) as faulty_comm:
+        return fn(faulty_comm, *args)
 
 
 def killed_as_lost(ended: Sequence[Outcome]) -> list[Outcome]:
