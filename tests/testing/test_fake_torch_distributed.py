@@ -34,6 +34,7 @@ def on_gloo() -> list[Any]:
 
 
 @pytest.mark.gloo
+@pytest.mark.xdist_group("programs on gloo")
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_threads_answer_as_gloo_does(name: str, on_gloo: list[Any]) -> None:
     with routed():
