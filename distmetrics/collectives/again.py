@@ -10,6 +10,7 @@ is as it was.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,7 +28,7 @@ from distmetrics.collectives.exchange import (
 )
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.past import at_one_line, past_of
-from distmetrics.comm.base import Communicator, Meanwhile, in_call
+from distmetrics.comm.base import Communicator, in_call
 
 _MOST = 8  # exchanges of one communicator for which something is kept
 _LARGEST = 1 << 20  # bytes that one of them may keep
@@ -44,7 +45,10 @@ class Keeping(Communicator, Protocol):
     kept: dict[Any, Any]
 
     def all_gather(
-        self, x: Tensor, meanwhile: Meanwhile | None = None, into: list[Tensor] | None = None
+        self,
+        x: Tensor,
+        meanwhile: Callable[[], None] | None = None,
+        into: list[Tensor] | None = None,
     ) -> list[Tensor]:
         """Every rank's ``x``; ``into``: rows of one contiguous tensor, each like ``x``, for the
         others'.
@@ -142,7 +146,7 @@ class Again:
         comm.kept[id(self._manifest)] = _Seen(self._manifest, again=False)
 
     def exchange(
-        self, comm: Any, bulk: Tensor, meanwhile: Meanwhile
+        self, comm: Any, bulk: Tensor, meanwhile: Callable[[], None]
     ) -> list[tuple[Tensor, Tensor]] | None:
         """Make it; return every rank's data, as :func:`exchange`, or None where a rank sent
         anything but the same.

@@ -29,7 +29,7 @@ from torch import Tensor
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import ALIGN
 from distmetrics.collectives.past import check_lines, past_of, refuse_past
-from distmetrics.comm.base import Communicator, Meanwhile, in_call
+from distmetrics.comm.base import Communicator, in_call
 from distmetrics.errors import MismatchError
 
 Judge = Callable[[Sequence[bytes]], None]
@@ -144,7 +144,7 @@ def exchange(
     judge: Judge,
     *,
     frame: Tensor | None = None,
-    meanwhile: Meanwhile | None = None,
+    meanwhile: Callable[[], None] | None = None,
     rows: list[Tensor] | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Exchange manifests, judge them, exchange data.
@@ -222,7 +222,7 @@ def _gather_frames(
     inline: Tensor,
     bulk: Tensor,
     frame: Tensor | None,
-    meanwhile: Meanwhile | None,
+    meanwhile: Callable[[], None] | None,
     rows: list[Tensor] | None,
 ) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
@@ -236,7 +236,9 @@ def _gather_frames(
     mine = _Frame(
         blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline, bulk
     )
-    rows = comm.all_gather(frame, meanwhile) if rows is None else rows
+    if meanwhile is not None:
+        meanwhile()
+    rows = comm.all_gather(frame) if rows is None else rows
     frames = [
         mine if r == comm.rank else _read_frame(row, comm.world_size, mine, head)
         for r, row in enumerate(rows)

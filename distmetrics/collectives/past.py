@@ -20,8 +20,8 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.guard.settings import in_force
 from distmetrics.errors import DistmetricsError, MismatchError, compose
+from distmetrics.liveness.settings import in_force
 
 _KEPT = 64  # calls from unequal lines, since ranks were last at one line, that are compared
 _SAME_ORDER = "make every rank call the same collectives, in the same order; a name= for each lets ranks tell them apart."

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.comm.crew import Crew
+from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.errors import InputError, InputTypeError, LawViolation, MissingDependencyError
 from distmetrics.testing import judges_numbers, judges_state
 from distmetrics.testing import laws as all_laws
@@ -162,7 +162,7 @@ class _Court:
     backend: Backend
     shrinks: bool = True
     pool_of: Callable[[int], Pool] | None = None
-    crew: Crew | None = None
+    threads: ThreadPool | None = None
     judged: dict[Law, int] = field(default_factory=dict)
     why_not: dict[Law, str] = field(default_factory=dict)
     broken: dict[Law, tuple[Shards, Broken]] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class _Court:
                 self.broken[law] = self._smallest(law, shards, found)
 
     def _trial(self, shards: Shards) -> Trial:
-        return Trial(self.subject, shards, self.laws.equality, self.pool_of, self.crew)
+        return Trial(self.subject, shards, self.laws.equality, self.pool_of, self.threads)
 
     def _smallest(self, law: Law, shards: Shards, found: Broken) -> tuple[Shards, Broken]:
         """Return the smallest case that breaks the law still, and how it does."""
@@ -245,8 +245,11 @@ def _court(
     """Give a court; its threads, and worlds of processes if it needs any, end with the block."""
     if backend not in ("threads", "gloo"):
         raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
-    with Crew() as crew, pools() if backend == "gloo" else contextlib.nullcontext() as pool_of:
-        yield _Court(subject, laws, backend, shrinks, pool_of, crew)
+    with (
+        ThreadPool() as threads,
+        pools() if backend == "gloo" else contextlib.nullcontext() as pool_of,
+    ):
+        yield _Court(subject, laws, backend, shrinks, pool_of, threads)
 
 
 def _cases(

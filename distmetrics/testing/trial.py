@@ -7,15 +7,15 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distmetrics.comm.crew import Crew
-from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
+from distmetrics.liveness.outcome import Outcome
+from distmetrics.liveness.pending_calls import is_connection_error
 from distmetrics.testing import acts
 from distmetrics.testing.equality import Equality
+from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import Pool
-from distmetrics.testing.routed import routed
 from distmetrics.testing.rows import Batch, count
 from distmetrics.testing.subject import Subject, quiet
 
@@ -62,14 +62,14 @@ class Trial:
         shards: of each rank its batches.
         equality: when two values are the same.
         pool_of: gives a world of processes of a size; without, ranks are threads.
-        crew: whose threads they are, if not new ones.
+        threads: whose threads they are, if not new ones.
     """
 
     subject: Subject
     shards: Shards
     equality: Equality
     pool_of: Callable[[int], Pool] | None = None
-    crew: Crew | None = None
+    threads: ThreadPool | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict)
     _alive: list[Any] = field(
         default_factory=list
@@ -94,7 +94,7 @@ class Trial:
         return ended
 
     def _single(self, batches: Sequence[Batch]) -> Ended:
-        world = ThreadWorld(1, crew=self.crew).outcomes(lambda comm: self._alone(batches))
+        world = ThreadWorld(1, pool=self.threads).outcomes(lambda comm: self._alone(batches))
         return _ended(world)[0]
 
     def _alone(self, batches: Sequence[Batch]) -> Any:
@@ -113,15 +113,15 @@ class Trial:
         if self.pool_of is not None:
             return self.pool_of(len(shards)).outcomes(job)
         if self.subject.sync == "distmetrics" and not self.subject.is_function:
-            return ThreadWorld(len(shards), crew=self.crew).outcomes(job)
+            return ThreadWorld(len(shards), pool=self.threads).outcomes(job)
         with routed():
-            return ThreadWorld(len(shards), crew=self.crew).outcomes(job)
+            return ThreadWorld(len(shards), pool=self.threads).outcomes(job)
 
     def among(self, metrics: Sequence[Any]) -> list[Ended]:
         """Sync metrics that hold something already, one a rank."""
         with quiet():
             return _ended(
-                ThreadWorld(len(metrics), crew=self.crew).outcomes(
+                ThreadWorld(len(metrics), pool=self.threads).outcomes(
                     lambda comm: self.subject.synced(metrics[comm.rank], comm)
                 )
             )

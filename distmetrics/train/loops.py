@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import any_true
-from distmetrics.comm.guard.places import Inside
 from distmetrics.errors import ConfigurationError
+from distmetrics.liveness.process_info import Inside
 from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.sampling import set_epoch

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError
-from distmetrics.launch.script import named_error
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.files import write
 from distmetrics.train.metric_state import metric_states, metrics_in
@@ -69,7 +68,7 @@ def _lost(trainer: TrainerState, error: BaseException) -> DistmetricsError | Non
     """
     comm = trainer.strategy.comm()
     if isinstance(comm, GroupCommunicator) and isinstance(error, RuntimeError):
-        return named_error(comm, error)
+        return comm.blame(error)
     return error if isinstance(error, PeerLostError | DivergedError | MismatchError) else None
 
 

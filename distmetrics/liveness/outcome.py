@@ -19,7 +19,7 @@ class Outcome:
 
 
 def settle(outcomes: Sequence[Outcome]) -> list[Any]:
-    """Return every rank's value in rank order, or raise the error that started it all.
+    """Return every rank's value in rank order, or raise the error that caused the others.
 
     A rank that was only let down (``DivergedError``, ``PeerLostError``) never hides the rank that
     raised first; what the other ranks raised is added to the error as notes.
@@ -42,5 +42,5 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
 
 
 def blame(error: BaseException | None) -> int:
-    """Rank errors: 0 for what began it, 1 and 2 for those of ranks that were let down by another."""
+    """Return 0 for an error that may be the cause, 1 or 2 for one of a rank that was let down."""
     return 2 if isinstance(error, PeerLostError) else 1 if isinstance(error, DivergedError) else 0

@@ -18,10 +18,9 @@ from distmetrics.errors import Site
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
 _AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
-_DEPTH = 12  # lines of a stack that are told
-_inside: dict[
-    int, tuple[str, str]
-] = {}  # what the backward pass that a thread is in is, and the group's name
+_DEPTH = 12  # lines of a stack that are kept
+# What the backward pass that a thread is in does, and the name of its process group.
+_inside: dict[int, tuple[str, str]] = {}
 
 
 class Place:
@@ -35,41 +34,33 @@ class Place:
         group: name of the group, where that is a collective of torch's; empty elsewhere.
     """
 
-    def __init__(self, frame: FrameType | None, told: tuple[str, str] | None = None) -> None:
+    def __init__(self, frame: FrameType | None, inside: tuple[str, str] | None = None) -> None:
         self.stack: list[Site] = []
         self.at: Site | None = None
         self.doing = self.group = ""
         innermost = "" if frame is None else frame.f_code.co_filename
         if frame is not None and innermost == _DDP:
             self._name_wrapper(frame)
-        elif told is not None and innermost.startswith(_AUTOGRAD):  # and in none of a hook's code
-            self.doing, self.group = told
+        elif inside is not None and innermost.startswith(_AUTOGRAD):  # and not in a hook's code
+            self.doing, self.group = inside
         while frame is not None and len(self.stack) < _DEPTH:
-            code = frame.f_code
-            if is_user_code(code.co_filename) and not is_of_python(code.co_filename):
-                self.stack.append(Site(short_path(code.co_filename), frame.f_lineno, code.co_name))
-                if self.at is None and not is_library(code.co_filename):
+            file, name = frame.f_code.co_filename, frame.f_code.co_name
+            if is_user_code(file) and not is_of_python(file):
+                self.stack.append(Site(short_path(file), frame.f_lineno, name))
+                if self.at is None and not is_library(file):
                     self.at = self.stack[-1]
-            elif (
-                not self.stack
-                and code.co_filename.startswith(_TORCH_CALLS)
-                and not code.co_name.startswith("_")
-            ):
-                self._name_call(frame)
+            elif not self.stack and file.startswith(_TORCH_CALLS):
+                self._name_call(frame, name)
             frame = frame.f_back
 
     def _name_wrapper(self, frame: FrameType) -> None:
-        """Before the model's own forward, DistributedDataParallel itself makes the ranks alike:
-        buffers, buckets.
-        """
+        """Name what DistributedDataParallel does itself before the forward: it syncs buffers."""
         self.doing = "DistributedDataParallel, before the model's forward"
-        self.group = str(
-            getattr(getattr(frame.f_locals.get("self"), "process_group", None), "group_name", "")
-        )
+        group = getattr(frame.f_locals.get("self"), "process_group", None)
+        self.group = str(getattr(group, "group_name", ""))
 
-    def _name_call(self, frame: FrameType) -> None:
-        name = frame.f_code.co_name
-        if name == "wrapper" or not hasattr(dist, name):
+    def _name_call(self, frame: FrameType, name: str) -> None:
+        if name.startswith("_") or name == "wrapper" or not hasattr(dist, name):
             return
         self.doing = f"torch.distributed.{name}"
         if "group" in frame.f_locals:
@@ -92,8 +83,7 @@ def place_of(thread: int) -> Place:
 
 
 class Inside(AbstractContextManager[None]):
-    """Says that a thread's backward pass is a collective, which no frame of Python tells: it ends
-    when all have come.
+    """Says that this thread's backward pass is a collective, which no frame of Python shows.
 
     Made once, and entered in each step.
 
@@ -103,10 +93,10 @@ class Inside(AbstractContextManager[None]):
     """
 
     def __init__(self, doing: str, group: str) -> None:
-        self._told = doing, group
+        self._inside = doing, group
 
     def __enter__(self) -> None:
-        _inside[threading.get_ident()] = self._told
+        _inside[threading.get_ident()] = self._inside
 
     def __exit__(self, *_: object) -> None:
         _inside.pop(threading.get_ident(), None)
@@ -114,9 +104,7 @@ class Inside(AbstractContextManager[None]):
 
 @functools.cache
 def machine() -> str:
-    """Name the machine, or container, in which a process number means a process; empty where that
-    can't be told.
-    """
+    """Return a name of the machine or container in which a process number is unique, or ""."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -131,14 +119,14 @@ def this_process() -> tuple[int, str]:
 
 def process_state(pid: int, born: str) -> str:
     """Return "gone", "stopped" or "alive" for a process of this machine."""
-    state, begun = _stat(pid)
-    if begun != born or state in "ZX":
+    letter, birth = _stat(pid)
+    if birth != born or letter in "ZX":
         return "gone"
-    return "stopped" if state == "T" else "alive"
+    return "stopped" if letter == "T" else "alive"
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """Read a process's state letter and the time of its birth."""
+    """Return a process's state letter and the time of its birth."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

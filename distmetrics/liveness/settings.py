@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from distmetrics.errors import ConfigurationError
 
@@ -30,7 +29,7 @@ class Settings:
             wrong, or None.
 
     Raises:
-        ConfigurationError: a mode that there is not, or a time that is none.
+        ConfigurationError: the mode does not exist, or the timeout is not a positive number.
 
     >>> Settings("on", timeout=60).report is None
     True
@@ -45,34 +44,27 @@ class Settings:
             raise ConfigurationError(
                 f"{MODE}: no such mode: {self.mode!r}", do=f"say {', '.join(get_args(Mode))}."
             )
-        if (
-            not isinstance(self.timeout, int | float)
-            or not self.timeout > 0
-            or math.isnan(self.timeout)
-        ):
+        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise ConfigurationError(
                 f"{TIMEOUT}: not a time in seconds: {self.timeout!r}", do="say 300, for one."
             )
 
     @classmethod
-    def of_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` (seconds) and ``DISTMETRICS_REPORT``
-        (a folder).
+    def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Read ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` and ``DISTMETRICS_REPORT``.
 
-        >>> Settings.of_environment({"DISTMETRICS_GUARD": "strict", "DISTMETRICS_TIMEOUT": "20"}).timeout
-        20.0
+        >>> Settings.of_environment({"DISTMETRICS_GUARD": "strict"}).mode
+        'strict'
         """
-        variables = os.environ if environ is None else environ
-        text = variables.get(TIMEOUT) or str(cls.__dataclass_fields__["timeout"].default)
-        try:
-            timeout = float(text)
-        except ValueError:
-            raise ConfigurationError(
-                f"{TIMEOUT}: not a time in seconds: {text!r}", do="say 300, for one."
-            ) from None
-        folder = variables.get(REPORT)
-        mode = cast("Mode", (variables.get(MODE) or "on").strip().lower())
-        return cls(mode, timeout, Path(folder) if folder else None)
+        values: dict[str, Any] = {"mode": (environ.get(MODE) or "on").strip().lower()}
+        if text := environ.get(TIMEOUT):
+            try:
+                values["timeout"] = float(text)
+            except ValueError:
+                values["timeout"] = text  # refused like any other value that is not a time
+        if folder := environ.get(REPORT):
+            values["report"] = Path(folder)
+        return cls(**values)
 
 
 _chosen: ContextVar[Settings | None] = ContextVar("distmetrics_guard", default=None)
@@ -97,22 +89,16 @@ def put_in_force(settings: Settings) -> Iterator[Settings]:
 def use_settings(
     *, mode: Mode | None = None, timeout: float | None = None, report: Path | str | None = None
 ) -> Iterator[Settings]:
-    """Put settings in force for communicators that are made inside the block; what is not said
-    stays as it is.
+    """Change settings for communicators that are made inside the block; None leaves one as it is.
 
     Raises:
-        ConfigurationError: a mode that there is not, or a time that is none.
+        ConfigurationError: the mode does not exist, or the timeout is not a positive number.
 
     >>> with use_settings(timeout=20):
     ...     in_force().timeout
     20
     """
-    before = in_force()
-    chosen = replace(
-        before,
-        mode=before.mode if mode is None else mode,
-        timeout=before.timeout if timeout is None else timeout,
-        report=before.report if report is None else Path(report),
-    )
-    with put_in_force(chosen):
-        yield chosen
+    values = {"mode": mode, "timeout": timeout, "report": None if report is None else Path(report)}
+    changes = {name: value for name, value in values.items() if value is not None}
+    with put_in_force(replace(in_force(), **cast("Any", changes))) as settings:
+        yield settings

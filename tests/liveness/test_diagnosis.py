@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distmetrics.comm.board import Board
-from tests.comm.guard.simulated import Job
+from distmetrics.liveness.departures import Departures
+from tests.liveness.simulated import Job
 
 
 def test_a_rank_that_comes_late_is_no_verdict_until_the_users_deadline(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,7 +44,7 @@ def test_two_groups_in_another_order_are_a_deadlock_within_a_second() -> None:
     job.ranks[1].wait("b")
     job.run(1)
     assert job.verdicts == ["deadlock: ranks 0-1 wait for each other in different calls"] * 2
-    texts = {rank.inquiry.verdict.text for rank in job.ranks if rank.inquiry and rank.inquiry.verdict}
+    texts = {str(rank.diagnosis.verdict) for rank in job.ranks if rank.diagnosis}
     assert len(texts) == 1
 
 
@@ -76,12 +76,12 @@ def test_a_chain_of_waits_is_no_deadlock() -> None:
 
 
 def test_a_wait_that_ended_meanwhile_confirms_nothing() -> None:
-    """What a slip says may be old: only a rank that still waits in that very call makes a circle."""
+    """What a status says may be old: only a rank that still waits in that very call makes a circle."""
     job = Job(2)
     job.ranks[0].wait("a")
     job.ranks[1].wait("b")
     job.run(0.2)  # both have published
-    job.ranks[1].inquiry = None  # it goes on, and has not said so yet
+    job.ranks[1].diagnosis = None  # it goes on, and has not said so yet
     job.run(3)
     assert job.verdicts == [None, None]
 
@@ -108,7 +108,7 @@ def test_different_operations_in_the_same_place_are_a_mismatch() -> None:
 def test_a_departure_ends_the_wait_at_once(failed: bool) -> None:
     """Of a rank that has not made this call; one that has made it is welcome to leave."""
     job = Job(2)
-    Board(job.store).leave(1, "raised ValueError: x", failed=failed, calls=1)
+    Departures(job.store).leave(1, "raised ValueError: x", failed=failed, calls=1)
     job.ranks[0].wait(call=1)
     job.run(5)
     assert job.verdicts == [None, None]
@@ -159,7 +159,7 @@ def test_a_collective_of_torchs_own_is_a_verdict_when_it_lasts() -> None:
 def test_who_comes_later_hears_the_same() -> None:
     """A group that is broken stays broken."""
     job = Job(2)
-    Board(job.store).leave(1, "has returned", failed=False, calls=0)
+    Departures(job.store).leave(1, "has returned", failed=False, calls=0)
     job.ranks[0].wait()
     job.run(1)
     job.ranks[1].wait(call=7)
@@ -174,9 +174,9 @@ def test_a_rank_that_never_made_a_communicator_is_named_so() -> None:
     job.ranks[1].deaf = True
     job.ranks[0].wait(timeout=2)
     job.run(3)
-    verdict = job.ranks[0].inquiry and job.ranks[0].inquiry.verdict
+    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
     assert verdict
-    assert "rank 1  has not made a call of distmetrics yet" in verdict.text
+    assert "rank 1  has not made a call of distmetrics yet" in str(verdict)
 
 
 def test_a_deaf_rank_is_named_so() -> None:
@@ -185,9 +185,9 @@ def test_a_deaf_rank_is_named_so() -> None:
     job.ranks[1].deaf = True
     job.ranks[0].wait(timeout=2)
     job.run(3)
-    verdict = job.ranks[0].inquiry and job.ranks[0].inquiry.verdict
+    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
     assert verdict
-    assert "rank 1  does not answer" in verdict.text
+    assert "rank 1  does not answer" in str(verdict)
 
 
 def test_in_a_large_world_three_find_out_and_all_hear_it() -> None:
@@ -198,11 +198,10 @@ def test_in_a_large_world_three_find_out_and_all_hear_it() -> None:
     job.run(15)
     quiet = dict(job.store.calls)
     assert quiet["add"] <= 199 + 15 * 3 * 2  # each rank once; then the questions of three
-    assert sum(rank.inquiry is not None and rank.inquiry._asks for rank in job.ranks) == 3
+    assert sum(rank.diagnosis is not None and rank.diagnosis._asks for rank in job.ranks) == 3
     job.run(15)
     assert job.verdicts[:-1] == ["rank 199 did not come to a collective within 20 s"] * 199
-    text = job.ranks[0].inquiry and job.ranks[0].inquiry.verdict and job.ranks[0].inquiry.verdict.text
-    assert text
+    text = str(job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict)
     assert "ranks 0-198  waits in" in text
     assert "rank 199     is at train.py:199 in main" in text
 

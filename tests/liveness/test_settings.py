@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics import ConfigurationError
-from distmetrics.comm.guard.settings import Settings, in_force, use_settings
-from distmetrics.comm.guard.slips import Answer, Slip, Waiting, ranks_in
 from distmetrics.errors import rank_ranges
+from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
+from distmetrics.liveness.settings import Settings, in_force, use_settings
 
 
 def test_the_defaults() -> None:
@@ -53,21 +53,21 @@ def test_settings_of_a_block_end_with_it() -> None:
 
 @given(st.sets(st.integers(0, 3000)))
 def test_ranks_are_read_back(ranks: set[int]) -> None:
-    """The short form that a slip has."""
+    """The short form that a wait has."""
     assert set(ranks_in(rank_ranges(ranks))) == ranks
 
 
 texts = st.text(max_size=20)
-waits = st.builds(Waiting, st.integers(1), texts, texts, st.integers(1), texts, texts)
+waits = st.builds(Wait, st.integers(1), texts, texts, st.integers(1), texts, texts)
 
 
-@given(st.builds(Slip, texts, st.integers(1), texts, st.none() | waits))
-def test_slips_come_back_as_they_were(slip: Slip) -> None:
+@given(st.builds(RankStatus, texts, st.integers(1), texts, st.none() | waits))
+def test_statuses_come_back_as_they_were(status: RankStatus) -> None:
     """Any text may stand in a name or a path."""
-    assert Slip.decode(slip.encode()) == slip
+    assert RankStatus.decode(status.encode()) == status
 
 
-@given(st.builds(Answer, st.integers(1), st.integers(0), texts, texts, st.lists(texts).map(tuple)))
+@given(st.builds(Answer, st.integers(1), st.integers(0), texts, texts))
 def test_answers_come_back_as_they_were(answer: Answer) -> None:
     """Likewise."""
     assert Answer.decode(answer.encode()) == answer

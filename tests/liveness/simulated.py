@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
-from distmetrics.comm.board import Board
-from distmetrics.comm.guard.inquiry import Inquiry, Self
-from distmetrics.comm.guard.notices import Listener, Notices
-from distmetrics.comm.guard.slips import Answer, Waiting
 from distmetrics.errors import rank_ranges
+from distmetrics.liveness.departures import Departures
+from distmetrics.liveness.diagnosis import Diagnosis, first_look
+from distmetrics.liveness.guard_store import GuardStore
+from distmetrics.liveness.rank_status import Answer, Identity, Wait
 
 
 class MemoryStore:
@@ -32,17 +33,13 @@ class MemoryStore:
         self.calls["check"] += 1
         return all(key in self.content for key in keys)
 
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        self.calls["multi_get"] += 1
-        return [self.content[key].encode() for key in keys]
-
     def get(self, key: str) -> bytes:
         self.calls["get"] += 1
         return self.content[key].encode()
 
-    def wait(self, keys: list[str], timeout: object) -> None:
-        self.calls["wait"] += 1
-        assert self.check(keys)
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.calls["multi_get"] += 1
+        return [self.content[key].encode() for key in keys]
 
     def compare_set(self, key: str, expected: str, value: str) -> bytes:
         self.calls["compare_set"] += 1
@@ -58,16 +55,15 @@ class Rank:
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
-        self.me = Self(rank, job.world_size, "machine", 100 + rank, "then", "world")
-        self.notices = Notices(job.store, rank, job.world_size)
-        self.listener = Listener(job.store, rank, job.world_size)
-        self.inquiry: Inquiry | None = None
+        self.me = Identity(rank, job.world_size, "machine", 100 + rank, "then", "world")
+        self.store = GuardStore(job.store, rank, job.world_size)
+        self.diagnosis: Diagnosis | None = None
         self.serial = 0
         self.next = 0.0
         self.where = f"is at train.py:{rank} in main"
         self.foreign = ""
         self.deaf = False
-        self.notices.publish(self.me.slip(None))
+        self.store.publish(self.me.status(None))
 
     def wait(
         self,
@@ -84,33 +80,29 @@ class Rank:
         self.serial += 1
         members = members or rank_ranges(range(self.job.world_size))
         text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
-        waiting = Waiting(self.serial, group, members, call, kind, text, alone)
+        wait = Wait(self.serial, group, members, call, kind, text, alone)
         begun = self.job.now + after
-        self.inquiry = Inquiry(
-            self.me, waiting, timeout, self.notices, Board(self.job.store), begun, state_of=self.job.state_of
+        self.diagnosis = Diagnosis(
+            self.me, wait, timeout, self.store, Departures(self.job.store), begun, state_of=self.job.state_of
         )
-        self.next = begun + self.me.first_look
+        self.next = begun + first_look(self.me)
 
     def go_on(self) -> None:
         """The wait is over."""
-        assert self.inquiry is not None
-        self.inquiry.close()
-        self.inquiry = None
+        assert self.diagnosis is not None
+        self.diagnosis.close()
+        self.diagnosis = None
 
     def answer(self) -> None:
         """Answer what was asked, as the thread of a rank does."""
-        key = f"ask/{self.rank}/{self.listener._next}"
-        if self.deaf or key not in self.job.store.content:
+        if self.deaf or (question := self.store.next_question(_CLOSED)) is None:
             return
-        asked = self.listener.listen(_NeverSet())
-        assert asked is not None
-        waits = self.serial if self.inquiry is not None else 0
-        self.notices.answer(Answer(asked[0], waits, "" if waits else self.where, self.foreign))
+        waits = self.serial if self.diagnosis is not None else 0
+        self.store.answer(Answer(question, waits, "" if waits else self.where, self.foreign))
 
 
-class _NeverSet:
-    def wait(self, seconds: float) -> bool:
-        raise AssertionError("there was a question")
+_CLOSED = threading.Event()  # one look for a question is enough
+_CLOSED.set()
 
 
 class Job:
@@ -132,9 +124,9 @@ class Job:
         while self.now < end and not until():
             self.now += 0.05
             for rank in self.ranks:
-                inquiry = rank.inquiry
-                if inquiry is not None and inquiry.verdict is None and self.now >= rank.next:
-                    rank.next = self.now + inquiry.step(self.now)
+                diagnosis = rank.diagnosis
+                if diagnosis is not None and diagnosis.verdict is None and self.now >= rank.next:
+                    rank.next = self.now + diagnosis.step(self.now)
             for rank in self.ranks:
                 rank.answer()
 
@@ -143,6 +135,6 @@ class Job:
         """The first line of each rank's verdict."""
         found = []
         for rank in self.ranks:
-            verdict = None if rank.inquiry is None else rank.inquiry.verdict
-            found.append(None if verdict is None else verdict.text.partition("\n")[0])
+            verdict = None if rank.diagnosis is None else rank.diagnosis.verdict
+            found.append(None if verdict is None else verdict.what)
         return found

@@ -1,4 +1,4 @@
-"""Threads of a crew are used again, and one that was told to end is not."""
+"""Threads of a pool are used again, and one that was told to end is not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from distmetrics import PeerLostError, ThreadWorld
-from distmetrics.comm.crew import Crew
+from distmetrics.comm.thread_pool import ThreadPool
 
 
 def runs(comm: Any) -> tuple[int, threading.Thread]:
@@ -21,28 +21,28 @@ def runs(comm: Any) -> tuple[int, threading.Thread]:
     return comm.rank, threading.current_thread()
 
 
-def hands() -> list[threading.Thread]:
+def workers() -> list[threading.Thread]:
     """Threads of crews that live."""
-    return [thread for thread in threading.enumerate() if type(thread).__name__ == "_Hand"]
+    return [thread for thread in threading.enumerate() if type(thread).__name__ == "Worker"]
 
 
 def test_worlds_of_one_crew_share_its_threads_and_they_end_with_it() -> None:
     """Whatever the sizes of the worlds."""
-    before = hands()
-    with Crew() as crew:
-        seen = [ThreadWorld(size, crew=crew).run(runs) for size in (3, 2, 3, 1)]
+    before = workers()
+    with ThreadPool() as pool:
+        seen = [ThreadWorld(size, pool=pool).run(runs) for size in (3, 2, 3, 1)]
         assert [[rank for rank, _ in world] for world in seen] == [[0, 1, 2], [0, 1], [0, 1, 2], [0]]
         assert len({thread for world in seen for _, thread in world}) == 3
-    assert hands() == before
+    assert workers() == before
 
 
 def test_a_world_of_its_own_leaves_no_thread() -> None:
     """Also where a rank raises."""
-    before = hands()
+    before = workers()
     ThreadWorld(2).run(runs)
     with pytest.raises(ValueError, match="mine"):
         ThreadWorld(2).run(fails)
-    assert hands() == before
+    assert workers() == before
 
 
 def fails(comm: Any) -> None:
@@ -53,11 +53,11 @@ def fails(comm: Any) -> None:
 
 def test_an_error_costs_no_thread() -> None:
     """What a rank raises is its outcome; its thread goes on."""
-    with Crew() as crew:
-        first = ThreadWorld(2, crew=crew).run(runs)
+    with ThreadPool() as pool:
+        first = ThreadWorld(2, pool=pool).run(runs)
         with pytest.raises(ValueError, match="mine"):
-            ThreadWorld(2, crew=crew).run(fails)
-        again = ThreadWorld(2, crew=crew).run(runs)
+            ThreadWorld(2, pool=pool).run(fails)
+        again = ThreadWorld(2, pool=pool).run(runs)
     assert {thread for _, thread in first} == {thread for _, thread in again}
 
 
@@ -69,12 +69,12 @@ def busy(comm: Any) -> None:
 
 def test_a_rank_that_was_left_behind_gives_its_thread_away() -> None:
     """It was told to end, and may be anywhere: the next world has another."""
-    with Crew() as crew:
-        first = dict(ThreadWorld(2, crew=crew).run(runs))
-        outcomes = ThreadWorld(2, crew=crew).outcomes(busy, limit=0.2)
+    with ThreadPool() as pool:
+        first = dict(ThreadWorld(2, pool=pool).run(runs))
+        outcomes = ThreadWorld(2, pool=pool).outcomes(busy, limit=0.2)
         assert isinstance(outcomes[1].error, PeerLostError)
         assert "in busy" in "".join(outcomes[1].error.__notes__)
-        again = dict(ThreadWorld(2, crew=crew).run(runs))
+        again = dict(ThreadWorld(2, pool=pool).run(runs))
     assert len({*first.values()} & {*again.values()}) == 1
 
 
@@ -86,8 +86,8 @@ def test_gradients_are_on_whatever_the_last_rank_left() -> None:
         torch.set_grad_enabled(False)
         return was
 
-    with Crew() as crew:
-        assert [ThreadWorld(2, crew=crew).run(leaves) for _ in range(2)] == [[True, True]] * 2
+    with ThreadPool() as pool:
+        assert [ThreadWorld(2, pool=pool).run(leaves) for _ in range(2)] == [[True, True]] * 2
 
 
 def test_what_a_rank_held_is_let_go() -> None:
@@ -96,10 +96,10 @@ def test_what_a_rank_held_is_let_go() -> None:
     class Held:
         pass
 
-    with Crew() as crew:
+    with ThreadPool() as pool:
         held = Held()
         ref = weakref.ref(held)
-        ThreadWorld(2, crew=crew).run(lambda comm, it=held: None)
+        ThreadWorld(2, pool=pool).run(lambda comm, it=held: None)
         del held
         deadline = time.monotonic() + 5
         while ref() is not None and time.monotonic() < deadline:
@@ -123,5 +123,5 @@ def test_what_a_rank_left_in_a_local_is_forgotten() -> None:
         comm.barrier()
         return cache.value, plain.value
 
-    with Crew() as crew:
-        assert [ThreadWorld(2, crew=crew).run(counts) for _ in range(3)] == [[(1, 1)] * 2] * 3
+    with ThreadPool() as pool:
+        assert [ThreadWorld(2, pool=pool).run(counts) for _ in range(3)] == [[(1, 1)] * 2] * 3

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """That a rank waits in a collective.
+class Wait:
+    """What a rank waits in: one call of a process group.
 
     Attributes:
-        number: of this rank's waits: another number is another wait.
+        serial: number of this rank's call over all groups: another number is another wait.
         group: name of the process group.
         members: its ranks, as ranks of the job, in short: "0-1, 3-1023".
-        call: how many collectives this group has made, this one included.
+        number: how many collectives this group has made, this one included.
         kind: the transport's operation, which must be the same on all ranks.
         text: the call in the user's terms, with its line.
         alone: whether the main thread has made all calls of this rank: one of several threads that
             waits says nothing of the others.
     """
 
-    number: int
+    serial: int
     group: str
     members: str
-    call: int
+    number: int
     kind: str
     text: str
     alone: bool = True
@@ -32,29 +32,52 @@ class Waiting:
     @property
     def place(self) -> tuple[str, int]:
         """The call that this rank is in: ranks in the same place wait for each other rightly."""
-        return self.group, self.call
+        return self.group, self.number
 
 
 @dataclass(frozen=True, slots=True)
-class Slip:
-    """What a rank has published of itself: where its process is, and what it waits for, if it does."""
+class RankStatus:
+    """What a rank has published of itself: where its process is, and what it waits in, if it does.
+
+    Attributes:
+        machine: name of the machine or container, in which ``pid`` means a process.
+        pid: of its process.
+        born: when that began: process numbers are given again.
+        wait: what it waits in, or None.
+    """
 
     machine: str
     pid: int
     born: str
-    waiting: Waiting | None = None
+    wait: Wait | None = None
 
     def encode(self) -> str:
         """Write it for the store."""
-        waiting = self.waiting
-        parts = None if waiting is None else [getattr(waiting, name) for name in Waiting.__slots__]
-        return json.dumps([self.machine, self.pid, self.born, parts])
+        wait = self.wait
+        fields = None if wait is None else [getattr(wait, name) for name in Wait.__slots__]
+        return json.dumps([self.machine, self.pid, self.born, fields])
 
     @classmethod
-    def decode(cls, text: str) -> Slip:
+    def decode(cls, text: str | bytes) -> RankStatus:
         """Read what :meth:`encode` wrote."""
-        machine, pid, born, parts = json.loads(text)
-        return cls(machine, pid, born, None if parts is None else Waiting(*parts))
+        machine, pid, born, fields = json.loads(text)
+        return cls(machine, pid, born, None if fields is None else Wait(*fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this rank is: in the job, and as a process; ``world`` names the group of all ranks."""
+
+    rank: int
+    world_size: int
+    machine: str
+    pid: int
+    born: str
+    world: str
+
+    def status(self, wait: Wait | None) -> RankStatus:
+        """Return what this rank publishes while it waits, or while it does not."""
+        return RankStatus(self.machine, self.pid, self.born, wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +86,29 @@ class Answer:
 
     Attributes:
         question: the number of the question, which counts those put to this rank.
-        waits: the number of the wait that it is in, or 0 where it is in none.
+        waits: the serial number of the wait that it is in, or 0 where it is in none.
         where: the user's line, and what it does there.
         foreign: the group of a collective of torch's own that it is in, where that can be told: not
             our call, so nobody counts it.
-        stack: the user's lines, innermost first.
     """
 
     question: int
     waits: int = 0
     where: str = ""
     foreign: str = ""
-    stack: tuple[str, ...] = field(default=())
 
     def encode(self) -> str:
         """Write it for the store."""
-        return json.dumps([self.question, self.waits, self.where, self.foreign, self.stack])
+        return json.dumps([self.question, self.waits, self.where, self.foreign])
 
     @classmethod
-    def decode(cls, text: str) -> Answer:
+    def decode(cls, text: str | bytes) -> Answer:
         """Read what :meth:`encode` wrote."""
-        question, waits, where, foreign, stack = json.loads(text)
-        return cls(question, waits, where, foreign, tuple(stack))
+        return cls(*json.loads(text))
 
 
 def ranks_in(text: str) -> tuple[int, ...]:
-    """Read ranks back from :func:`~distmetrics.errors.rank_ranges`.
+    """Return the ranks of a text made by :func:`~distmetrics.errors.rank_ranges`.
 
     >>> ranks_in("0-1, 3"), ranks_in("")
     ((0, 1, 3), ())

@@ -10,7 +10,7 @@ import pytest
 import torch.nn.parallel.distributed as wrapper
 from torch.autograd import graph
 
-from distmetrics.comm.guard.places import Inside, Place, place_of
+from distmetrics.liveness.process_info import Inside, Place, place_of
 
 
 def _frame(file: str, **local: object) -> Any:
@@ -37,7 +37,7 @@ def test_a_hook_of_a_backward_pass_is_code_of_the_users() -> None:
     with Inside("the backward pass", "world"):
         place = place_of(threading.get_ident())
     assert place.doing == place.group == ""
-    assert str(place).startswith("is at tests/comm/guard/test_places.py:")
+    assert str(place).startswith("is at tests/liveness/test_process_info.py:")
 
 
 def test_a_thread_without_code_of_the_users() -> None:
