@@ -18,14 +18,15 @@ from typing import Any
 from benchmarks.conformance.case import Case, batches
 from benchmarks.conformance.catalogue import MODULES, find
 from benchmarks.conformance.ranks import PLACE, missing
-from distmetrics.testing import judges_numbers, judges_state, laws
+from distmetrics.testing import laws
 from distmetrics.testing.equality import BITWISE, CLOSE
-from distmetrics.testing.judges import JUDGES, compare, valued
+from distmetrics.testing.law_checks import judge
+from distmetrics.testing.law_checks.compare import compare
 from distmetrics.testing.laws import Law
 from distmetrics.testing.pool import Pool, pools
-from distmetrics.testing.rows import as_batch
+from distmetrics.testing.batches import as_batch
 from distmetrics.testing.subject import Subject, Sync
-from distmetrics.testing.trial import NotJudged, Trial
+from distmetrics.testing.trial import LawBroken, NotJudged, Trial
 
 __all__ = [
     "LAYOUTS",
@@ -39,8 +40,6 @@ __all__ = [
     "write",
 ]
 
-assert judges_numbers  # they register their judges when they are imported
-assert judges_state
 LAYOUTS = (
     "even",
     "empty last",
@@ -160,10 +159,12 @@ def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
     """Return the verdict on exactly these shards, and what there is to say about it."""
     if isinstance(asked, Law):
         try:
-            broken = JUDGES[asked](trial)
+            judge(asked, trial)
         except NotJudged as reason:
             return "not judged", str(reason).partition("\n")[0]
-        return ("broken", broken.detail) if broken else ("holds", "")
+        except LawBroken as broken:
+            return "broken", broken.detail
+        return "holds", ""
     single, ranks = trial.single(), trial.world()
     for kind, said in (("stuck", "no-hang broken"), ("raised", "raises")):
         if texts := [rank.text for rank in ranks if rank.kind == kind]:
@@ -171,11 +172,14 @@ def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
             return ("raises as a single process does" if same else said), texts[0]
     if single.kind != "value":
         return "a value where a single process raises", single.text
-    got = [rank.value[0] for rank in ranks]
-    if broken := compare(single.value, got, valued(trial), trial.shards):
-        return "another value", broken.detail
-    if broken := compare(got[0], got, BITWISE, trial.shards):
-        return "ranks disagree", broken.detail
+    got = [rank.value for rank in ranks]
+    try:
+        said = "another value"
+        compare(single.value, got, trial.loosely, trial.shards)
+        said = "ranks disagree"
+        compare(got[0], got, BITWISE, trial.shards)
+    except LawBroken as broken:
+        return said, broken.detail
     return "holds", ""
 
 

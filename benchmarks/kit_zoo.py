@@ -33,7 +33,7 @@ def verdicts(job: tuple[str, int, int]) -> tuple[str, int, Counter[str], int]:
     name, seeds, examples = job
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # torcheval's, of ranks without data
-    zoo = importlib.import_module("tests.testing.zoo.inhabitants")
+    zoo = importlib.import_module("tests.testing.zoo.sample_metrics")
     specimen = next(each for each in (*zoo.MUTANTS, *zoo.RIGHT) if each.name == name)
     said = Counter[str]()
     most = runs = 0
@@ -93,7 +93,7 @@ def main() -> None:
     ask.add_argument("--jobs", type=int, default=1)
     ask.add_argument("--only", nargs="+")
     args = ask.parse_args()
-    zoo = importlib.import_module("tests.testing.zoo.inhabitants")
+    zoo = importlib.import_module("tests.testing.zoo.sample_metrics")
     names = [
         each.name for each in (*zoo.MUTANTS, *zoo.RIGHT) if not args.only or each.name in args.only
     ]

@@ -17,7 +17,7 @@ from distmetrics.testing import laws
 from distmetrics.testing.check import check_metric, drawn
 from distmetrics.testing.laws import Laws
 from distmetrics.testing.report import Report
-from distmetrics.testing.rows import as_batch
+from distmetrics.testing.batches import as_batch
 from distmetrics.testing.subject import quiet
 
 _TRIED = 5  # examples, one of which must make a value

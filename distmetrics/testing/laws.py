@@ -30,12 +30,18 @@ class Law:
         number: its place in the list; ``name``: in reports and on the command line.
         title: the statement.
         page: what it means, why it breaks, what to do.
+        on_all_shards: judged on every way to deal an example; other laws are judged on one.
+        needs_state: about what a metric holds, and functions hold nothing.
+        not_own: why a metric's own sync cannot be judged by it, or "".
     """
 
     number: int
     name: str
     title: str
-    page: str = field(compare=False, repr=False)
+    page: str = field(repr=False)
+    on_all_shards: bool = False
+    needs_state: bool = False
+    not_own: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -53,26 +59,28 @@ class Laws:
     equality: Equality = CLOSE
 
     @classmethod
-    def of(cls, *laws: Law) -> Laws:
-        """Return these laws."""
-        return cls(frozenset(laws))
+    def of(cls, laws: Law | Laws) -> Laws:
+        """Return laws as they are, and one law as a set."""
+        return cls(frozenset([laws])) if isinstance(laws, Law) else laws
 
     def off(self, law: Law, *, because: str) -> Laws:
-        """Return these laws without one that the metric cannot keep; ``because`` stands in every
-        report.
+        """Return these laws without one that the metric cannot keep.
+
+        Args:
+            law: that one.
+            because: the reason, which stands in every report.
 
         Raises:
             InputError: no reason is given.
         """
         if not because.strip():
             raise InputError(f'the law {law} is declared off without a reason; say because="…"')
-        return replace(
-            self, chosen=self.chosen - {law}, off_because={**self.off_because, law: because}
-        )
+        return replace(self - law, off_because={**self.off_because, law: because})
 
     def equal(self, equality: Equality) -> Laws:
-        """Return these laws, judged by another equality than
-        :data:`~distmetrics.testing.equality.CLOSE`.
+        """Return these laws, judged by another equality.
+
+        The default is :data:`~distmetrics.testing.equality.CLOSE`.
         """
         return replace(self, equality=equality)
 
@@ -86,17 +94,13 @@ class Laws:
         return len(self.chosen)
 
     def __or__(self, other: Law | Laws) -> Laws:
-        added = Laws.of(other) if isinstance(other, Law) else other
-        off = {
-            law: why
-            for law, why in {**self.off_because, **added.off_because}.items()
-            if law not in added.chosen
-        }
+        added = Laws.of(other)
+        reasons = {**self.off_because, **added.off_because}
+        off = {law: why for law, why in reasons.items() if law not in added}
         return replace(self, chosen=self.chosen | added.chosen, off_because=off)
 
     def __sub__(self, other: Law | Laws) -> Laws:
-        gone = frozenset([other]) if isinstance(other, Law) else other.chosen
-        return replace(self, chosen=self.chosen - gone)
+        return replace(self, chosen=self.chosen - Laws.of(other).chosen)
 
 
 SINGLE_IS_SHARDED = Law(
@@ -108,6 +112,7 @@ SINGLE_IS_SHARDED = Law(
 
     It breaks where values rather than states are averaged, where a rank's share has no weight, and where a state that
     is no sum is declared ``dist_reduce_fx="sum"``. Keep sums and counts as states, and divide in ``compute``.""",
+    on_all_shards=True,
 )
 RANKS_AGREE = Law(
     2,
@@ -116,6 +121,7 @@ RANKS_AGREE = Law(
     """A checkpoint callback decides on every rank by itself; ranks that see different numbers take different
     branches, and the job hangs in the next collective. It breaks where ``compute`` reads the rank, local data, or
     random numbers.""",
+    on_all_shards=True,
 )
 EMPTY_RANK_IS_NEUTRAL = Law(
     3,
@@ -124,6 +130,7 @@ EMPTY_RANK_IS_NEUTRAL = Law(
     """The last shard of a small validation set is often empty. It breaks where a default state is no neutral element
     (a 1 that is multiplied in, a mean over ranks), and where ``compute`` reads an attribute that only ``update``
     sets.""",
+    on_all_shards=True,
 )
 EMPTY_BATCH_IS_NEUTRAL = Law(
     4,
@@ -131,6 +138,7 @@ EMPTY_BATCH_IS_NEUTRAL = Law(
     "an update with no samples changes nothing",
     """Filtering may leave a batch without samples. It breaks by dividing by the batch's size in ``update`` (NaN), and
     by counting batches instead of samples. An ``update`` that refuses empty input with an error keeps the law.""",
+    needs_state=True,
 )
 ASSOCIATIVE = Law(
     5,
@@ -138,6 +146,8 @@ ASSOCIATIVE = Law(
     "merging (a, b) and then c is merging a and then (b, c)",
     """Trees of ranks, and checkpoints of partial results, merge in another order than a flat sync. It breaks for a
     mean of means and for states that are overwritten.""",
+    needs_state=True,
+    not_own="a metric's own sync merges all ranks at once",
 )
 RANK_ORDER = Law(
     6,
@@ -180,6 +190,7 @@ SYNC_IS_IDEMPOTENT = Law(
     "a second sync, and a second compute, give the first one's value",
     """Loggers and callbacks each ask. It breaks where ``compute`` changes a state, or a sync leaves the state of all
     ranks behind, so that the next one counts every rank again.""",
+    needs_state=True,
 )
 OBSERVATION = Law(
     12,
@@ -187,12 +198,14 @@ OBSERVATION = Law(
     "computing in the middle changes nothing later",
     """Logging a running value every hundred steps must not change the epoch's. It breaks where the state of all ranks
     stays in after ``compute``.""",
+    needs_state=True,
 )
 STATE_RESTORED = Law(
     13,
     "state-restored",
     "after a sync the local state is as before, bit by bit, also after an error",
     """A job that catches an error of ``compute`` and goes on would otherwise count with the state of all ranks.""",
+    needs_state=True,
 )
 SAME_SEQUENCE = Law(
     14,
@@ -207,6 +220,7 @@ NO_HANG = Law(
     "every rank's collectives find their partners",
     """The world of threads decides it at once: a rank that waits for one that has returned, or that brings another
     dtype or shape, is what hangs or aborts on a cluster.""",
+    on_all_shards=True,
 )
 RESET_IS_NEW = Law(
     16,
@@ -214,6 +228,7 @@ RESET_IS_NEW = Law(
     "after reset() a metric is like a new one",
     """What ``reset`` forgets is carried into the next epoch. States of ``add_state`` are reset for you; other
     attributes are yours to reset.""",
+    needs_state=True,
 )
 ROUND_TRIP = Law(
     17,
@@ -221,6 +236,7 @@ ROUND_TRIP = Law(
     "pickle, deepcopy and state_dict keep the value, in mid-stream and in mid-sync",
     """Checkpoints in the middle of an epoch, and metrics sent to workers. It breaks with custom ``__getstate__`` and
     for attributes that are no states. A metric's ``state_dict`` is tried where it has one, made persistent first.""",
+    needs_state=True,
 )
 DTYPE_KEPT = Law(
     18,
@@ -241,6 +257,8 @@ LARGE_COUNTS = Law(
     "large-counts",
     "a count above 2²⁴ still grows by one",
     """Opt-in, of :data:`NUMERICS`. float32 holds integers up to 16 777 216; count in int64 or float64.""",
+    needs_state=True,
+    not_own="states are doubled by distmetrics' sync",
 )
 SHIFT = Law(
     21,
@@ -262,12 +280,16 @@ SUBGROUP = Law(
     "the same values inside a group of some of the ranks",
     """Tensor-parallel and hybrid jobs sync metrics within a data-parallel group. Only of distmetrics' sync: the
     metric's own takes its group when it is made.""",
+    needs_state=True,
+    not_own="a metric's own sync takes its group when it is made",
 )
 COLLECTION = Law(
     24,
     "collection",
     "metrics that are synced together get the values that they get one by one",
     """It breaks where metrics share state by mistake: class attributes, a mutable default.""",
+    needs_state=True,
+    not_own="a metric's own sync is of one metric",
 )
 
 ALL = Laws(frozenset(value for value in list(globals().values()) if isinstance(value, Law)))

@@ -1,5 +1,6 @@
-"""The page of laws, written from the laws themselves:
-``python -m distmetrics.testing.laws_page docs/kit/laws.md``.
+"""The page of laws, written from the laws themselves.
+
+``python -m distmetrics.testing.laws_page docs/kit/laws.md`` writes it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,11 @@ def render() -> str:
     parts = [_HEAD]
     for law in laws.ALL:
         mark = "" if law in laws.DEFAULT else " (opt-in)"
-        text = " ".join(
-            re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", law.page).replace("``", "`").split(" ")
-        )
-        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-        parts.append(
-            f"## {law.number}. "
-            f"`{law.name}`{mark}\n\n**{law.title[0].upper()}{law.title[1:]}.**\n\n{text}\n"
-        )
-    return "\n".join(parts)
+        text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", law.page).replace("``", "`")
+        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        title = f"**{law.title[0].upper()}{law.title[1:]}.**"
+        parts.append("\n\n".join([f"## {law.number}. `{law.name}`{mark}", title, *paragraphs]))
+    return "\n".join(f"{part}\n" for part in parts).replace("\n\n\n", "\n\n")
 
 
 if __name__ == "__main__":

@@ -1,47 +1,56 @@
-"""One case under trial: a metric, its shards, and every run that the laws ask for, each made once."""
+"""One case on which laws are judged: a metric and its shards, and every run of it, each made once."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.crew import Crew
+from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
-from distmetrics.testing import acts
-from distmetrics.testing.equality import Equality
+from distmetrics.testing import scenarios
+from distmetrics.testing.batches import Batch, Shards, count
+from distmetrics.testing.equality import Equality, brief
 from distmetrics.testing.pool import Pool
 from distmetrics.testing.routed import routed
-from distmetrics.testing.rows import Batch, count
+from distmetrics.testing.scenarios import Rank, Scenario
 from distmetrics.testing.subject import Subject, quiet
 
-Shards = tuple[tuple[Batch, ...], ...]
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RankResult:
     """How one process, or one rank of a world, ended.
 
     Attributes:
-        kind: "value", "raised", or "stuck": it waits for ever, or the transport breaks.
-        value: what the act returned; ``text``: the error, on a line.
-        error: it.
+        kind: "value", "raised", or "stuck": it waits for a call that never comes, or the transport
+            breaks.
+        value: what the scenario returned.
+        collectives: the operations that the rank's transport was asked for.
+        text: the error, on a line; ``error``: it.
     """
 
     kind: str
     value: Any = None
+    collectives: tuple[str, ...] = ()
     text: str = ""
     error: BaseException | None = None
 
+    def __str__(self) -> str:
+        return brief(self.value) if self.kind == "value" else self.text
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """That a law does not hold: what should have been, what is, on which shards."""
+
+@dataclass(eq=False)
+class LawBroken(Exception):  # noqa: N818  (no error: a verdict)
+    """A run breaks a law: what should have been, what is, on which shards."""
 
     expected: str
     got: tuple[str, ...]
@@ -70,15 +79,15 @@ class Trial:
     equality: Equality
     pool_of: Callable[[int], Pool] | None = None
     crew: Crew | None = None
-    _made: dict[Hashable, Any] = field(default_factory=dict)
-    _alive: list[Any] = field(
-        default_factory=list
-    )  # what keys were made of: an identity that is free is used again
+    # Keys are identities of batches, so that the batches are kept alive next to the results.
+    _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
 
     @property
     def dense(self) -> Shards:
-        """The shards without ranks and batches that have no samples."""
-        kept = tuple(tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards)
+        """The shards without ranks and batches that have no samples; some must have samples."""
+        kept = [tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards]
+        if not any(kept):
+            raise NotJudged("no rank has samples")
         return tuple(shard for shard in kept if shard)
 
     @property
@@ -86,96 +95,118 @@ class Trial:
         """All batches that have samples, in rank order."""
         return tuple(batch for shard in self.dense for batch in shard)
 
-    def single(self, batches: Sequence[Batch] | None = None) -> Ended:
+    @property
+    def loosely(self) -> Equality:
+        """The equality without types, of which a law of its own speaks."""
+        return replace(self.equality, types=False)
+
+    def single(self, batches: Sequence[Batch] | None = None) -> RankResult:
         """Return what a single process gets, from the data of all ranks by default."""
-        chosen = self.pooled if batches is None else tuple(batches)
-        self._alive.append(chosen)
-        ended: Ended = self._once(("single", _key((chosen,))), lambda: self._single(chosen))
-        return ended
+        mine = self.pooled if batches is None else tuple(batches)
+        world = ThreadWorld(1, crew=self.crew)
+        job = partial(_on_rank, scenarios.alone, self.subject, (mine,))
+        return self._once("single", (mine,), lambda: world.outcomes(job))[0]
 
-    def _single(self, batches: Sequence[Batch]) -> Ended:
-        world = ThreadWorld(1, crew=self.crew).outcomes(lambda comm: self._alone(batches))
-        return _ended(world)[0]
+    def world(
+        self, shards: Shards | None = None, scenario: Scenario = scenarios.plain
+    ) -> list[RankResult]:
+        """Run a scenario on every rank of a world that has these shards, by default the trial's."""
+        dealt = self.shards if shards is None else shards
+        job = partial(_on_rank, scenario, self.subject, dealt)
+        return self._once(scenario.__name__, dealt, lambda: self._outcomes(len(dealt), job))
 
-    def _alone(self, batches: Sequence[Batch]) -> Any:
-        if self.subject.is_function:
-            return self.subject.make()(batches)
-        return self.subject.value(self.subject.filled(batches))
+    def settled(self, shards: Shards, scenario: Scenario = scenarios.plain) -> list[RankResult]:
+        """Return how the ranks ended that are not stuck.
 
-    def world(self, shards: Shards | None = None, act: acts.Act = acts.plain) -> list[Ended]:
-        """Run an act in a world that has these shards, by default the trial's."""
-        chosen = self.shards if shards is None else shards
-        self._alive.append(chosen)
-        return self._once((act.__name__, _key(chosen)), lambda: _ended(self._run(chosen, act)))  # type: ignore[no-any-return]
+        Raises:
+            NotJudged: they are, which the law "no-hang" speaks of.
+        """
+        results = self.world(shards, scenario)
+        for rank in results:
+            if rank.kind == "stuck":
+                raise NotJudged(f"the ranks got stuck, see no-hang: {rank.text}")
+        return results
 
-    def _run(self, shards: Shards, act: acts.Act) -> list[Outcome]:
-        job = _Job(act, self.subject, shards)
-        if self.pool_of is not None:
-            return self.pool_of(len(shards)).outcomes(job)
-        if self.subject.sync == "distmetrics" and not self.subject.is_function:
-            return ThreadWorld(len(shards), crew=self.crew).outcomes(job)
-        with routed():
-            return ThreadWorld(len(shards), crew=self.crew).outcomes(job)
+    def values(self, shards: Shards, scenario: Scenario = scenarios.plain) -> list[Any]:
+        """Return what every rank returned.
 
-    def among(self, metrics: Sequence[Any]) -> list[Ended]:
+        Raises:
+            NotJudged: some did not.
+        """
+        return values(self.settled(shards, scenario))
+
+    def among(self, metrics: Sequence[Any]) -> list[RankResult]:
         """Sync metrics that hold something already, one a rank."""
+        world = ThreadWorld(len(metrics), crew=self.crew)
         with quiet():
-            return _ended(
-                ThreadWorld(len(metrics), crew=self.crew).outcomes(
-                    lambda comm: self.subject.synced(metrics[comm.rank], comm)
-                )
+            return _results(
+                world.outcomes(lambda comm: (self.subject.synced(metrics[comm.rank], comm), ()))
             )
 
-    def _once(self, key: Hashable, run: Any) -> Any:
-        if key not in self._made:
+    def _outcomes(self, world_size: int, job: Callable[[Communicator], Any]) -> list[Outcome]:
+        if self.pool_of is not None:
+            return self.pool_of(world_size).outcomes(partial(_quietly, job))
+        world = ThreadWorld(world_size, crew=self.crew)
+        if self.subject.sync == "distmetrics" and not self.subject.is_function:
+            return world.outcomes(job)
+        with routed():
+            return world.outcomes(job)
+
+    def _once(
+        self, name: str, shards: Shards, run: Callable[[], Sequence[Outcome]]
+    ) -> list[RankResult]:
+        key = name, tuple(tuple(map(id, shard)) for shard in shards)
+        if key not in self._runs:
             with quiet():
-                self._made[key] = run()
-        return self._made[key]
+                self._runs[key] = shards, _results(run())
+        return self._runs[key][1]
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What every rank runs: an act on its own shard. Picklable where the metric's maker is."""
+def values(results: Sequence[RankResult]) -> list[Any]:
+    """Return what ranks returned.
 
-    act: acts.Act
-    subject: Subject
-    shards: Shards
-
-    def __call__(self, comm: Any) -> Any:
-        with (
-            quiet() if comm.__class__.__name__ == "GroupCommunicator" else contextlib.nullcontext()
-        ):
-            return self.act(comm, self.subject, self.shards[comm.rank])
-
-
-def _ended(outcomes: Sequence[Outcome]) -> list[Ended]:
-    """Tell values, errors and what is stuck apart; who was only let down by an error of another's
-    is not stuck.
+    Raises:
+        NotJudged: some did not.
     """
-    raised = [o for o in outcomes if o.error is not None and not _is_stuck(o.error)]
-    ended = []
+    for rank in results:
+        if rank.kind != "value":
+            raise NotJudged(f"the sync raises {rank.text}")
+    return [rank.value for rank in results]
+
+
+def _on_rank(
+    scenario: Scenario, subject: Subject, shards: Shards, comm: Communicator
+) -> tuple[Any, tuple[str, ...]]:
+    """Be one rank: run a scenario on the rank's own shard, and write its collectives down."""
+    recording = RecordingCommunicator(comm)
+    with use(recording):
+        value = scenario(Rank(recording, subject, shards[comm.rank]))
+    return value, tuple(call.op for call in recording.calls)
+
+
+def _quietly(job: Callable[[Communicator], Any], comm: Communicator) -> Any:
+    """Run a job in a process of its own, where warnings are silenced anew."""
+    with quiet():
+        return job(comm)
+
+
+def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
+    """Tell values, errors and stuck ranks apart; a rank that an error of another let down is not stuck."""
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    stuck = bool(errors) and all(map(_is_stuck, errors))
+    results = []
     for outcome in outcomes:
-        error = outcome.error
-        if error is None:
-            ended.append(Ended("value", outcome.value))
+        if outcome.error is None:
+            value, collectives = outcome.value
+            results.append(RankResult("value", value, collectives))
             continue
-        kind = "raised" if raised or not _is_stuck(error) else "stuck"
-        ended.append(
-            Ended(
-                kind,
-                text=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-                error=error,
-            )
-        )
-    return ended
+        first_line = str(outcome.error).strip().partition("\n")[0]
+        text = f"{type(outcome.error).__name__}: {first_line}"
+        results.append(RankResult("stuck" if stuck else "raised", text=text, error=outcome.error))
+    return results
 
 
 def _is_stuck(error: BaseException) -> bool:
     if isinstance(error, MismatchError):
-        return str(error).startswith(_TRANSPORT)
+        return error.what.startswith(_TRANSPORT)
     return isinstance(error, DivergedError | PeerLostError) or is_connection_error(error)
-
-
-def _key(shards: Sequence[Sequence[Batch]]) -> Hashable:
-    """Return what tells shards apart: batches are the same objects in every run of a trial."""
-    return tuple(tuple(id(batch) for batch in shard) for shard in shards)
