@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -20,13 +20,10 @@ from benchmarks.conformance.catalogue import MODULES, find
 from benchmarks.conformance.ranks import PLACE, missing
 from distmetrics.testing import laws
 from distmetrics.testing.equality import BITWISE, CLOSE
-from distmetrics.testing.law_checks import judge
-from distmetrics.testing.law_checks.compare import compare
 from distmetrics.testing.laws import Law
-from distmetrics.testing.pool import Pool, pools
 from distmetrics.testing.batches import as_batch
 from distmetrics.testing.subject import Subject, Sync
-from distmetrics.testing.trial import LawBroken, NotJudged, Trial
+from distmetrics.testing.trial import LawBroken, NotJudged, RunWorld, Trial, compare, worlds
 
 __all__ = [
     "LAYOUTS",
@@ -55,7 +52,6 @@ OF_STATE = (
     laws.RESET_IS_NEW,
 )
 RANKS = 3
-_LIMIT = 30.0  # seconds of a job; a rank that has not ended by then hangs
 
 
 @dataclass(frozen=True)
@@ -110,9 +106,9 @@ def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
     forkserver.ensure_running()  # imported once, and not by each rank
     rows = []
     here = [case for case in cases if not missing(case.name)]
-    with pools(_LIMIT) as pool_of:
+    with worlds("threads") as threads, worlds("gloo") as processes:
         for case, sync, asked in chosen(here, number):
-            rows.append(row := _compared(case, sync, asked, pool_of))
+            rows.append(row := _compared(case, sync, asked, (threads, processes)))
             print(row, flush=True)
     tally = Counter(row.threads for row in rows)
     print(
@@ -136,36 +132,33 @@ def _make(name: str) -> Any:
     return find(name).make()  # some classes of the catalogue cannot be pickled, their names can
 
 
-def _compared(case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int], Pool]) -> Compared:
+def _compared(case: Case, sync: Sync, asked: str | Law, on: Sequence[RunWorld]) -> Compared:
     start = time.monotonic()
-    threads, _ = verdict(made(case, sync, asked), asked)
-    gloo, detail = verdict(made(case, sync, asked, pool_of), asked)
+    (threads, _), (gloo, detail) = (verdict(made(case, sync, asked, each), asked) for each in on)
     said = PLACE.sub("", detail.partition("\n")[0])
     return Compared(case.name, sync, str(asked), threads, gloo, said, time.monotonic() - start)
 
 
-def made(
-    case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int], Pool] | None = None
-) -> Trial:
+def made(case: Case, sync: Sync, asked: str | Law, run_world: RunWorld) -> Trial:
     """Return the trial of a case, on threads or on processes; a law is asked of the even layout."""
     layout = asked if isinstance(asked, str) else "even"
     shards = tuple(
         tuple(map(as_batch, batches(case, layout, RANKS, rank))) for rank in range(RANKS)
     )
-    return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, pool_of)
+    return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, run_world)
 
 
 def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
     """Return the verdict on exactly these shards, and what there is to say about it."""
     if isinstance(asked, Law):
         try:
-            judge(asked, trial)
+            asked.judge(trial)
         except NotJudged as reason:
             return "not judged", str(reason).partition("\n")[0]
         except LawBroken as broken:
             return "broken", broken.detail
         return "holds", ""
-    single, ranks = trial.single(), trial.world()
+    single, ranks = trial.single(), trial.world(trial.shards)
     for kind, said in (("stuck", "no-hang broken"), ("raised", "raises")):
         if texts := [rank.text for rank in ranks if rank.kind == kind]:
             same = kind == single.kind and len(texts) == RANKS

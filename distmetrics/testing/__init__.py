@@ -8,11 +8,11 @@ from distmetrics.testing.world import outcomes, run
 
 if TYPE_CHECKING:
     from distmetrics.testing import faults, laws
+    from distmetrics.testing.batches import Batch
     from distmetrics.testing.check import assert_distributed, check_metric, replay
     from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
-    from distmetrics.testing.report import Report, Violation
-    from distmetrics.testing.batches import Batch
     from distmetrics.testing.equivalence import assert_same_as_single
+    from distmetrics.testing.report import Report, Violation
     from distmetrics.testing.subject import function
 
 __all__ = [

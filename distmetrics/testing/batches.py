@@ -34,7 +34,7 @@ Shards = tuple[tuple[Batch, ...], ...]  # for each rank its batches
 
 
 def as_batch(value: Any) -> Batch:
-    """Return what a user writes for a batch: a tuple holds positional arguments, a mapping named ones.
+    """Return what a user writes as a batch: a tuple for positional arguments, a mapping for named.
 
     >>> as_batch((1, 2)) == Batch((1, 2))
     True
@@ -73,6 +73,19 @@ def take(batch: Batch, indices: Sequence[int]) -> Batch:
     return changed(batch, lambda value: _take(value, indices))
 
 
+def cut(batch: Batch, number: int) -> list[Batch]:
+    """Return at most so many parts of a batch, none of them empty.
+
+    >>> [part.args for part in cut(as_batch((["a", "b", "c"],)), 2)]
+    [(['a'],), (['b', 'c'],)]
+    """
+    rows = count(batch) or 1
+    if rows < 2:
+        return [batch]
+    number = min(number, rows)
+    return [take(batch, range(i * rows // number, (i + 1) * rows // number)) for i in range(number)]
+
+
 def join(batches: Sequence[Batch]) -> Batch:
     """Return one batch with the samples of all.
 
@@ -108,7 +121,7 @@ def changed_floats(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def _has_rows(value: Any) -> bool:
-    return isinstance(value, list) or (getattr(value, "ndim", 0) > 0 and hasattr(value, "shape"))
+    return isinstance(value, list) or getattr(value, "ndim", 0) > 0
 
 
 def _lengths(value: Any) -> set[int]:
@@ -122,8 +135,6 @@ def _take(value: Any, indices: Sequence[int]) -> Any:
         return {key: _take(each, indices) for key, each in value.items()}
     if isinstance(value, list):
         return [value[index] for index in indices]
-    if isinstance(value, Tensor) and value.ndim:
-        return value[torch.tensor(indices, dtype=torch.int64, device=value.device)]
     return value[list(indices)] if _has_rows(value) else value
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from distmetrics.errors import InputError, InputTypeError, LawViolation, MissingDependencyError
 from distmetrics.testing.batches import Batch, Shards, as_batch
 from distmetrics.testing.equality import CLOSE, Equality
+from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.law_runner import LawRunner
-from distmetrics.testing.laws import DEFAULT, Law, Laws
+from distmetrics.testing.laws import DEFAULT
 from distmetrics.testing.report import Report, tell
 from distmetrics.testing.shards import partitions, shapes
 from distmetrics.testing.subject import Sync
@@ -56,7 +57,8 @@ def check_metric(
             batches.
 
     >>> from torchmetrics import SumMetric
-    >>> check_metric(SumMetric, [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0]),)], max_examples=2).ok
+    >>> batches = [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0]),)]
+    >>> check_metric(SumMetric, batches, max_examples=2).ok
     True
     """
     chosen = Laws.of(laws)

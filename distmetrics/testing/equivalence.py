@@ -1,9 +1,9 @@
-"""A user's own module and data, on every number of ranks: the numbers must be the single process's."""
+"""A user's own module and data on every number of ranks get the numbers of a single process."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +23,8 @@ from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard
 from distmetrics.train import DataModule, Module, Trainer
 
+_WEIGHT = "weight "  # before the names of weights in a record
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -31,7 +33,8 @@ class _Case:
     Attributes:
         module: a module, or a function that makes one.
         data: loaders, a data module, or a function that makes them.
-        flags: the trainer's.
+        strategy: the trainer's, by name or as an object.
+        flags: the trainer's others.
     """
 
     module: Any
@@ -44,6 +47,14 @@ class _Case:
     def __str__(self) -> str:
         name = self.strategy if isinstance(self.strategy, str) else self.strategy.name
         return f"strategy={name!r}, world size {self.world_size}"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a run leaves behind; ``local`` are the names whose values are each rank's own."""
+
+    values: dict[str, Tensor]
+    local: set[str]
 
 
 def assert_same_as_single(
@@ -91,124 +102,80 @@ def assert_same_as_single(
     ...         return loss
     ...     def configure_optimizers(self):
     ...         return torch.optim.SGD(self.parameters(), lr=0.1)
-    >>> assert_same_as_single(Line(), DataLoader(torch.arange(8.0)[:, None], 4), strategies=["single"], world_sizes=[1])
+    >>> data = DataLoader(torch.arange(8.0)[:, None], 4)
+    >>> assert_same_as_single(Line(), data, strategies=["single"], world_sizes=[1])
     """
     flags = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False} | flags
     single = _Case(module, data, "single", 1, seed, flags)
-    with _generators_kept():
-        expected = _run(single)
-    cases = [
-        replace(single, strategy=name, world_size=count)
-        for name in strategies
-        for count in world_sizes
-    ]
-    differences = [
-        f"  {case}: {line}"
-        for case in cases
-        for line in _differences(_found(case), expected, rtol=rtol, atol=atol)
-    ]
-    if differences:
-        raise AssertionError("\n".join(["not what a single process gets", *differences]))
-
-
-@dataclass(frozen=True)
-class _Record:
-    """What a run leaves behind; ``local`` are the names whose values are each rank's own."""
-
-    values: dict[str, float]
-    local: set[str]
-    weights: dict[str, Tensor]
-
-
-def _found(case: _Case) -> _Record:
-    """Run a case: here where the strategy starts its own ranks or needs none, else in processes
-    that we start.
-    """
-    strategy = (
-        copy.deepcopy(case.strategy) if isinstance(case.strategy, Strategy) else case.strategy
-    )
-    bound = resolve(strategy, devices=case.world_size, accelerator=case.flags["accelerator"])
-    if not bound.joins:
-        with _generators_kept():
-            return _run(case)
-    record: _Record = settle(launch(_on_rank, case.world_size, case))[0]
-    return record
-
-
-def _on_rank(comm: Communicator, case: _Case) -> _Record:
-    """Be one rank of a world that is there already; the strategy takes it for a launcher's."""
-    rank, world_size = str(comm.rank), str(comm.world_size)
-    os.environ |= {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": world_size,
-    }
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    return _run(case)
+    expected = _run_here(single)
+    lines = []
+    for strategy, world_size in itertools.product(strategies, world_sizes):
+        case = replace(single, strategy=strategy, world_size=world_size)
+        differences = _differences(_run(case), expected, rtol, atol)
+        lines += [f"  {case}: {difference}" for difference in differences]
+    if lines:
+        raise AssertionError("\n".join(["not what a single process gets", *lines]))
 
 
 def _run(case: _Case) -> _Record:
+    """Run a case: here where the strategy starts its own ranks or needs none, else in processes."""
+    accelerator = case.flags["accelerator"]
+    strategy = copy.deepcopy(case.strategy)
+    if not resolve(strategy, devices=case.world_size, accelerator=accelerator).joins:
+        return _run_here(case)
+    record: _Record = settle(launch(_run_on_rank, case.world_size, case))[0]
+    return record
+
+
+def _run_on_rank(comm: Communicator, case: _Case) -> _Record:
+    """Be one rank of a world that is there already; the strategy takes it for a launcher's."""
+    rank, world_size = str(comm.rank), str(comm.world_size)
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    os.environ |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    return _run_here(case)
+
+
+def _run_here(case: _Case) -> _Record:
+    """Train and validate, and leave the random generators as they were."""
+    python = random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return _trained(case)
+    finally:
+        random.setstate(python)
+
+
+def _trained(case: _Case) -> _Record:
     torch.manual_seed(case.seed)
-    module = _made(case.module, Module)
-    data = _rebatched(_made(case.data), case)
-    strategy = (
-        copy.deepcopy(case.strategy) if isinstance(case.strategy, Strategy) else case.strategy
-    )
+    module = _new(case.module, Module)
+    data = _rebatched(case)
+    strategy = copy.deepcopy(case.strategy)
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
-    values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    values = {name: torch.tensor(float(x)) for name, x in trainer.callback_metrics.items()}
     if data.val_dataloader() is not None:
-        results = trainer.validate(module, datamodule=data)
-        values |= {
-            f"validate: {name}": value for result in results for name, value in result.items()
-        }
+        for result in trainer.validate(module, datamodule=data):
+            values |= {f"validate: {name}": torch.tensor(x) for name, x in result.items()}
     weights = trainer.strategy.weights(module) if trainer.strategy.joins else module.state_dict()
-    return _Record(
-        values,
-        set(trainer.local_metrics),
-        {name: value.detach().cpu().clone() for name, value in weights.items()},
-    )
+    values |= {_WEIGHT + name: weight.detach().cpu().clone() for name, weight in weights.items()}
+    return _Record(values, set(trainer.local_metrics))
 
 
-def _made(thing: Any, kind: type = object) -> Any:
-    """Return what a factory makes, or a copy of what is given."""
-    is_factory = callable(thing) and not isinstance(thing, nn.Module)
-    made = thing() if is_factory else copy.deepcopy(thing)
-    if not isinstance(made, kind):
+def _new(source: Any, kind: type = object) -> Any:
+    """Return what a factory makes, or a copy of what is no factory."""
+    is_factory = callable(source) and not isinstance(source, nn.Module)
+    new = source() if is_factory else copy.deepcopy(source)
+    if not isinstance(new, kind):
         raise InputTypeError(
-            f"needs a {kind.__name__}, or a function that makes one, got a {type(made).__name__}"
+            f"needs a {kind.__name__}, or a function that makes one, got a {type(new).__name__}"
         )
-    return made
-
-
-class _Rebatched(DataModule):
-    """The user's data with a W-th of the batch, in an order that does not depend on W."""
-
-    def __init__(self, data: DataModule, case: _Case) -> None:
-        self._data = data
-        self._case = case
-
-    def prepare_data(self) -> None:
-        self._data.prepare_data()
-
-    def setup(self, stage: str) -> None:
-        self._data.trainer = self.trainer
-        self._data.setup(stage)
-
-    def train_dataloader(self) -> Any:
-        loader = _split(self._data.train_dataloader(), self._case.world_size)
-        if self._case.strategy != "single":
-            return loader
-        # As one rank's part in a world of one: the order is then drawn as in a larger world.
-        return shard(loader, world_size=1, rank=0, train=True, seed=self._case.seed)
-
-    def val_dataloader(self) -> Any:
-        return self._data.val_dataloader()
+    return new
 
 
 class _Loaders(DataModule):
-    def __init__(self, train: Any, val: Any) -> None:
+    """Loaders as a data module."""
+
+    def __init__(self, train: Any, val: Any = None) -> None:
         self._train, self._val = train, val
 
     def train_dataloader(self) -> Any:
@@ -218,11 +185,23 @@ class _Loaders(DataModule):
         return self._val
 
 
-def _rebatched(data: Any, case: _Case) -> _Rebatched:
-    if isinstance(data, DataModule):
-        return _Rebatched(data, case)
-    train, val = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
-    return _Rebatched(_Loaders(train, val), case)
+def _rebatched(case: _Case) -> DataModule:
+    """Return the user's data with a W-th of the batch, in an order that does not depend on W."""
+    data = _new(case.data)
+    if not isinstance(data, DataModule):
+        data = _Loaders(*data) if isinstance(data, tuple) and len(data) == 2 else _Loaders(data)
+    module: DataModule = data
+    whole = module.train_dataloader
+
+    def part() -> Any:
+        loader = _split(whole(), case.world_size)
+        if case.strategy != "single":
+            return loader
+        # As one rank's part in a world of one: the order is then drawn as in a larger world.
+        return shard(loader, world_size=1, rank=0, train=True, seed=case.seed)
+
+    module.train_dataloader = part  # type: ignore[method-assign]
+    return module
 
 
 def _split(loader: Any, world_size: int) -> Any:
@@ -251,39 +230,22 @@ def _split(loader: Any, world_size: int) -> Any:
     return clone
 
 
-def _differences(found: _Record, expected: _Record, rtol: float, atol: float) -> Iterator[str]:
-    for name in sorted((found.values.keys() | expected.values.keys()) - found.local):
-        wanted, got = expected.values.get(name), found.values.get(name)
-        if wanted is None or got is None:
+def _differences(record: _Record, expected: _Record, rtol: float, atol: float) -> Iterator[str]:
+    """Yield a line for each value and each weight that is not as expected."""
+    for name in sorted((record.values.keys() | expected.values.keys()) - record.local):
+        wanted, got = expected.values.get(name), record.values.get(name)
+        if wanted is None or got is None or wanted.shape != got.shape:
             yield f"{name}: expected {_shown(wanted)}, got {_shown(got)}"
-        elif not torch.isclose(
-            torch.tensor(got), torch.tensor(wanted), rtol=rtol, atol=0.0, equal_nan=True
-        ):
-            yield f"{name}: expected {wanted!r}, got {got!r}"
-    for name in sorted(found.weights.keys() | expected.weights.keys()):
-        before, after = expected.weights.get(name), found.weights.get(name)
-        if before is None or after is None or before.shape != after.shape:
-            yield f"weight {name}: expected {_shape(before)}, got {_shape(after)}"
-        elif not torch.allclose(after, before, rtol=rtol, atol=atol, equal_nan=True):
-            worst = (after.double() - before.double()).abs().argmax()
-            wanted, got = (weight.flatten()[worst].item() for weight in (before, after))
-            yield f"weight {name}: expected {wanted:.8g}, got {got:.8g} at its worst"
+            continue
+        tolerance = atol if name.startswith(_WEIGHT) else 0.0
+        if not torch.allclose(got, wanted, rtol=rtol, atol=tolerance, equal_nan=True):
+            worst = (got.double() - wanted.double()).abs().argmax()
+            numbers = (f"{x.flatten()[worst].item():.8g}" for x in (wanted, got))
+            text = "{}: expected {}, got {}".format(name, *numbers)
+            yield text + (" at its worst" if wanted.dim() else "")
 
 
-def _shown(value: float | None) -> str:
-    return "nothing logged" if value is None else repr(value)
-
-
-def _shape(weight: Tensor | None) -> str:
-    return "none" if weight is None else f"shape {list(weight.shape)}"
-
-
-@contextlib.contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Leave the random generators of the test as they were."""
-    python = random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(python)
+def _shown(value: Tensor | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"shape {list(value.shape)}" if value.dim() else f"{value.item():.8g}"

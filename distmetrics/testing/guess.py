@@ -7,36 +7,29 @@ torchmetrics and torcheval name their classes after the task, and others follow:
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 # What a constructor may demand, and a value that suits small inputs.
 _ARGUMENTS: Mapping[str, Any] = {
+    "task": "multiclass",
     "num_classes": 4,
     "num_labels": 3,
     "num_outputs": 1,
-    "num_groups": 2,
     "num_tasks": 1,
-    "task": "multiclass",
-    **dict.fromkeys(("beta", "p", "k", "n_gram"), 2),
-    **dict.fromkeys(("min_precision", "min_recall", "min_sensitivity", "min_specificity"), 0.5),
     "threshold": 0.5,
     "data_range": 1.0,
+    **dict.fromkeys(("num_groups", "beta", "p", "k", "n_gram"), 2),
+    **dict.fromkeys(("min_precision", "min_recall", "min_sensitivity", "min_specificity"), 0.5),
 }
-_TASKS = ("binary", "multiclass", "multilabel")
-_SIZES = {
-    "multiclass": "num_classes",
-    "multilabel": "num_labels",
-    "segmentation": "num_classes",
-}
-# Part of a module's name → inputs.
-_PARTS = {"nominal": "clustering"} | {
-    name: name
-    for name in ("aggregation", "clustering", "detection", "image")
-    + ("regression", "retrieval", "segmentation", "text")
-}
+# Words in names of classes, and parts of names of modules, that are names of inputs; with the
+# argument of the constructor that the inputs must be told.
+_TASKS = {"multilabel": "num_labels", "multiclass": "num_classes", "binary": ""}
+_PARTS = {"segmentation": "num_classes"} | dict.fromkeys(
+    ("aggregation", "clustering", "detection", "image", "regression", "retrieval", "text"), ""
+)
+_SIZES = _TASKS | _PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +62,23 @@ def guess(make: Callable[..., Any], given: Mapping[str, Any]) -> Guess:
     >>> guess(MulticlassHits, {"num_classes": 7})
     Guess(arguments={'num_classes': 7}, inputs='multiclass', options={'num_classes': 7}, unknown=())
     """
-    parameters = _parameters(make)
+    parameters, updated = _parameters(make), _parameters(getattr(make, "update", None))
     demanded = _demanded(parameters)
     arguments = {name: _ARGUMENTS[name] for name in demanded if name in _ARGUMENTS} | dict(given)
-    updated = _parameters(getattr(make, "update", None))
-    inputs = next(filter(None, _wanted(make, arguments, _demanded(updated))), "")
+    inputs = next(filter(None, _wanted(make, arguments, updated)), "")
     size = _SIZES.get(inputs, "")
     if size in parameters:
         arguments.setdefault(size, _ARGUMENTS[size])
-    options = {size: arguments[size]} if size in arguments else _options(inputs, updated)
     unknown = tuple(name for name in demanded if name not in arguments)
+    options = {size: arguments[size]} if size in arguments else {}
+    if inputs == "image":
+        options = {"channels": 3}
+    if inputs == "clustering" and "data" in updated:
+        options = {"num_features": 2}
+    if inputs == "text":
+        annotation = str([*updated.values()][-1]).lower()
+        if annotation.count("sequence[") + annotation.count("list[") < 2:
+            options = {"references": None}
     return Guess(arguments, inputs, options, unknown)
 
 
@@ -89,45 +89,38 @@ def fed_like(guessed: Guess, metric: Any) -> Guess:
     >>> fed_like(Guess(), MulticlassRecall(num_classes=7)).options
     {'num_classes': 7}
     """
-    sizes = {name: getattr(metric, name, None) for name in _SIZES.values()}
-    seen = guess(type(metric), {name: size for name, size in sizes.items() if size})
-    return replace(guessed, inputs=seen.inputs, options=seen.options)
+    sizes = {name: getattr(metric, name, None) for name in ("num_classes", "num_labels")}
+    like = guess(type(metric), {name: size for name, size in sizes.items() if size})
+    return replace(guessed, inputs=like.inputs, options=like.options)
 
 
 def _parameters(function: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function or class by name, without self and those like ``*args``."""
+    """Return the named parameters of a function or class, without self."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # nothing that is called, or a function of C
         return {}
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {p.name: p for p in parameters if p.kind not in variable and p.name != "self"}
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p for p in parameters if p.kind in kinds and p.name != "self"}
 
 
 def _demanded(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     return [name for name, p in parameters.items() if p.default is p.empty]
 
 
-def _wanted(make: Any, arguments: Mapping[str, Any], updated: list[str]) -> Iterator[str]:
+def _wanted(
+    make: Any, arguments: Mapping[str, Any], updated: Mapping[str, inspect.Parameter]
+) -> Iterator[str]:
     """Yield the inputs that the names speak of, the surest first."""
     yield arguments.get("task", "")
     classes = inspect.getmro(make) if inspect.isclass(make) else ()
     for cls in classes:
         yield from (task for task in _TASKS if task in cls.__name__.lower())
     for cls in classes:
-        yield from (_PARTS.get(part, "") for part in cls.__module__.split("."))
-    yield from (task for task in ("multilabel", "multiclass") if _SIZES[task] in arguments)
+        parts = cls.__module__.replace("nominal", "clustering").split(".")
+        yield from (part for part in parts if part in _PARTS)
+    yield from (task for task, size in _TASKS.items() if size in arguments)
     if "indexes" in updated:
         yield "retrieval"
-    if len(updated) == 1:
+    if len(_demanded(updated)) == 1:
         yield "aggregation"
-
-
-def _options(inputs: str, updated: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """Return what a strategy must be told, so that its batches fit the metric."""
-    if inputs == "image":
-        return {"channels": 3}
-    if inputs == "clustering" and "data" in updated:
-        return {"num_features": 2}
-    lists = re.findall(r"(?:sequence|list)\[", str([*updated.values()][-1:]).lower())
-    return {"references": None} if inputs == "text" and len(lists) < 2 else {}

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from distmetrics.comm.crew import Crew
 from distmetrics.errors import InputError
 from distmetrics.testing.batches import Shards
-from distmetrics.testing.law_checks import judge
-from distmetrics.testing.laws import Law, Laws
-from distmetrics.testing.pool import Pool, pools
+from distmetrics.testing.equality import brief
+from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.report import Report, Violation
 from distmetrics.testing.shrink import shrunk
 from distmetrics.testing.snippet import shard_texts, snippet
 from distmetrics.testing.subject import Subject, Sync, quiet
-from distmetrics.testing.trial import LawBroken, NotJudged, Trial
+from distmetrics.testing.trial import LawBroken, NotJudged, RankResult, RunWorld, Trial, worlds
 from distmetrics.testing.world import Backend
 
 # Smaller cases that are judged: processes take a hundred times as long.
@@ -33,7 +31,7 @@ class LawRunner:
         laws: which can be judged, and when values are equal.
         backend: "threads" or "gloo".
         shrinks: whether cases that break a law are made smaller.
-        pool_of: gives worlds of processes; ``crew``: the threads of worlds of threads.
+        run_world: runs a job in a world.
     """
 
     make: Any
@@ -41,8 +39,7 @@ class LawRunner:
     laws: Laws
     backend: Backend
     shrinks: bool
-    pool_of: Callable[[int], Pool] | None
-    crew: Crew
+    run_world: RunWorld
     judged: dict[Law, int] = field(default_factory=dict)
     skipped: dict[Law, str] = field(default_factory=dict)
     violations: dict[Law, Violation] = field(default_factory=dict)
@@ -52,13 +49,12 @@ class LawRunner:
     def of(
         cls, make: Any, sync: Sync, laws: Laws, backend: Backend, *, shrinks: bool = True
     ) -> Iterator[LawRunner]:
-        """Give a runner; its threads, and worlds of processes if it needs any, end with the block."""
+        """Give a runner; its threads or processes end with the block."""
         subject = Subject.of(make, sync)
         if backend not in _TRIES:
             raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
-        worlds = pools() if backend == "gloo" else contextlib.nullcontext()
-        with Crew() as crew, worlds as pool_of:
-            yield cls(make, subject, laws, backend, shrinks, pool_of, crew)
+        with worlds(backend) as run_world:
+            yield cls(make, subject, laws, backend, shrinks, run_world)
 
     def judge(self, shards: Shards, laws: Iterable[Law]) -> None:
         """Judge laws on one case."""
@@ -90,7 +86,7 @@ class LawRunner:
         )
 
     def _trial(self, shards: Shards) -> Trial:
-        return Trial(self.subject, shards, self.laws.equality, self.pool_of, self.crew)
+        return Trial(self.subject, shards, self.laws.equality, self.run_world)
 
     def _smallest(self, law: Law, shards: Shards, broken: LawBroken) -> tuple[Shards, LawBroken]:
         """Return the smallest case that breaks the law still, and how it does."""
@@ -116,14 +112,21 @@ class LawRunner:
             detail = "\n".join([detail, "That is the run in which", *rows])
         name, sync = self.subject.name, self.subject.sync
         program = snippet(self.make, shards, law, sync, self.backend)
-        return Violation(law, name, texts, broken.expected, broken.got, detail, program)
+        got = tuple(map(_text, broken.got))
+        return Violation(law, name, texts, _text(broken.expected), got, detail, program)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, RankResult):
+        value = value.value if value.kind == "value" else value.text
+    return value if isinstance(value, str) else brief(value)
 
 
 def _verdict(law: Law, trial: Trial) -> LawBroken | None:
     """Return how a law is broken, or None if it holds."""
     try:
         with quiet():
-            judge(law, trial)
+            law.judge(trial)
     except LawBroken as broken:
         return broken
     return None

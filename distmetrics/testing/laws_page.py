@@ -13,9 +13,10 @@ from distmetrics.testing import laws
 
 _HEAD = """# The laws
 
-S(P) is the value that each rank gets when a partition P deals the batches to ranks. A metric whose number is the single
-process's, under any sharding, keeps these laws. `check_metric` judges all but the five that are marked opt-in; how to
-choose, combine and switch off laws is told [among the recipes](recipes.md).
+S(P) is the value that each rank gets when a partition P deals the batches to ranks. A metric whose
+number is the single process's, under any sharding, keeps these laws. `check_metric` judges all but
+the five that are marked opt-in; how to choose, combine and switch off laws is told
+[among the recipes](recipes.md).
 
 <!-- written from distmetrics/testing/laws.py by python -m distmetrics.testing.laws_page -->
 """

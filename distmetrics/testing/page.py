@@ -1,4 +1,4 @@
-"""One self-contained HTML page of reports: metrics by laws, and below the case of each violation."""
+"""One self-contained HTML page of reports: metrics by laws, and below it each report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from distmetrics.testing import laws
-from distmetrics.testing.report import Report, Violation
+from distmetrics.testing.report import Report
+
+_MARKS = {"judged": "✓", "skipped": "–", "off": "○"}
 
 
 def write(
@@ -32,7 +34,7 @@ def render(reports: Sequence[Report | Mapping[str, Any]], title: str = "Laws of 
     True
     """
     found = [report.to_dict() if isinstance(report, Report) else report for report in reports]
-    spoken_of = {name for report in found for name in _verdicts(report)}
+    spoken_of = {law for report in found for kind in _MARKS for law in report.get(kind, ())}
     columns = [law.name for law in laws.ALL if law.name in spoken_of]
     broken = sum(bool(report.get("violations")) for report in found)
     errors = sum("error" in report for report in found)
@@ -42,45 +44,21 @@ def render(reports: Sequence[Report | Mapping[str, Any]], title: str = "Laws of 
         counts=f"{len(found)} metrics, {broken} of them break a law, {errors} could not be judged",
         heads="".join(f'<th scope="col" class="law"><span>{name}</span></th>' for name in columns),
         rows="\n".join(_row(number, report, columns) for number, report in enumerate(found)),
-        cases="\n".join(
-            _case(number, case)
-            for number, report in enumerate(found)
-            for case in report.get("violations", ())
-        ),
+        texts="\n".join(_text(number, report) for number, report in enumerate(found)),
     )
 
 
-def _verdicts(report: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return verdict and reason of each law that a report speaks of."""
-    return {
-        **{name: ("ok", "") for name in report.get("judged", ())},
-        **{name: ("skipped", why) for name, why in report.get("skipped", {}).items()},
-        **{name: ("off", why) for name, why in report.get("off", {}).items()},
-        **{case["law"]: ("violated", "") for case in report.get("violations", ())},
-    }
-
-
-_MARKS = {"ok": "✓", "violated": "✗", "skipped": "–", "off": "○"}
-
-
 def _row(number: int, report: Mapping[str, Any], columns: Sequence[str]) -> str:
-    run = f"{report.get('sync', '')} sync, {report.get('backend', '')}"
-    cells = [f'<th scope="row">{escape(report["metric"])}</th><td>{escape(run)}</td>']
+    name = f'<th scope="row"><a href="#{number}">{escape(report["metric"])}</a></th>'
     if "error" in report:
-        cells.append(f'<td class="error" colspan="{len(columns)}">{escape(report["error"])}</td>')
-        return f"<tr>{''.join(cells)}</tr>"
-    verdicts = _verdicts(report)
-    for name in columns:
-        verdict, why = verdicts.get(name, ("", ""))
-        mark = _MARKS.get(verdict, "")
-        if verdict == "violated":
-            mark = f'<a href="#{number}-{name}">{mark}</a>'
-        cells.append(f'<td class="{verdict}" title="{escape(why)}">{mark}</td>')
-    return f"<tr>{''.join(cells)}</tr>"
+        why = f'<td class="error" colspan="{len(columns)}">{escape(report["error"])}</td>'
+        return f"<tr>{name}{why}</tr>"
+    marks = {law: mark for kind, mark in _MARKS.items() for law in report.get(kind, ())}
+    marks |= {violation["law"]: "✗" for violation in report.get("violations", ())}
+    cells = [f'<td class="{marks.get(law, "")}">{marks.get(law, "")}</td>' for law in columns]
+    return f"<tr>{name}{''.join(cells)}</tr>"
 
 
-def _case(number: int, case: Mapping[str, Any]) -> str:
-    violation = Violation.from_dict(case)
-    heading = escape(f"{violation.metric}: {violation.law}")
-    anchor = f"{number}-{violation.law}"
-    return f'<section id="{anchor}"><h2>{heading}</h2><pre>{escape(str(violation))}</pre></section>'
+def _text(number: int, report: Mapping[str, Any]) -> str:
+    text = report.get("text") or report.get("error", "")
+    return f'<section id="{number}"><pre>{escape(text)}</pre></section>'

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from distmetrics.testing import laws
-from distmetrics.testing.laws import Law
+from distmetrics.testing.law import Law
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,6 @@ class Violation:
         """Return it as what JSON can hold."""
         texts = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**texts, "law": self.law.name, "number": self.law.number}
-
-    @classmethod
-    def from_dict(cls, case: Mapping[str, Any]) -> Violation:
-        """Return the violation that :meth:`to_dict` wrote."""
-        texts = {each.name: case[each.name] for each in fields(cls)}
-        return cls(**{**texts, "law": laws.find(case["law"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ class Report:
         for kind in ("judged", "skipped", "off"):
             found[kind] = {law.name: what for law, what in found[kind].items()}
         found["violations"] = [violation.to_dict() for violation in self.violations]
-        return {**found, "ok": self.ok}
+        return {**found, "ok": self.ok, "text": str(self)}
 
 
 listeners: list[Callable[[Report], None]] = []  # called with every report that is made

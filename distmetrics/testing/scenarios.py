@@ -27,7 +27,7 @@ from distmetrics.testing.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of a run: what it talks through, the metric that is judged, its share of the batches."""
+    """One rank of a run: its communicator, the metric that is judged, its share of the batches."""
 
     comm: Communicator
     subject: Subject
@@ -71,16 +71,7 @@ class Interruption(Exception):  # noqa: N818  (no error: it is thrown on purpose
 
 def plain(rank: Rank) -> Any:
     """Update, sync and compute; return the value."""
-    if rank.subject.is_function:
-        return rank.subject.make()(rank.batches)
     return rank.synced(rank.filled())
-
-
-def alone(rank: Rank) -> Any:
-    """Update and compute without a sync, as a single process does; return the value."""
-    if rank.subject.is_function:
-        return plain(rank)
-    return rank.subject.value(rank.filled())
 
 
 def twice(rank: Rank) -> list[Same]:
@@ -113,7 +104,7 @@ def restored(rank: Rank) -> list[Same]:
 
 
 def _interrupted(rank: Rank, metric: Any) -> bool:
-    """Raise an error in the middle of a sync; return False if this metric offers no way to do so."""
+    """Raise an error in the middle of a sync; return False if this metric has no way for that."""
     if rank.subject.sync == "distmetrics":
         with contextlib.suppress(Interruption), synced(metric, comm=rank.comm):
             raise Interruption
@@ -238,6 +229,11 @@ def beside_another(rank: Rank) -> list[Same]:
 def merged(rank: Rank) -> Any:
     """Return a metric that holds the state of all ranks as its own."""
     return _merged(rank, rank.filled())
+
+
+def prefilled(rank: Rank) -> Any:
+    """Sync a metric that holds something already, and stands in the place of the batches."""
+    return rank.synced(rank.batches[0])
 
 
 def _merged(rank: Rank, metric: Any) -> Any:

@@ -83,7 +83,7 @@ def world_sizes(largest: int = 4) -> SearchStrategy[int]:
 
 
 def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> SearchStrategy[Shards]:
-    """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut into parts or to nothing.
+    """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
 
     Shrinks to few ranks, with all on the first.
     """

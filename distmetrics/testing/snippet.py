@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.testing.batches import Batch, Shards
-from distmetrics.testing.laws import Law
+from distmetrics.testing.law import Law
 
 _LONG = 400  # characters of a shard in a report
 _ROWS = 5  # lines of shards in a program

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -33,15 +33,20 @@ def quiet() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlainFunction:
-    """A function of a list of batches that does its own collectives."""
+    """A function of a list of batches that does its own collectives, in the form of a metric."""
 
     fn: Callable[[list[Any]], Any]
+    batches: list[Any] = field(default_factory=list)
 
-    def __call__(self, batches: Sequence[Batch]) -> Any:
-        """Call it with batches as the user wrote them."""
-        return self.fn([dict(batch.kwargs) if batch.kwargs else batch.args for batch in batches])
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Keep a batch as the user wrote it."""
+        self.batches.append(kwargs or args)
+
+    def compute(self) -> Any:
+        """Call the function with all batches."""
+        return self.fn(self.batches)
 
 
 def function(fn: Callable[[list[Any]], Any]) -> Callable[[], PlainFunction]:
@@ -118,7 +123,7 @@ class Subject:
 
     def synced(self, metric: Any, comm: Communicator) -> Any:
         """Compute over all ranks, by the sync that is judged."""
-        if self.sync == "distmetrics":
+        if self.sync == "distmetrics" and not self.is_function:
             return _copied(sync_and_compute(metric, comm=comm))
         if type(metric).__module__.partition(".")[0] == "torcheval":
             toolkit = importlib.import_module("torcheval.metrics.toolkit")
@@ -161,7 +166,7 @@ def _check_metric(metric: Any, sync: Sync) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy that later updates cannot change; tensors and modules only, others may refuse."""
+    """Return a copy that later updates cannot change: of tensors and modules, others may refuse."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):

@@ -1,8 +1,9 @@
-"""One case on which laws are judged: a metric and its shards, and every run of it, each made once."""
+"""One case on which laws are judged: a metric and its shards, and its runs, each made once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,18 +13,32 @@ from distmetrics.comm.crew import Crew
 from distmetrics.comm.current import use
 from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
-from distmetrics.testing import scenarios
-from distmetrics.testing.batches import Batch, Shards, count
-from distmetrics.testing.equality import Equality, brief
-from distmetrics.testing.pool import Pool
+from distmetrics.testing.batches import Batch, Shards, count, cut
+from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.pool import pools
 from distmetrics.testing.routed import routed
-from distmetrics.testing.scenarios import Rank, Scenario
+from distmetrics.testing.scenarios import Rank, Scenario, plain
+from distmetrics.testing.shards import in_runs
 from distmetrics.testing.subject import Subject, quiet
 
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
+Job = Callable[[Communicator], Any]
+RunWorld = Callable[[int, Job], list[Outcome]]  # runs a job on every rank of a world of a size
+
+
+@contextlib.contextmanager
+def worlds(backend: str) -> Iterator[RunWorld]:
+    """Give what runs worlds of threads, or of processes, which end with the block."""
+    if backend == "gloo":
+        with pools() as pool_of:
+            yield lambda size, job: pool_of(size).outcomes(partial(_quietly, job))
+    else:
+        with Crew() as crew:
+            yield lambda size, job: ThreadWorld(size, crew=crew).outcomes(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +59,16 @@ class RankResult:
     text: str = ""
     error: BaseException | None = None
 
-    def __str__(self) -> str:
-        return brief(self.value) if self.kind == "value" else self.text
-
 
 @dataclass(eq=False)
 class LawBroken(Exception):  # noqa: N818  (no error: a verdict)
-    """A run breaks a law: what should have been, what is, on which shards."""
+    """A run breaks a law: what should have been, what is, on which shards.
 
-    expected: str
-    got: tuple[str, ...]
+    Values and results of ranks stand as they are; texts are shown as they are.
+    """
+
+    expected: Any
+    got: Sequence[Any]
     detail: str
     shards: Shards
 
@@ -70,15 +85,13 @@ class Trial:
         subject: the metric.
         shards: of each rank its batches.
         equality: when two values are the same.
-        pool_of: gives a world of processes of a size; without, ranks are threads.
-        crew: whose threads they are, if not new ones.
+        run_world: runs worlds, of :func:`worlds`.
     """
 
     subject: Subject
     shards: Shards
     equality: Equality
-    pool_of: Callable[[int], Pool] | None = None
-    crew: Crew | None = None
+    run_world: RunWorld
     # Keys are identities of batches, so that the batches are kept alive next to the results.
     _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
 
@@ -95,6 +108,15 @@ class Trial:
         """All batches that have samples, in rank order."""
         return tuple(batch for shard in self.dense for batch in shard)
 
+    def parts(self, world_size: int) -> Shards:
+        """Deal all batches to so many ranks, each with some; they are cut if they are too few."""
+        batches = self.pooled
+        if len(batches) < world_size:
+            batches = tuple(part for batch in batches for part in cut(batch, world_size))
+        if len(batches) < world_size:
+            raise NotJudged(f"there are not enough samples for {world_size} ranks")
+        return in_runs(batches, world_size)
+
     @property
     def loosely(self) -> Equality:
         """The equality without types, of which a law of its own speaks."""
@@ -102,24 +124,28 @@ class Trial:
 
     def single(self, batches: Sequence[Batch] | None = None) -> RankResult:
         """Return what a single process gets, from the data of all ranks by default."""
-        mine = self.pooled if batches is None else tuple(batches)
-        world = ThreadWorld(1, crew=self.crew)
-        job = partial(_on_rank, scenarios.alone, self.subject, (mine,))
-        return self._once("single", (mine,), lambda: world.outcomes(job))[0]
+        with use(SingleCommunicator()), quiet():
+            try:
+                metric = self.subject.filled(batches or self.pooled)
+                return RankResult("value", self.subject.value(metric))
+            except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
+                return RankResult("raised", text=_first_line(error), error=error)
 
-    def world(
-        self, shards: Shards | None = None, scenario: Scenario = scenarios.plain
-    ) -> list[RankResult]:
-        """Run a scenario on every rank of a world that has these shards, by default the trial's."""
-        dealt = self.shards if shards is None else shards
-        job = partial(_on_rank, scenario, self.subject, dealt)
-        return self._once(scenario.__name__, dealt, lambda: self._outcomes(len(dealt), job))
+    def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
+        """Run a scenario on every rank of a world that has these shards."""
+        key = scenario, tuple(tuple(map(id, shard)) for shard in shards)
+        if key not in self._runs:
+            job = partial(_on_rank, scenario, self.subject, shards)
+            calls_torch = self.subject.sync == "own" or self.subject.is_function
+            with quiet(), routed() if calls_torch else contextlib.nullcontext():
+                self._runs[key] = shards, _results(self.run_world(len(shards), job))
+        return self._runs[key][1]
 
-    def settled(self, shards: Shards, scenario: Scenario = scenarios.plain) -> list[RankResult]:
-        """Return how the ranks ended that are not stuck.
+    def settled(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
+        """Return how the ranks of a world ended that is not stuck.
 
         Raises:
-            NotJudged: they are, which the law "no-hang" speaks of.
+            NotJudged: it is, which the law "no-hang" speaks of.
         """
         results = self.world(shards, scenario)
         for rank in results:
@@ -127,51 +153,56 @@ class Trial:
                 raise NotJudged(f"the ranks got stuck, see no-hang: {rank.text}")
         return results
 
-    def values(self, shards: Shards, scenario: Scenario = scenarios.plain) -> list[Any]:
+    def values(self, shards: Shards, scenario: Scenario = plain) -> list[Any]:
         """Return what every rank returned.
 
         Raises:
             NotJudged: some did not.
         """
-        return values(self.settled(shards, scenario))
+        results = self.settled(shards, scenario)
+        for rank in results:
+            if rank.kind == "raised":
+                raise NotJudged(f"the sync raises {rank.text}")
+        return [rank.value for rank in results]
 
-    def among(self, metrics: Sequence[Any]) -> list[RankResult]:
-        """Sync metrics that hold something already, one a rank."""
-        world = ThreadWorld(len(metrics), crew=self.crew)
-        with quiet():
-            return _results(
-                world.outcomes(lambda comm: (self.subject.synced(metrics[comm.rank], comm), ()))
-            )
+    def same_value(
+        self,
+        shards: Shards,
+        others: Iterable[Shards],
+        note: str,
+        equality: Equality | None = None,
+        scenario: Scenario = plain,
+    ) -> None:
+        """Compare rank 0's value on some shards with that on others, or in another scenario."""
+        expected = self.values(shards)[0]
+        for other in others:
+            got = self.values(other, scenario)[:1]
+            compare(expected, got, equality or self.loosely, other, note)
 
-    def _outcomes(self, world_size: int, job: Callable[[Communicator], Any]) -> list[Outcome]:
-        if self.pool_of is not None:
-            return self.pool_of(world_size).outcomes(partial(_quietly, job))
-        world = ThreadWorld(world_size, crew=self.crew)
-        if self.subject.sync == "distmetrics" and not self.subject.is_function:
-            return world.outcomes(job)
-        with routed():
-            return world.outcomes(job)
-
-    def _once(
-        self, name: str, shards: Shards, run: Callable[[], Sequence[Outcome]]
-    ) -> list[RankResult]:
-        key = name, tuple(tuple(map(id, shard)) for shard in shards)
-        if key not in self._runs:
-            with quiet():
-                self._runs[key] = shards, _results(run())
-        return self._runs[key][1]
+    def same_on_each_rank(self, scenario: Scenario) -> None:
+        """Run a scenario that returns pairs of what must be equal; compare them on every rank."""
+        for rank, pairs in enumerate(self.values(self.dense, scenario)):
+            for what, expected, got, bitwise in pairs:
+                equality = BITWISE if bitwise else self.loosely
+                if difference := equality.difference(expected, got):
+                    detail = f"{what}, on rank {rank}: {difference}"
+                    raise LawBroken(expected, [got], detail, self.dense)
 
 
-def values(results: Sequence[RankResult]) -> list[Any]:
-    """Return what ranks returned.
+def compare(
+    expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
+) -> None:
+    """Compare every rank's value with one that is expected."""
+    for rank, value in enumerate(got):
+        if difference := equality.difference(expected, value):
+            raise LawBroken(expected, got, f"rank {rank}: {difference}{note}", shards)
 
-    Raises:
-        NotJudged: some did not.
-    """
-    for rank in results:
-        if rank.kind != "value":
-            raise NotJudged(f"the sync raises {rank.text}")
-    return [rank.value for rank in results]
+
+def no_error(expected: Any, results: Sequence[RankResult], shards: Shards) -> None:
+    """Say that the law is broken if a rank raised."""
+    for rank, result in enumerate(results):
+        if result.kind == "raised":
+            raise LawBroken(expected, results, f"rank {rank} raises {result.text}", shards)
 
 
 def _on_rank(
@@ -184,26 +215,26 @@ def _on_rank(
     return value, tuple(call.op for call in recording.calls)
 
 
-def _quietly(job: Callable[[Communicator], Any], comm: Communicator) -> Any:
+def _quietly(job: Job, comm: Communicator) -> Any:
     """Run a job in a process of its own, where warnings are silenced anew."""
     with quiet():
         return job(comm)
 
 
 def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
-    """Tell values, errors and stuck ranks apart; a rank that an error of another let down is not stuck."""
-    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-    stuck = bool(errors) and all(map(_is_stuck, errors))
-    results = []
-    for outcome in outcomes:
-        if outcome.error is None:
-            value, collectives = outcome.value
-            results.append(RankResult("value", value, collectives))
-            continue
-        first_line = str(outcome.error).strip().partition("\n")[0]
-        text = f"{type(outcome.error).__name__}: {first_line}"
-        results.append(RankResult("stuck" if stuck else "raised", text=text, error=outcome.error))
-    return results
+    """Tell values, errors and stuck ranks apart; one that another's error let down is not stuck."""
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    kind = "stuck" if all(map(_is_stuck, errors)) else "raised"
+    return [
+        RankResult("value", *outcome.value)
+        if outcome.error is None
+        else RankResult(kind, text=_first_line(outcome.error), error=outcome.error)
+        for outcome in outcomes
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
 def _is_stuck(error: BaseException) -> bool:

@@ -11,8 +11,7 @@ from torch import Tensor
 from distmetrics.testing import scenarios
 from distmetrics.testing.batches import Batch, Shards, changed_floats, is_floating
 from distmetrics.testing.equality import BITWISE, Equality
-from distmetrics.testing.law_checks.compare import compare, parts, same_value
-from distmetrics.testing.trial import LawBroken, NotJudged, Trial
+from distmetrics.testing.trial import NotJudged, Trial, compare
 
 _HALF_PRECISION = Equality("relative 0.02, absolute 0.02", 0.02, 0.02, types=False)
 _SHIFTED = Equality("relative 0.001", 1e-3, 1e-3, types=False)
@@ -33,13 +32,13 @@ def low_precision(trial: Trial) -> None:
     alone = trial.single(low[0])
     if alone.kind == "raised":
         raise NotJudged(f"bfloat16 input is refused: {alone.text}")
-    same_value(trial, same, [low], " in float32", _HALF_PRECISION)
+    trial.same_value(same, [low], " in float32", _HALF_PRECISION)
 
 
 def shift(trial: Trial) -> None:
     """Add 1000 to every floating number."""
     more = _with_floats(trial.dense, lambda x: x + 1000)
-    same_value(trial, trial.dense, [more], " before 1000 was added to all", _SHIFTED)
+    trial.same_value(trial.dense, [more], " before 1000 was added to all", _SHIFTED)
 
 
 def nan_everywhere(trial: Trial) -> None:
@@ -80,7 +79,7 @@ def _not_finite(value: Any) -> Any:
 
 def large_counts(trial: Trial) -> None:
     """Double the states until counts pass 2²⁴, and add one batch."""
-    shards = parts(trial, 2)
+    shards = trial.parts(2)
     states = trial.values(shards, scenarios.doubled)
     if not states[0]:
         raise NotJudged("it has states that are no sums, which cannot be doubled that often")

@@ -7,50 +7,43 @@ from typing import Any
 from torch import Tensor
 
 from distmetrics.testing import scenarios
-from distmetrics.testing.equality import BITWISE, brief
-from distmetrics.testing.law_checks.compare import (
-    compare,
-    no_error,
-    parts,
-    same_on_each_rank,
-    same_value,
-)
-from distmetrics.testing.trial import LawBroken, NotJudged, Trial
+from distmetrics.testing.equality import BITWISE
+from distmetrics.testing.trial import LawBroken, NotJudged, Trial, compare, no_error
 
 
 def sync_is_idempotent(trial: Trial) -> None:
     """Sync and compute twice."""
-    same_on_each_rank(trial, scenarios.twice)
+    trial.same_on_each_rank(scenarios.twice)
 
 
 def observation(trial: Trial) -> None:
     """Compute in the middle."""
     shards = trial.dense
     if max(map(len, shards)) < 2:
-        first, second = parts(trial, 2)
+        first, second = trial.parts(2)
         shards = ((*first, *second),) * len(shards)
     note = " without a look at it"
-    same_value(trial, shards, [shards], note, scenario=scenarios.observed)
+    trial.same_value(shards, [shards], note, scenario=scenarios.observed)
 
 
 def state_restored(trial: Trial) -> None:
     """Compare local states before and after a sync, and after an error in one."""
-    same_on_each_rank(trial, scenarios.restored)
+    trial.same_on_each_rank(scenarios.restored)
 
 
 def reset_is_new(trial: Trial) -> None:
     """Use, reset, use again."""
     if not hasattr(trial.subject.make(), "reset"):
         raise NotJudged("it has no reset()")
-    same_on_each_rank(trial, scenarios.reset)
+    trial.same_on_each_rank(scenarios.reset)
 
 
 def round_trip(trial: Trial) -> None:
     """Copy in every way, in the middle of the batches and of a sync."""
     shards = trial.dense
     expected = trial.values(shards)[0]  # where the sync itself raises, this law says nothing
-    no_error(brief(expected), trial.settled(shards, scenarios.round_trips), shards)
-    same_on_each_rank(trial, scenarios.round_trips)
+    no_error(expected, trial.settled(shards, scenarios.round_trips), shards)
+    trial.same_on_each_rank(scenarios.round_trips)
 
 
 def dtype_kept(trial: Trial) -> None:
@@ -61,7 +54,7 @@ def dtype_kept(trial: Trial) -> None:
         types = [_types(value) for value in got]
         compare(_types(single.value), types, BITWISE, shards, " of a single process")
     if trial.subject.sync == "distmetrics" and not trial.subject.is_function:
-        same_on_each_rank(trial, scenarios.synced_dtypes)
+        trial.same_on_each_rank(scenarios.synced_dtypes)
 
 
 def _types(value: Any) -> Any:
@@ -83,13 +76,13 @@ def subgroup(trial: Trial) -> None:
     for rank, expected in enumerate(trial.values(shards)):
         if difference := trial.loosely.difference(expected, in_group[rank]):
             detail = f"rank {rank} of the group: {difference} in a world of its own"
-            raise LawBroken(brief(expected), tuple(map(brief, in_group)), detail, more)
+            raise LawBroken(expected, in_group, detail, more)
 
 
 def collection(trial: Trial) -> None:
     """Sync two together, and each by itself."""
     shards = trial.dense
-    same_on_each_rank(trial, scenarios.beside_another)
+    trial.same_on_each_rank(scenarios.beside_another)
     together = trial.values(shards, scenarios.beside_another)[0][0].got["whole"]
     note = " when no other metric is about"
     compare(trial.values(shards)[0], [together], trial.loosely, shards, note)

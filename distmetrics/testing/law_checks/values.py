@@ -6,17 +6,10 @@ import torch
 
 from distmetrics.errors import InputError
 from distmetrics.testing import scenarios
-from distmetrics.testing.batches import Batch, Shards, count, join, take
-from distmetrics.testing.equality import BITWISE, brief
-from distmetrics.testing.law_checks.compare import (
-    compare,
-    no_error,
-    parts,
-    pieces,
-    same_value,
-)
+from distmetrics.testing.batches import Shards, count, cut, join, take
+from distmetrics.testing.equality import BITWISE
 from distmetrics.testing.shards import in_runs, in_turn, padded
-from distmetrics.testing.trial import LawBroken, NotJudged, Trial, values
+from distmetrics.testing.trial import LawBroken, NotJudged, Trial, compare, no_error
 
 
 def single_is_sharded(trial: Trial) -> None:
@@ -24,13 +17,12 @@ def single_is_sharded(trial: Trial) -> None:
     shards = trial.dense
     single, ranks = trial.single(), trial.settled(shards)
     if single.kind == "value":
-        no_error(str(single), ranks, shards)
+        no_error(single.value, ranks, shards)
         compare(single.value, [ranks[0].value], trial.loosely, shards)
     elif all(rank.kind == "raised" for rank in ranks):
         raise NotJudged(f"a single process raises {single.text}")
     else:
-        detail = "a value where a single process raises"
-        raise LawBroken(single.text, tuple(map(str, ranks)), detail, shards)
+        raise LawBroken(single, ranks, "a value where a single process raises", shards)
 
 
 def ranks_agree(trial: Trial) -> None:
@@ -45,7 +37,7 @@ def empty_rank(trial: Trial) -> None:
     expected = trial.values(shards)[0]
     for more in (((), *shards), (*shards, ()), ((), *shards, (), ())):
         ranks = trial.settled(more)
-        no_error(brief(expected), ranks, more)
+        no_error(expected, ranks, more)
         note = " without the empty rank"
         compare(expected, [ranks[0].value], trial.loosely, more, note)
 
@@ -56,30 +48,26 @@ def empty_batch(trial: Trial) -> None:
     if not count(shards[0][0]):
         raise NotJudged("the batches' arguments have no axis of samples in common")
     nothing = take(shards[0][0], [])
-    alone = trial.single((nothing, *trial.pooled))
+    alone = trial.single([nothing, *trial.pooled])
     if alone.kind == "raised":
         raise NotJudged(f"an update with no samples is refused: {alone.text}")
     more = ((nothing, *shards[0]), *shards[1:])
     if shards[1:]:
         more = (*more[:-1], (*more[-1], nothing))
-    same_value(trial, shards, [more], " without the empty batches")
+    trial.same_value(shards, [more], " without the empty batches")
 
 
 def associative(trial: Trial) -> None:
     """Merge three parts from the left and from the right."""
-    a, b, c = parts(trial, 3)
-    left = _merged_with(trial, (a, b), c, on_the_left=True)
-    right = _merged_with(trial, (b, c), a, on_the_left=False)
+    a, b, c = shards = trial.parts(3)
+    pairs = [trial.values(pair, scenarios.merged)[0] for pair in ((a, b), (b, c))]
+    first, last = trial.subject.filled(a), trial.subject.filled(c)
+    left, right = (
+        trial.values(tuple((metric,) for metric in metrics), scenarios.prefilled)
+        for metrics in ((pairs[0], last), (first, pairs[1]))
+    )
     note = " when the first two are merged first"
-    compare(left, [right], trial.loosely, (a, b, c), note)
-
-
-def _merged_with(
-    trial: Trial, pair: Shards, rest: tuple[Batch, ...], *, on_the_left: bool
-) -> object:
-    """Merge two shards, and then a third one with what they make; return the value."""
-    metrics = [trial.values(pair, scenarios.merged)[0], trial.subject.filled(rest)]
-    return values(trial.among(metrics if on_the_left else metrics[::-1]))[0]
+    compare(left[0], right[:1], trial.loosely, shards, note)
 
 
 def rank_order(trial: Trial) -> None:
@@ -88,7 +76,7 @@ def rank_order(trial: Trial) -> None:
     if len(shards) < 2:
         raise NotJudged("only one rank has samples")
     others = (shards[::-1], (*shards[1:], shards[0]))
-    same_value(trial, shards, others, " in the other order of ranks")
+    trial.same_value(shards, others, " in the other order of ranks")
 
 
 def sample_order(trial: Trial) -> None:
@@ -106,24 +94,22 @@ def sample_order(trial: Trial) -> None:
         tuple(take(whole, [next(order) for _ in range(count(batch) or 0)]) for batch in shard)
         for shard in shards
     )
-    same_value(trial, shards, [shuffled], " in the other order of samples")
+    trial.same_value(shards, [shuffled], " in the other order of samples")
 
 
 def batch_split(trial: Trial) -> None:
     """Cut every batch in two."""
     shards = trial.dense
-    halves = tuple(
-        tuple(piece for batch in shard for piece in pieces(batch, 2)) for shard in shards
-    )
+    halves = tuple(tuple(piece for batch in shard for piece in cut(batch, 2)) for shard in shards)
     if list(map(len, halves)) == list(map(len, shards)):
         raise NotJudged("no batch has two samples")
-    same_value(trial, shards, [halves], " with the batches in one piece")
+    trial.same_value(shards, [halves], " with the batches in one piece")
 
 
 def world_size(trial: Trial) -> None:
     """Deal the same batches to 1, 2, 3, 5 and 8 ranks, in runs."""
     others = [in_runs(trial.pooled, world) for world in (2, 3, 5, 8)]
-    same_value(trial, (trial.pooled,), others, " on one rank", BITWISE)
+    trial.same_value((trial.pooled,), others, " on one rank", BITWISE)
 
 
 def padding_removed(trial: Trial) -> None:
@@ -134,7 +120,7 @@ def padding_removed(trial: Trial) -> None:
         others = [padded(trial.pooled, world) for world in (2, 3)]
     except ValueError as error:
         raise NotJudged(str(error)) from error
-    same_value(trial, (trial.pooled,), others, " without the padding")
+    trial.same_value((trial.pooled,), others, " without the padding")
 
 
 def same_sequence(trial: Trial) -> None:
@@ -150,7 +136,7 @@ def same_sequence(trial: Trial) -> None:
     for collectives, dealt in transcripts:
         if collectives != first:
             detail = "other data, other calls"
-            raise LawBroken(_listed(first), (_listed(collectives),), detail, dealt)
+            raise LawBroken(_listed(first), [_listed(collectives)], detail, dealt)
 
 
 def _listed(collectives: tuple[str, ...]) -> str:
@@ -165,7 +151,6 @@ def no_hang(trial: Trial) -> None:
         ranks = trial.world(dealt)
         for rank in ranks:
             if rank.kind == "stuck":
-                texts = tuple(map(str, ranks))
-                raise LawBroken("every rank gets a value", texts, str(rank.error), dealt)
+                raise LawBroken("every rank gets a value", ranks, str(rank.error), dealt)
     if all(rank.kind == "raised" for rank in trial.world(shards)):
         raise NotJudged(f"every rank raises {trial.world(shards)[0].text}")
