@@ -1,6 +1,4 @@
-"""Verdicts of the world of threads, replayed on real processes: do they agree, hangs and aborts
-included?
-"""
+"""Verdicts of the world of threads, replayed on real processes: do they agree, hangs included?"""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from benchmarks.conformance.case import Case, batches
 from benchmarks.conformance.catalogue import MODULES, find
 from benchmarks.conformance.ranks import PLACE, missing
 from distmetrics.testing import laws
+from distmetrics.testing.batches import as_batch
 from distmetrics.testing.equality import BITWISE, CLOSE
 from distmetrics.testing.laws import Law
-from distmetrics.testing.batches import as_batch
 from distmetrics.testing.subject import Subject, Sync
 from distmetrics.testing.trial import LawBroken, NotJudged, RunWorld, Trial, compare, worlds
 
@@ -84,8 +82,9 @@ class Compared:
 
 
 def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str | Law]]:
-    """Yield so many questions, spread evenly over the classes: two of three of the own sync, one of
-    four of a law.
+    """Yield so many questions, spread evenly over the classes.
+
+    Two of three are of the own sync, one of four is of a law.
     """
     for index in range(number):
         case = cases[index * len(cases) // number]
@@ -97,8 +96,9 @@ def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str
 
 
 def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
-    """Ask about so many cases on both transports, print and write what was found; 1 if a verdict
-    differs.
+    """Ask about so many cases on both transports; return 1 if a verdict differs.
+
+    What was found is printed, and written to the folder if there is one.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["distmetrics.launch.processes", *MODULES]
@@ -206,8 +206,9 @@ def _line(row: Compared) -> str:
 
 
 _INTRODUCTION = f"""\
-Classes spread evenly over torchmetrics, {RANKS} ranks each: either a layout of batches over ranks, of which the verdict
-is how the ranks end and whether every value is the single process's, or a law about the state. The same question is
-asked of a world of threads and of gloo processes. *no-hang broken*: a process is killed by gloo, or ranks wait for
-others that will never come; *raises*: the metric itself raises an error on some rank. `kit_replay.json` is
-the same for machines."""
+Classes spread evenly over torchmetrics, {RANKS} ranks each: either a layout of batches over
+ranks, of which the verdict is how the ranks end and whether every value is the single process's,
+or a law about the state. The same question is asked of a world of threads and of gloo processes.
+*no-hang broken*: a process is killed by gloo, or ranks wait for others that will never come;
+*raises*: the metric itself raises an error on some rank. `kit_replay.json` is the same for
+machines."""

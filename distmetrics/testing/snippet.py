@@ -35,12 +35,12 @@ def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str
     ranks = [f"[{', '.join(map(_batch, shard))}]," for shard in shards]
     step = math.ceil(len(ranks) / _ROWS)
     rows = [" ".join(ranks[at : at + step]) for at in range(0, len(ranks), step)]
-    text = " ".join([*rows, source])
-    batch = "Batch, " if "Batch(" in text else ""
+    numbers = " ".join(rows)
+    batch = "Batch, " if "Batch(" in numbers else ""
     lines = [f"from distmetrics.testing import {batch}laws, replay", *imports, ""]
-    if "torch." in text:
+    if "torch." in numbers + source:
         lines.insert(0, "import torch")
-    if "nan" in text or "inf" in text:
+    if "nan" in numbers or "inf" in numbers:
         lines.insert(0, "from math import inf, nan")
     options = [f"law=laws.{law.name.upper().replace('-', '_')}"]
     options += [f'sync="{sync}"'] if sync != "distmetrics" else []
