@@ -28,7 +28,7 @@ BELOW = {
     "runner": {"arguments", "tree", "comm", "collectives", "state", "launch", "preflight", "strategies", "train"},
     "integrations": {"tree", "comm", "collectives", "state"},
     "testing": {"tree", "comm", "collectives", "state", "launch"},
-    "testing/same": {"tree", "comm", "launch", "strategies", "train"},  # the one part of the kit that knows the trainer
+    "testing/equivalence": {"tree", "comm", "launch", "strategies", "train"},  # the one part of the kit that knows the trainer
     "cli": {"", "guard", "tree", "comm", "collectives", "state", "launch", "strategies", "train", "testing"},
     "__main__": {"cli"},
     "": {"tree", "comm", "collectives", "state", "preflight", "runner", "guard"},  # the façade; the last three late

@@ -1,7 +1,7 @@
 """Batches as rows of samples, whatever their arguments are: count, take, join. Pure.
 
-What has one entry a sample is a tensor (its first axis), an array, a list, or a mapping of such;
-numbers, texts and the rest belong to the batch as a whole, as ``real=True`` does.
+An argument has one row a sample if it is a tensor (along its first axis), an array, a list, or a
+mapping of such; numbers, texts and the rest belong to the batch as a whole, as ``real=True`` does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.errors import InputError
+from distmetrics.testing.equality import EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,17 @@ class Batch:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def arguments(self) -> dict[Any, Any]:
+        """All arguments, by place or by name."""
+        return {**dict(enumerate(self.args)), **self.kwargs}
+
+
+Shards = tuple[tuple[Batch, ...], ...]  # for each rank its batches
+
 
 def as_batch(value: Any) -> Batch:
-    """Return what a user calls a batch as one: a tuple is positional arguments, a mapping named
-    ones.
+    """Return what a user writes as a batch: a tuple for positional arguments, a mapping for named.
 
     >>> as_batch((1, 2)) == Batch((1, 2))
     True
@@ -40,9 +48,8 @@ def as_batch(value: Any) -> Batch:
     if isinstance(value, tuple):
         return Batch(value)
     args, kwargs = getattr(value, "args", None), getattr(value, "kwargs", None)
-    if isinstance(args, tuple) and isinstance(
-        kwargs, Mapping
-    ):  # a recorded call, in somebody else's class
+    # A recorded call, in somebody else's class.
+    if isinstance(args, tuple) and isinstance(kwargs, Mapping):
         return Batch(args, kwargs)
     return Batch((value,))
 
@@ -53,7 +60,7 @@ def count(batch: Batch) -> int | None:
     >>> count(as_batch((torch.zeros(3, 5), torch.zeros(3))))
     3
     """
-    lengths = {length for value in _values(batch) for length in _lengths(value)}
+    lengths = _lengths(batch.arguments)
     return lengths.pop() if len(lengths) == 1 else None
 
 
@@ -66,6 +73,19 @@ def take(batch: Batch, indices: Sequence[int]) -> Batch:
     return changed(batch, lambda value: _take(value, indices))
 
 
+def cut(batch: Batch, number: int) -> list[Batch]:
+    """Return at most so many parts of a batch, none of them empty.
+
+    >>> [part.args for part in cut(as_batch((["a", "b", "c"],)), 2)]
+    [(['a'],), (['b', 'c'],)]
+    """
+    rows = count(batch) or 1
+    if rows < 2:
+        return [batch]
+    number = min(number, rows)
+    return [take(batch, range(i * rows // number, (i + 1) * rows // number)) for i in range(number)]
+
+
 def join(batches: Sequence[Batch]) -> Batch:
     """Return one batch with the samples of all.
 
@@ -76,29 +96,32 @@ def join(batches: Sequence[Batch]) -> Batch:
     ([1, 2, 3],)
     """
     first = batches[0]
-    if any(
-        len(b.args) != len(first.args) or b.kwargs.keys() != first.kwargs.keys() for b in batches
-    ):
+    columns = [batch.arguments for batch in batches]
+    if any(arguments.keys() != columns[0].keys() for arguments in columns):
         raise InputError("batches with different arguments cannot be joined")
-    args = tuple(_join(column) for column in zip(*(batch.args for batch in batches), strict=True))
-    return Batch(
-        args, {key: _join([batch.kwargs[key] for batch in batches]) for key in first.kwargs}
-    )
+    joined = _join(columns)
+    args = tuple(joined[place] for place in range(len(first.args)))
+    return Batch(args, {name: joined[name] for name in first.kwargs})
 
 
 def changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     """Return the batch with ``change`` applied to every argument."""
-    return Batch(
-        tuple(map(change, batch.args)), {key: change(value) for key, value in batch.kwargs.items()}
-    )
+    kwargs = {name: change(value) for name, value in batch.kwargs.items()}
+    return Batch(tuple(map(change, batch.args)), kwargs)
 
 
-def _values(batch: Batch) -> list[Any]:
-    return [*batch.args, *batch.kwargs.values()]
+def is_floating(value: Any) -> bool:
+    """True for a tensor of floating numbers."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def changed_floats(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Return the batch with ``change`` applied to every tensor of floating numbers."""
+    return changed(batch, lambda value: change(value) if is_floating(value) else value)
 
 
 def _has_rows(value: Any) -> bool:
-    return isinstance(value, list) or (getattr(value, "ndim", 0) > 0 and hasattr(value, "shape"))
+    return isinstance(value, list) or getattr(value, "ndim", 0) > 0
 
 
 def _lengths(value: Any) -> set[int]:
@@ -112,8 +135,6 @@ def _take(value: Any, indices: Sequence[int]) -> Any:
         return {key: _take(each, indices) for key, each in value.items()}
     if isinstance(value, list):
         return [value[index] for index in indices]
-    if isinstance(value, Tensor) and value.ndim:
-        return value[torch.tensor(indices, dtype=torch.int64, device=value.device)]
     return value[list(indices)] if _has_rows(value) else value
 
 
@@ -131,10 +152,6 @@ def _join(values: Sequence[Any]) -> Any:
         import numpy as np
 
         return np.concatenate(list(values))
-    if any(type(value) is not type(first) or not _equal(value, first) for value in values):
+    if any(EXACT.difference(first, value) for value in values):
         raise InputError("batches that differ in an argument of the whole batch cannot be joined")
     return first
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics.errors import InputError
+from distmetrics.testing.batches import Batch, as_batch, count, join, take
 from distmetrics.testing.equality import EXACT
-from distmetrics.testing.rows import Batch, as_batch, count, join, take
 
 
 def batch_of(rows: int) -> Batch:
