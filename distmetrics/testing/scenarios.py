@@ -241,10 +241,10 @@ def _merged(rank: Rank, metric: Any) -> Any:
         other = copy.deepcopy(metric)
     for target in targets(other):
         if target.adapter.flag:
-            target.home[target.adapter.flag] = False
+            target.storage[target.adapter.flag] = False
         for name in ("_cache", "_computed"):
-            if name in target.home:
-                target.home[name] = None
+            if name in target.storage:
+                target.storage[name] = None
     return other
 
 
@@ -255,7 +255,7 @@ def doubled(rank: Rank) -> list[dict[str, Any]]:
     does not make the sum.
     """
     metric = rank.filled()
-    if any(spec.kind != "sum" for target in targets(metric) for spec in target.specs.each):
+    if any(spec.kind != "sum" for target in targets(metric) for spec in target.states):
         return []
     for _ in range(25):
         metric = _merged(rank, metric)

@@ -49,7 +49,7 @@ def _updates(metric: Any) -> int:
     return (
         0
         if adapter is None or not adapter.counter
-        else int(adapter.home(metric).get(adapter.counter, 0))
+        else int(adapter.storage(metric).get(adapter.counter, 0))
     )
 
 
@@ -71,7 +71,7 @@ def load_states(metrics: Mapping[str, Any], saved: Mapping[str, Mapping[str, Any
             vars(target.metric).update(state)
         else:
             for name, value in state.items():
-                target.home[name] = value
+                target.storage[name] = value
 
 
 def merged(metrics: Mapping[str, Any], ranks: Sequence[States]) -> States:
@@ -97,11 +97,11 @@ def _targets(metrics: Mapping[str, Any]) -> Sequence[Target]:
 def _read(target: Target) -> dict[str, Any]:
     if isinstance(target.adapter, MergingAdapter):
         return target.adapter.state(target.metric)
-    names = target.specs.names
-    if target.adapter.counter and target.adapter.counter in target.home:
+    names = tuple(spec.name for spec in target.states)
+    if target.adapter.counter and target.adapter.counter in target.storage:
         names = (*names, target.adapter.counter)
-    found = {name: target.home[name] for name in names}
-    return found | ({"_computed": None} if "_computed" in target.home else {})
+    found = {name: target.storage[name] for name in names}
+    return found | ({"_computed": None} if "_computed" in target.storage else {})
 
 
 def _copy(value: Any, device: Any = "cpu") -> Any:

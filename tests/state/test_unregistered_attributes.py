@@ -9,12 +9,13 @@ import torch
 import torchmetrics as tm
 
 from distmetrics import StateError, explain, sync_and_compute, synced
+from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.spec import Learned
+from distmetrics.state.unregistered_attributes import borrowed, described, digest_of
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
-from tests.state import learned_samples as own
-from tests.state.learned_samples import SAMPLES
+from tests.state import attribute_samples as own
+from tests.state.attribute_samples import SAMPLES
 from tests.state.samples import flat
 
 pytestmark = [
@@ -71,8 +72,7 @@ def check(name: str, have: str, ranks: list[Any]) -> None:
             assert got.dtype == value.dtype
             torch.testing.assert_close(got, value, rtol=1e-5, atol=1e-6, equal_nan=True)
         assert all(map(torch.equal, values, ranks[0][0]))
-    known = have == "all" and SAMPLES[name].large  # what all ranks have, and have alike, is not broadcast
-    assert {count for _, count in ranks} == {SAMPLES[name].rounds - known}
+    assert {count for _, count in ranks} == {1 if have == "all" else SAMPLES[name].rounds}
 
 
 @every_sample
@@ -103,9 +103,9 @@ def test_one_process_alone(name: str) -> None:
     assert attributes(metric) == before
 
 
-@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.names])
+@pytest.mark.parametrize("name", ["own", "collection"])
 def test_the_plan_tells(name: str) -> None:
-    """What is taken, from whom, and how it travels; only what some rank lacks."""
+    """A round more, where some rank lacks what others have."""
 
     def work(comm: Any) -> tuple[str, int, int]:
         metric = filled(name, [comm.rank] if comm.rank == 1 else [])
@@ -116,10 +116,9 @@ def test_the_plan_tells(name: str) -> None:
 
     (text, rounds, calls), other = run(2, work)
     assert other == (text, rounds, calls)
-    assert rounds == calls
-    if name != "RMSE-SW":  # a sum like others
-        for path in SAMPLES[name].names:
-            assert f"  {path} of rank 1: " in text
+    assert rounds == calls == 2
+    count = "2 metrics" if name == "collection" else "1 metric"
+    assert f"  attributes of {count}, for ranks without an update" in text
 
 
 def test_the_sum_over_all_images_is_that_of_all_ranks() -> None:
@@ -134,19 +133,6 @@ def test_the_sum_over_all_images_is_that_of_all_ranks() -> None:
 
     for whole in run(3, work):
         torch.testing.assert_close(whole, filled("RMSE-SW", [1, 2]).rmse_map)
-
-
-def test_all_ranks_take_the_last_ones() -> None:
-    """Each update overwrites it, so one process that saw the data in the ranks' order has the last rank's."""
-
-    def work(comm: Any) -> int:
-        metric = own.Own()
-        if comm.rank < 2:
-            metric.update(torch.ones(2, 3 + comm.rank))
-        with synced(metric, comm=comm):
-            return metric.width
-
-    assert run(3, work) == [4, 4, 4]
 
 
 def test_attributes_from_before_a_reset_do_not_count() -> None:
@@ -193,25 +179,23 @@ def test_no_data_anywhere() -> None:
         assert isinstance(outcome.error, AttributeError)
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [(own.Adds, "m.samples is no state, and its values on ranks 0-1 cannot be combined: update() adds to it"),
-     (own.Derives, "m.most is no state, and its values on ranks 0-1 cannot be combined: update() derives it")],
-)  # fmt: skip
-def test_what_accumulates_is_refused(make: Any, why: str) -> None:
+@pytest.mark.parametrize(("make", "name"), [(own.Adds, "samples"), (own.Derives, "most"), (own.Own, "width")])
+def test_what_differs_is_refused(make: Any, name: str) -> None:
     """A value of one rank would be wrong without a word; every rank hears what to do."""
 
     def work(comm: Any) -> Any:
         metric = make()
         if comm.rank < 2:
-            metric.update(torch.ones(2 + comm.rank, 3))
+            metric.update(torch.ones(2 + comm.rank, 3 + comm.rank))
         return sync_and_compute({"m": metric}, comm=comm, name="val")
 
     error = same_error(outcomes(3, work), StateError)
     first, *_ = str(error).splitlines()
-    assert first.startswith(f'sync of metrics "val": the attribute {why}')
-    assert "lacks it" in str(error)
-    assert 'self.add_state("' in str(error)
+    why = "is no state, and its values on ranks 0-1 cannot be combined: they differ, and rank 2 needs one"
+    assert first == f'sync of metrics "val": the attribute m.{name} {why}'
+    assert error.per_rank[2] == "no update"
+    assert error.per_rank[1] == f"{name} = {4 if make is own.Own else 3}"
+    assert f'self.add_state("{name}"' in error.do
     assert tuple(error.peers) == (0, 1)
 
 
@@ -237,7 +221,7 @@ def test_what_is_derived_alike_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "why"), [(own.KeepsModule, "it is a torch.nn.Module"), (own.KeepsFunction, "<lambda>")]
+    ("make", "why"), [(own.KeepsModule, "it is a torch.nn.Module"), (own.KeepsFunction, "it is a function")]
 )
 def test_what_cannot_be_sent(make: Any, why: str) -> None:
     """No error where every rank has its own; where one lacks it, every rank is told."""
@@ -255,32 +239,87 @@ def test_what_cannot_be_sent(make: Any, why: str) -> None:
 
 
 def test_running_windows_go_on() -> None:
-    """Their cursor adds up, and is known to be no data: no error."""
+    """Where ranks with data have seen as much."""
 
     def work(comm: Any) -> float:
         metric = tm.aggregation.RunningSum(window=2)
-        for value in range(comm.rank):
-            metric.update(1.0 + value)
+        if comm.rank:
+            metric.update(1.0 + comm.rank)
         return float(sync_and_compute(metric, comm=comm))
 
-    assert run(3, work) == [1.0 + 1.0 + 2.0] * 3
+    assert run(3, work) == [2.0 + 3.0] * 3
 
 
-def test_metrics_without_such_attributes_have_none() -> None:
-    """The states are not among them, whatever their names are made of."""
-    metrics = [tm.MeanMetric(), tm.classification.BinaryAUROC(), own.kid(), tm.R2Score(), tm.CatMetric()]
-    for metric in metrics:
-        with synced(metric):
-            pass
-        specs = tm_specs(metric)
-        assert (specs.learned, specs.loose) == ((), False)
-    assert tm_specs(own.Own()).learned == (Learned("width", "last"),)
+def test_most_metrics_have_none() -> None:
+    """What updating changes are states, whatever their names are made of, and the base class's bookkeeping."""
+    metrics: list[Any] = [tm.MeanMetric(), tm.classification.BinaryAUROC(), own.kid(), tm.R2Score(), tm.CatMetric()]
+    batches: list[Any] = [(1.0,), (torch.rand(2), torch.tensor([0, 1])), None, (torch.rand(2), torch.rand(2)), (1.0,)]
+    for metric, batch in zip(metrics, batches, strict=True):
+        before = digest(metric)
+        if batch is None:
+            own.real_and_fake(metric, torch.Generator())
+        else:
+            metric.update(*batch)
+        metric.compute()
+        assert digest(metric) == before
 
 
-def tm_specs(metric: Any) -> Any:
+def digest(metric: Any) -> str:
     from distmetrics.state.adapters.torchmetrics import ADAPTER
 
-    return ADAPTER.specs(metric)
+    return digest_of(described(ADAPTER.attributes(metric)))
+
+
+def chosen(*per_rank: Any, updated: tuple[int, ...]) -> Any:
+    """What is borrowed of the attribute x; None stands for a rank that has none."""
+    columns = [described({} if value is ABSENT else {"x": value}) for value in per_rank]
+    return borrowed("m", columns, updated, Manifest("sync of metrics"), 0)
+
+
+ABSENT = object()
+SOME = torch.arange(3.0)
+
+
+@pytest.mark.parametrize(
+    ("per_rank", "updated", "value"),
+    [
+        ((3, 3, ABSENT), (0, 1), 3),
+        ((3, 3, 0), (0, 1), 3),
+        ((ABSENT, torch.float16), (1,), torch.float16),
+        (((1, [2.0, "a"]), None), (0,), (1, [2.0, "a"])),
+        ((torch.Size([2]), torch.Size([3])), (0,), torch.Size([2])),
+        ((SOME, SOME.clone(), ABSENT), (0, 1), SOME),
+        ((float("nan"), float("nan"), 1.0), (0, 1), float("nan")),
+    ],
+)
+def test_what_ranks_with_data_have_alike_is_borrowed(per_rank: Any, updated: tuple[int, ...], value: Any) -> None:
+    (found,) = chosen(*per_rank, updated=updated).values()
+    assert repr(found) == repr(value)
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("per_rank", "updated"),
+    [((3, 3), (0,)), ((3, 3, 3), (0, 1)), ((print, str.upper), (0,)), ((ABSENT, 3), (0,))],
+)
+def test_what_a_rank_without_data_has_is_left(per_rank: Any, updated: tuple[int, ...]) -> None:
+    assert chosen(*per_rank, updated=updated) == {}
+
+
+@pytest.mark.parametrize(
+    ("per_rank", "updated"),
+    [
+        ((1, 1.0, 0), (0, 1)),
+        ((1, ABSENT, ABSENT), (0, 1)),
+        ((SOME, SOME + 1, SOME), (0, 1)),
+        ((print, ABSENT), (0,)),
+        ((print, None), (0,)),
+        ((torch.zeros(20_000), ABSENT), (0,)),
+    ],
+)
+def test_what_nobody_can_borrow_is_refused(per_rank: Any, updated: tuple[int, ...]) -> None:
+    with pytest.raises(StateError, match=r"the attribute m\.x is no state, and "):
+        chosen(*per_rank, updated=updated)
 
 
 def test_explain_before_and_after_data() -> None:

@@ -1,23 +1,22 @@
-"""Any value as one run of bytes, and back: the data of its tensors as it is, what holds them
-pickled. Pure.
-"""
+"""Any value as one run of bytes, and back: tensors' data as it is, the rest pickled. Pure."""
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import to_bytes
-from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
+from distmetrics.collectives.exchange import from_bytes, to_bytes
+from distmetrics.collectives.pack import ALIGN, Layout, dtype_of, layout, pack, unpack
 
-_HEAD = struct.Struct("<QQ")  # bytes of the pickled part, padding included; nothing yet
-_ALIGN = 16  # the tensors' data starts where a view as any dtype may
+_HEAD = struct.Struct(
+    "<QQ"
+)  # bytes of the pickled part with its padding, and nothing: 16, so that tensors are aligned
 
 
 class _Pickler(pickle.Pickler):
@@ -53,36 +52,31 @@ class _Unpickler(pickle.Unpickler):
         return self._tensors[pid]
 
 
-def freeze(value: Any) -> Tensor:
-    """Return a value as uint8: on the device of its tensors, or on the CPU where they are on
-    several.
+def serialize(value: Any) -> Tensor:
+    """Return a value as uint8, on the device of its tensors; on the CPU if they are on several.
 
     Raises:
         Exception: what pickling raises for a part that is no tensor and cannot be pickled.
 
-    >>> thaw(freeze({"n": 3, "parts": [torch.ones(2), torch.zeros(0)]}))
+    >>> deserialize(serialize({"n": 3, "parts": [torch.ones(2), torch.zeros(0)]}))
     {'n': 3, 'parts': [tensor([1., 1.]), tensor([])]}
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
     tensors = pickler.tensors
-    names = tuple([str(x.dtype).removeprefix("torch.") for x in tensors])
-    shapes = tuple([tuple(x.shape) for x in tensors])
+    names = [str(x.dtype).removeprefix("torch.") for x in tensors]
+    shapes = [tuple(x.shape) for x in tensors]
     form = pickle.dumps((file.getvalue(), names, shapes))
-    size = -(-len(form) // _ALIGN) * _ALIGN
-    head = torch.frombuffer(
-        bytearray(_HEAD.pack(size, 0) + form.ljust(size, b"\0")), dtype=torch.uint8
-    )
+    size = -(-len(form) // ALIGN) * ALIGN
+    head = from_bytes(_HEAD.pack(size, 0) + form.ljust(size, b"\0"))
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else head.device
     return torch.cat([head.to(device), pack(tensors, _layout(names, shapes), device)])
 
 
-def thaw(run: Tensor) -> Any:
-    """Return what :func:`freeze` froze, its tensors on the device of ``run`` and in memory of their
-    own.
-    """
+def deserialize(run: Tensor) -> Any:
+    """Return what :func:`serialize` was given; tensors are new, on the device of ``run``."""
     run = run.clone()  # values may be changed in place; and it starts where a view as any dtype may
     size, _ = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
     form, names, shapes = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)
@@ -90,6 +84,5 @@ def thaw(run: Tensor) -> Any:
     return _Unpickler(io.BytesIO(form), tensors).load()
 
 
-@functools.lru_cache(maxsize=256)
-def _layout(names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]) -> Layout:
+def _layout(names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Layout:
     return layout([dtype_of(name) for name in names], shapes)
