@@ -23,7 +23,7 @@ import torch.distributed as dist
 from distmetrics.cli.doctor_environ import uses_agent
 from distmetrics.errors import ConfigurationError, PeerLostError, compose, who
 from distmetrics.launch.place import Environment
-from distmetrics.liveness.departures import Departures
+from distmetrics.liveness.departures import Departure, Departures
 
 _POLL = 0.02
 _KNOCK = 0.2  # seconds between two tries to reach rank 0
@@ -144,7 +144,7 @@ class Meeting:
             patience: more seconds, where others may not have heard of the failure and still wait
                 for what is lost.
         """
-        self.departures.leave(self._rank, why, failed=True)
+        self.departures.leave(Departure(self._rank, why, failed=True))
         self.store.set(f"left over/{self._rank}", "")
         until = time.monotonic() + _ROLL_CALL + patience
         while (missing := self._missing("left over")) and time.monotonic() < until:

@@ -31,7 +31,14 @@ from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import packed, pickled, unpacked, without_a_script_that_is_none
-from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason, meet, reason
+from distmetrics.liveness.departures import (
+    RAISING_GRACE,
+    Departure,
+    Departures,
+    exit_reason,
+    meet,
+    reason,
+)
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.settings import in_force, put_in_force
 
@@ -277,12 +284,12 @@ def rank_main(
         with use(comm):
             value = body(comm)
     except BaseException as error:
-        departures.leave(rank, reason(error), failed=True, calls=comm.calls)
+        departures.leave(Departure(rank, reason(error), failed=True, calls=comm.counts))
         named = comm.blame(error)
         if named is not None:
             raise named from error
         raise
-    departures.leave(rank, reason(None), failed=False, calls=comm.calls)
+    departures.leave(Departure(rank, reason(None), failed=False, calls=comm.counts))
     dist.destroy_process_group()
     return value
 

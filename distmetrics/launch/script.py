@@ -33,7 +33,7 @@ from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.environment import detect, reachable
 from distmetrics.launch.place import Environment
 from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
-from distmetrics.liveness.departures import Departures, meet, reason
+from distmetrics.liveness.departures import Departure, Departures, meet, reason
 
 _LOOPBACK = ("localhost", "127.", "::1")
 
@@ -72,8 +72,10 @@ class ScriptWorld:
             return
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
-            rank, calls = self.environment.rank, self.comm.calls
-            self.departures.leave(rank, reason(error), failed=error is not None, calls=calls)
+            failed = error is not None
+            self.departures.leave(
+                Departure(self.environment.rank, reason(error), failed, self.comm.counts)
+            )
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 brings home the ranks that it started."""
