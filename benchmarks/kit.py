@@ -1,5 +1,4 @@
-"""Sharded runs of a metric a second: worlds of threads, launched processes, and a pool of
-processes.
+"""Sharded runs of a metric a second: on threads, launched processes, and a pool of processes.
 
 A run is what a test of a distributed metric is made of: every rank makes the metric, updates it
 with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after
@@ -40,7 +39,7 @@ from torchmetrics.classification import BinaryF1Score
 from distmetrics import Communicator, ThreadWorld, sync_and_compute
 from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.testing import run
-from distmetrics.testing.routed import routed
+from distmetrics.testing.fake_torch_distributed import routed
 
 RESULTS = Path(__file__).parent / "results"
 RANKS, BATCHES, SAMPLES, GOAL = 3, 2, 4, 300

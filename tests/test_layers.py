@@ -46,9 +46,8 @@ ROOMS = {
     "testing/inputs/structures.py": {"hypothesis"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "testing/plugin.py": {"pytest"},
-    "testing/shown.py": {"pytest", "_pytest"},
+    "testing/pytest_failures.py": {"pytest", "_pytest"},
     "cli/demo_train.py": {"torchmetrics"},
-    "cli/verify_cell.py": {"torchmetrics"},
     "cli/data/bad_training.py": {"lightning", "sklearn"},
 }
 

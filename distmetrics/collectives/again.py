@@ -45,7 +45,10 @@ class Keeping(Communicator, Protocol):
     kept: dict[Any, Any]
 
     def all_gather(
-        self, x: Tensor, meanwhile: Callable[[], None] | None = None, into: list[Tensor] | None = None
+        self,
+        x: Tensor,
+        meanwhile: Callable[[], None] | None = None,
+        into: list[Tensor] | None = None,
     ) -> list[Tensor]:
         """Every rank's ``x``; ``into``: rows of one contiguous tensor, each like ``x``, for the
         others'.

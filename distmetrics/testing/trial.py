@@ -14,8 +14,8 @@ from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.pending_calls import is_connection_error
 from distmetrics.testing import acts
 from distmetrics.testing.equality import Equality
+from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import Pool
-from distmetrics.testing.routed import routed
 from distmetrics.testing.rows import Batch, count
 from distmetrics.testing.subject import Subject, quiet
 

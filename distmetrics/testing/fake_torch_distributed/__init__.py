@@ -8,6 +8,7 @@ world of threads instead, which is as strict as gloo and decides deadlocks.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +19,8 @@ from distmetrics.comm.current import in_force
 from distmetrics.comm.replace import Name, Replacing
 from distmetrics.comm.threads import is_of_threads
 from distmetrics.errors import ConfigurationError
-from distmetrics.testing.routed import moves, objects, reductions  # noqa: F401  (what they define is then in CALLS)
-from distmetrics.testing.routed.base import CALLS
+from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Answer
+from distmetrics.testing.fake_torch_distributed.request import Request
 
 __all__ = ["routed"]
 
@@ -41,12 +42,12 @@ _UNSUPPORTED = (
     "split_group",
 )
 _replacing = Replacing()
+_signature = functools.cache(inspect.signature)
 
 
 @contextmanager
 def routed() -> Iterator[None]:
-    """Let ``torch.distributed``'s functions talk through the communicator in force, on threads that
-    are ranks.
+    """Let ``torch.distributed``'s functions talk through a rank's communicator, on threads.
 
     Inside the block the attributes of ``torch.distributed`` are replaced, for the whole process; a
     thread whose communicator in force is not one of a ThreadWorld gets torch's own functions as
@@ -65,20 +66,20 @@ def routed() -> Iterator[None]:
     ...     run(3, total)
     [6, 6, 6]
     """
-    with _replacing.block(_names):
+    with _replacing.block(_replacements):
         yield
 
 
-def _names() -> list[Name]:
-    where = vars(dist)
-    known = [
-        name for name in (*CALLS, *_UNSUPPORTED) if name in where
-    ]  # some came with a later torch
-    return [Name(where, name, _dispatching(name, where[name], CALLS.get(name))) for name in known]
+def _replacements() -> list[Name]:
+    theirs = vars(dist)
+    ours = ANSWERS | dict.fromkeys(_UNSUPPORTED)
+    # Some of them came with a later torch than the oldest that is supported.
+    present = [name for name in ours if name in theirs]
+    return [Name(theirs, name, _dispatching(name, theirs[name], ours[name])) for name in present]
 
 
 def _dispatching(
-    name: str, original: Callable[..., Any], ours: Callable[..., Any] | None
+    name: str, original: Callable[..., Any], ours: Answer | None
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -90,6 +91,10 @@ def _dispatching(
                 f"torch.distributed.{name} is not supported in a world of threads",
                 do="run this test on real processes, with backend='gloo'.",
             )
-        return ours(comm, *args, **kwargs)
+        bound = _signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        request = Request(comm, name, bound.arguments)
+        request.check_group()
+        return ours(request)
 
     return function
