@@ -9,7 +9,6 @@ import ctypes
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import TracebackType
 
 _LAST = 1.0  # seconds at the end for a thread that has no more work
 
@@ -33,12 +32,7 @@ class ThreadPool:
     def __enter__(self) -> ThreadPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self, name: str, fn: Callable[[], None]) -> Task:
@@ -110,13 +104,13 @@ class Worker(threading.Thread):
         goes_on = True
         while goes_on and (task := self.tasks.get()) is not None:
             self.name = task.name
+            whole = False
             try:
                 task.fn()
-            except BaseException:
-                self._pool.take_back(self, task, whole=False)
-                raise
-            _forget_locals()
-            goes_on = self._pool.take_back(self, task, whole=True)
+                _forget_locals()
+                whole = True
+            finally:
+                goes_on = self._pool.take_back(self, task, whole=whole)
             del task  # and with it what the rank's function holds
 
 
@@ -125,7 +119,7 @@ _thread_dict.restype = ctypes.c_void_p  # not py_object, which takes the referen
 
 
 def _forget_locals() -> None:
-    """Forget what this thread keeps in any ``threading.local``: the interpreter has it in a dict."""
+    """Forget what this thread keeps in any ``threading.local``: it is in a dict of the thread."""
     address = _thread_dict()
     if address:
         # Lent by the interpreter, and held from here on.

@@ -39,7 +39,13 @@ from distmetrics.launch.joining import (
     own_place,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
-from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason, reason
+from distmetrics.liveness.departures import (
+    RAISING_GRACE,
+    Departure,
+    Departures,
+    exit_reason,
+    reason,
+)
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.settings import in_force, put_in_force
 
@@ -252,12 +258,12 @@ def _run(
         with use(comm):
             value = body(comm)
     except BaseException as error:
-        departures.leave(rank, reason(error), failed=True, calls=comm.calls)
+        departures.leave(Departure(rank, reason(error), failed=True, calls=comm.counts))
         named = comm.blame(error)
         if named is not None:
             raise named from error
         raise
-    departures.leave(rank, reason(None), failed=False, calls=comm.calls)
+    departures.leave(Departure(rank, reason(None), failed=False, calls=comm.counts))
     dist.destroy_process_group()
     return value
 

@@ -42,7 +42,7 @@ from distmetrics.launch.subprocess_ranks import (
     clean_up_after_rank_zero,
     watch_rank_zero,
 )
-from distmetrics.liveness.departures import Departures, reason
+from distmetrics.liveness.departures import Departure, Departures, reason
 
 _LOOPBACK = ("localhost", "127.", "::1")
 
@@ -81,8 +81,10 @@ class ScriptWorld:
             return
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
-            rank, calls = self.environment.rank, self.comm.calls
-            self.departures.leave(rank, reason(error), failed=error is not None, calls=calls)
+            failed = error is not None
+            self.departures.leave(
+                Departure(self.environment.rank, reason(error), failed, self.comm.counts)
+            )
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 waits for those that it started."""

@@ -10,7 +10,7 @@ import torch
 
 from distmetrics.comm.base import Call
 from distmetrics.errors import Site
-from distmetrics.liveness.departures import Departures
+from distmetrics.liveness.departures import Departure, Departures
 from distmetrics.liveness.rank_report import PendingCall
 from distmetrics.liveness.watchdog import Watchdog
 from distmetrics.testing import outcomes
@@ -48,7 +48,7 @@ def _unlike(job: Job) -> None:
 def _departed(failed: bool) -> Callable[[Job], None]:
     def prepare(job: Job) -> None:
         why = "raised ValueError: a bad batch  train.py:7 in step" if failed else "has returned"
-        Departures(job.store).leave(1, why, failed=failed)
+        Departures(job.store).leave(Departure(1, why, failed))
         job.ranks[0].wait()
 
     return prepare
