@@ -28,7 +28,7 @@ from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
-from distmetrics.train.older import refuse_unknown
+from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")

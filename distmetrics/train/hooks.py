@@ -51,9 +51,7 @@ class Hooks:
         """Called before a training step."""
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Called after a training step and its update, with what the step returned, without
-        gradients.
-        """
+        """Called after a training step and its update, with the step's outputs, detached."""
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Called with the loss before its gradients are computed."""

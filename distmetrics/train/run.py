@@ -1,0 +1,147 @@
+"""One call of the trainer on one rank: who hears of it, and what it makes known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from distmetrics.collectives.ops import barrier
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.checkpoint import checkpoint
+from distmetrics.train.checkpoint_file import write
+from distmetrics.train.context import RunContext
+from distmetrics.train.fit_state import FitState
+from distmetrics.train.log import Logged
+from distmetrics.train.module import Module
+from distmetrics.train.stage_log import Stage
+from distmetrics.train.stage_log import StageLog as LogBook
+
+
+@dataclass
+class _Save:
+    """A checkpoint that a callback has asked for, and the files that it replaces."""
+
+    paths: list[Path]
+    drop: list[Path]
+
+
+class Run:
+    """One call of the trainer on one rank.
+
+    Args:
+        trainer: what hooks get.
+        module: what is run.
+    """
+
+    def __init__(self, trainer: RunContext, module: Module) -> None:
+        self.trainer = trainer
+        self.module = module
+        self._saves: list[_Save] | None = None  # put off until a hook is over
+
+    @property
+    def fit(self) -> FitState:
+        """What the fit under way works with.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
+        if self.trainer.fit_state is None:
+            raise ConfigurationError("there is nothing to save: no fit is under way")
+        return self.trainer.fit_state
+
+    def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
+        """Call the module's hook, then the callbacks', then save what these asked for."""
+        if module:
+            getattr(self.module, hook)(*args)
+        trainer = self.trainer
+        if not (callbacks and trainer.callbacks):
+            return
+        outer, self._saves = self._saves, []
+        try:
+            for callback in trainer.callbacks:
+                getattr(callback, hook)(trainer, self.module, *args)
+            saves = self._saves
+        finally:
+            self._saves = outer
+        if saves:
+            self._write(saves)
+
+    def save(self, paths: Sequence[str | Path], drop: Sequence[str | Path]) -> None:
+        """Save a checkpoint, inside a hook of the callbacks when all of them have been called."""
+        _ = self.fit
+        save = _Save([Path(path) for path in paths], [Path(path) for path in drop])
+        if self._saves is None:
+            self._write([save])
+        else:
+            self._saves.append(save)
+
+    def checkpoint(self, *, alone: bool = False) -> dict[str, Any]:
+        """Return what a checkpoint holds, with what hooks add."""
+        content = checkpoint(self.trainer, self.module, self.fit, alone=alone)
+        self.call("on_save_checkpoint", content)
+        return content
+
+    def _write(self, saves: Sequence[_Save]) -> None:
+        content = self.checkpoint()
+        if self.trainer.is_global_zero:
+            for path in dict.fromkeys(path for save in saves for path in save.paths):
+                write(content, path)
+            for path in (path for save in saves for path in save.drop):
+                path.unlink(missing_ok=True)
+        barrier(comm=self.trainer.strategy.comm(), name="checkpoint")
+
+    @contextmanager
+    def logging(self, log: LogBook | None, batches: int | None) -> Iterator[None]:
+        """Let ``self.log`` of the module go to ``log`` inside the block, a loop of ``batches``."""
+        trainer = self.trainer
+        outer = trainer.log, trainer.num_batches
+        trainer.log, trainer.num_batches = log, batches
+        try:
+            yield
+        finally:
+            trainer.log, trainer.num_batches = outer
+
+    def note_step(self, log: LogBook, *, updated: bool) -> None:
+        """Make a training step's values known, to loggers those of each n-th step."""
+        trainer = self.trainer
+        if log.step_values:
+            trainer.values.note(log.step_values, log.step_local)
+        every = trainer.config.log_every_n_steps
+        if updated and trainer.loggers and trainer.global_step % every == 0:
+            publish(trainer, log.step_values, log.unlogged)
+
+    def note_epoch(self, log: LogBook, logged: Logged, stage: Stage) -> None:
+        """Make an epoch's values known."""
+        values = self.trainer.values
+        forked = {
+            key: key._replace(name=f"{key.name}_epoch")
+            for key in logged.forked & logged.values.keys()
+        }
+        named = {key.label: value for key, value in logged.values.items()}
+        named |= {alias.label: logged.values[key] for key, alias in forked.items()}
+        local = {key.label for key in logged.local}
+        local |= {alias.label for key, alias in forked.items() if key in logged.local}
+        values.note(log.step_values, log.step_local)
+        values.note_epoch(named, local)
+        if stage == "validate":
+            values.validation_metrics = set(named)
+        hidden = {key.label for key in forked}  # loggers know them as name_epoch
+        shown = {name: value for name, value in named.items() if name not in hidden}
+        publish(self.trainer, shown, log.unlogged)
+
+
+def publish(
+    trainer: RunContext, values: Mapping[str, Tensor], unlogged: set[str] = frozenset()
+) -> None:
+    """Give the loggers values, on rank 0 alone."""
+    if not (trainer.loggers and trainer.is_global_zero):
+        return
+    hidden = unlogged | {f"{name}{end}" for name in unlogged for end in ("_step", "_epoch")}
+    numbers = {name: float(value) for name, value in values.items() if name not in hidden}
+    for logger in trainer.loggers if numbers else ():
+        logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)
