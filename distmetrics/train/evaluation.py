@@ -16,8 +16,8 @@ from distmetrics.arguments import describe
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.data import Limit, limited, move, no_batch
+from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.signatures import check_step
-from distmetrics.train.stage_log import Stage, StageLog
 from distmetrics.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Pass:
     name: str
     loaders: Sequence[Any]
     limit: Limit
-    log: StageLog | None = None
+    log: LogBook | None = None
     record: bool = True
     keep: bool = False
 
@@ -129,7 +129,7 @@ def evaluate(
     """
     name = "validation" if stage == "validate" else "test"
     strict = trainer.require_same_names
-    log = StageLog(stage, trainer.strategy.comm(), module, loaders=len(loaders), strict=strict)
+    log = LogBook(stage, trainer.strategy.comm(), module, loaders=len(loaders), strict=strict)
     keep = hasattr(module, f"{name}_epoch_end")
     trainer.strategy.align(module)
     way = _Pass(trainer, module, name, loaders, limit, log, record, keep)

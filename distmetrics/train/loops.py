@@ -20,10 +20,10 @@ from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
 from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
 from distmetrics.train.evaluation import detached, evaluate, length
+from distmetrics.train.logbook import LogBook
 from distmetrics.train.losses import check_finite, loss_of
 from distmetrics.train.manual import is_wrapped, manual_step, warn_unstepped
 from distmetrics.train.optimizers import Schedule
-from distmetrics.train.stage_log import StageLog
 
 if TYPE_CHECKING:
     from distmetrics.train.module import Module
@@ -76,7 +76,7 @@ class Run:
     val_loaders: Sequence[Any] = ()
     schedules: Sequence[Schedule] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
-    log: StageLog | None = None
+    log: LogBook | None = None
     begun: tuple[dict[str, Any], list[Tensor]] | None = None
     resumed: Mapping[str, Any] | None = None
     backwards: int = 0
@@ -97,7 +97,7 @@ class Run:
             self.averaging = Inside("the backward pass of a step, which averages gradients", group)
 
 
-class Turn(NamedTuple):
+class AccumulationStep(NamedTuple):
     """A step's place in the update that it belongs to.
 
     Attributes:
@@ -120,7 +120,7 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
     trainer.validated = due or not run.val_loaders
     limit = limited(run.train_loader, trainer.limit_train_batches, "limit_train_batches")
     trainer.num_batches = length(run.train_loader, limit)
-    run.log = log = StageLog(
+    run.log = log = LogBook(
         "train", trainer.strategy.comm(), module, strict=trainer.require_same_names
     )
     if run.resumed is not None:
@@ -152,7 +152,7 @@ def run_epoch(trainer: Trainer, run: Run) -> None:
     trainer.call("on_train_epoch_end", module=False)
 
 
-def _train(trainer: Trainer, run: Run, log: StageLog, limit: int | None, *, due: bool) -> None:
+def _train(trainer: Trainer, run: Run, log: LogBook, limit: int | None, *, due: bool) -> None:
     """Take this epoch's steps: as many as the rank with most batches has, on every rank."""
     position, comm = trainer.position, trainer.strategy.comm()
     counts = agreed_counts(run.train_loader, limit, comm)
@@ -200,21 +200,21 @@ def _opened(trainer: Trainer, run: Run, limit: int | None) -> Iterator[Any]:
 
 def _in_turns(
     trainer: Trainer, agreed: Iterator[tuple[Any, int]], start: int, total: int | None
-) -> Iterator[tuple[tuple[Any, int], Turn]]:
+) -> Iterator[tuple[tuple[Any, int], AccumulationStep]]:
     """Yield each batch with its turn; without a length only the last batch can tell that it is."""
     steps = trainer.accumulate_grad_batches
     if total is None and steps > 1:
         for index, (item, last) in enumerate(with_last(agreed), start=start):
-            yield item, Turn(steps, last or (index + 1) % steps == 0)
+            yield item, AccumulationStep(steps, last or (index + 1) % steps == 0)
         return
     if steps == 1:
-        turn = Turn(1, True)
+        turn = AccumulationStep(1, True)
         for item in agreed:
             yield item, turn
         return
     for index, item in enumerate(agreed, start=start):
         size = steps if total is None else min(steps, total - index // steps * steps)
-        yield item, Turn(size, (index + 1) % steps == 0 or index + 1 == total)
+        yield item, AccumulationStep(size, (index + 1) % steps == 0 or index + 1 == total)
 
 
 def validation_interval(trainer: Trainer, total: int | None) -> int | None:
@@ -254,7 +254,7 @@ def _validate(trainer: Trainer, run: Run) -> None:
 
 
 def train_batch(
-    trainer: Trainer, run: Run, log: StageLog, batch: Any, index: int, turn: Turn
+    trainer: Trainer, run: Run, log: LogBook, batch: Any, index: int, turn: AccumulationStep
 ) -> None:
     """Take one step, and the update if the step is its last."""
     module, before = run.module, trainer.global_step
@@ -283,7 +283,7 @@ def train_batch(
     log.leave_batch()
 
 
-def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -> Any:
+def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: AccumulationStep) -> Any:
     strategy, position = trainer.strategy, trainer.position
     with _NOTHING if turn.ends else strategy.accumulate(run.step):
         with strategy.forward():

@@ -15,10 +15,8 @@ from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.train.files import load_checkpoint
 from distmetrics.train.hooks import Hooks
 from distmetrics.train.hparams import WithHparams, made
-from distmetrics.train.log_options import Options
+from distmetrics.train.log_options import Options, ReduceFx, is_metric
 from distmetrics.train.manual import ManualOptimization
-from distmetrics.train.sums import ReduceFx
-from distmetrics.train.values import is_metric
 
 if TYPE_CHECKING:
     from distmetrics.train.trainer import Trainer

@@ -14,19 +14,18 @@ from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.combine import Logged
 from distmetrics.train.data import DataModule
 from distmetrics.train.files import write
 from distmetrics.train.kept import KeptFlags
-from distmetrics.train.log import Logged
-from distmetrics.train.log_options import check_name
+from distmetrics.train.log_options import as_tensor, check_name
+from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.loggers.base import Logger
 from distmetrics.train.loops import Position, Run
 from distmetrics.train.manual import is_wrapped, share_gradients
 from distmetrics.train.module import Module
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.resume import checkpoint
-from distmetrics.train.stage_log import Stage, StageLog
-from distmetrics.train.values import as_number
 
 _PROGRESS = (
     "current_epoch",
@@ -70,7 +69,7 @@ class TrainerState(KeptFlags):
         )
         self.absent = 0  # ranks without a batch in the training step under way
         self.datamodule: DataModule | None = None
-        self._logger: StageLog | None = None
+        self._logger: LogBook | None = None
         self._module: Module | None = None
         self._run: Run | None = None
         self._saves: list[tuple[Sequence[Path], Sequence[Path]]] | None = (
@@ -106,11 +105,7 @@ class TrainerState(KeptFlags):
         """The latest values logged with ``prog_bar=True``."""
         labels = set() if self._logger is None else self._logger.prog_bar
         shown = self.logged_metrics.items()
-        return {
-            name: value
-            for name, value in shown
-            if name in labels or name.removesuffix("_step") in labels
-        }
+        return {name: value for name, value in shown if name in labels}
 
     @property
     def logger(self) -> Logger | None:
@@ -241,7 +236,7 @@ class TrainerState(KeptFlags):
             self.num_batches = outer
 
     @contextmanager
-    def logging(self, logger: StageLog) -> Iterator[None]:
+    def logging(self, logger: LogBook) -> Iterator[None]:
         """Let ``self.log`` of the module go to ``logger`` inside the block."""
         outer, self._logger = self._logger, logger
         try:
@@ -249,7 +244,7 @@ class TrainerState(KeptFlags):
         finally:
             self._logger = outer
 
-    def logger_in_force(self, name: str) -> StageLog:
+    def logger_in_force(self, name: str) -> LogBook:
         """Return where a value goes that is logged now.
 
         Raises:
@@ -285,14 +280,14 @@ class TrainerState(KeptFlags):
                 rank=self.global_rank,
             )
 
-    def note_step(self, log: StageLog, *, updated: bool = True) -> None:
+    def note_step(self, log: LogBook, *, updated: bool = True) -> None:
         """Make a training step's values known; loggers hear of each ``log_every_n_steps``-th step."""
         if log.step_values:
             self._note(log.step_values, log.step_local)
         if updated and self.loggers and self.global_step % self.log_every_n_steps == 0:
             self._publish(log.step_values, log.unlogged)
 
-    def note_epoch(self, log: StageLog, logged: Logged, *, stage: Stage = "train") -> None:
+    def note_epoch(self, log: LogBook, logged: Logged, *, stage: Stage = "train") -> None:
         """Make an epoch's values known."""
         forked = {
             key: key._replace(name=f"{key.name}_epoch")
@@ -316,10 +311,7 @@ class TrainerState(KeptFlags):
         for name in values:
             check_name(name)
         self._note(
-            {
-                name: as_number(f"the value of {name!r}", value).cpu()
-                for name, value in values.items()
-            },
+            {name: as_tensor(f"the value of {name!r}", value) for name, value in values.items()},
             set(),
         )
         self.fresh_metrics |= values.keys()
@@ -329,8 +321,7 @@ class TrainerState(KeptFlags):
         """Give the loggers values, on rank 0 alone."""
         if not (self.loggers and self.is_global_zero):
             return
-        hidden = unlogged | {f"{name}{end}" for name in unlogged for end in ("_step", "_epoch")}
-        numbers = {name: float(value) for name, value in values.items() if name not in hidden}
+        numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
         for logger in self.loggers if numbers else ():
             logger.log_metrics({"epoch": float(self.current_epoch), **numbers}, self.global_step)
 

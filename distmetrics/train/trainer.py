@@ -24,7 +24,7 @@ from distmetrics.train.session import Session, Start
 from distmetrics.train.signatures import check_callbacks, check_data, check_module
 from distmetrics.train.snapshot import Snapshot
 from distmetrics.train.sources import Call, Sources
-from distmetrics.train.tables import show_results
+from distmetrics.train.tables import print_results
 
 
 class Trainer(Session):
@@ -243,7 +243,8 @@ class Trainer(Session):
     ) -> list[dict[str, float]]:
         check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
         results: list[dict[str, float]] = self._launch(call, module, data, start)
-        show_results(self, call, results, verbose)
+        if self.is_global_zero:
+            print_results(call, results, verbose)
         return results
 
     def predict(
