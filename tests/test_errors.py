@@ -25,14 +25,33 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_errors_travel_between_processes_with_their_attributes(kind: type[DistmetricsError]) -> None:
+def test_errors_travel_between_processes_with_all_that_they_say(kind: type[DistmetricsError]) -> None:
     """A rank's error is pickled home: what it names must not be lost on the way."""
-    error = kind("wrong\nvery", rank=2, peers=[0, 1], site=Site("train.py", 7, "main"))
+    error = kind(
+        "wrong",
+        per_rank={0: "a", 2: "b"},
+        notes=["No data was moved."],
+        likely="a typo.",
+        do="mend it.",
+        rank=2,
+        peers=[0, 1],
+        site=Site("train.py", 7, "main"),
+    )
     error.add_note("raised on rank 2")
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is kind
-    assert (str(back), back.rank, back.peers, back.site) == ("wrong\nvery", 2, (0, 1), Site("train.py", 7, "main"))
+    assert (str(back), vars(back)) == (str(error), vars(error))
+    assert (back.what, back.per_rank, back.notes) == ("wrong", {0: "a", 2: "b"}, ("No data was moved.",))
+    assert (back.likely, back.do) == ("a typo.", "mend it.")
+    assert (back.rank, back.peers, back.site) == (2, (0, 1), Site("train.py", 7, "main"))
     assert back.__notes__ == ["raised on rank 2"]
+
+
+def test_the_text_of_an_error_is_made_of_what_it_says() -> None:
+    """One place makes all texts, so that an error of two ranks reads like one of a thousand."""
+    error = DistmetricsError("ranks disagree", per_rank={0: "a", 1: "b"}, likely="a typo.", do="mend it.")
+    assert str(error) == compose("ranks disagree", {0: "a", 1: "b"}, likely="a typo.", do="mend it.")
+    assert str(DistmetricsError("two\nlines", do="mend it.")) == "two\nlines\nDo:     mend it."
 
 
 def test_codes_are_stable_and_unique() -> None:

@@ -16,10 +16,9 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.context import RunContext
-from distmetrics.train.fit_state import FitState
+from distmetrics.train.fit_state import EpochRng, FitState
 from distmetrics.train.metric_state import load_states, merged, metric_states, metrics_in
 from distmetrics.train.module import Module
-from distmetrics.train.progress import LoopProgress
 
 
 def checkpoint(
@@ -63,13 +62,13 @@ def checkpoint(
 
 
 def _rank_state(module: Module, fit: FitState) -> dict[str, Any]:
-    epoch_rng, loader_rng = {}, seed.generator_states(fit.train_loader)
+    at_start: EpochRng = {}, seed.generator_states(fit.train_loader)
     if fit.progress.is_within_epoch and fit.epoch_rng is not None:
-        epoch_rng, loader_rng = fit.epoch_rng
+        at_start = fit.epoch_rng
     return {
         "rng": seed.states(),
-        "epoch_rng": epoch_rng,
-        "loader_rng": loader_rng,
+        "epoch_rng": at_start[0],
+        "loader_rng": at_start[1],
         "val_loader_rng": [seed.generator_states(loader) for loader in fit.val_loaders],
         "metrics": metric_states(metrics_in(module)),
         "log": None if fit.log is None else fit.log.state(),
@@ -105,9 +104,7 @@ def _by_key(callbacks: Iterable[Callback]) -> dict[str, Callback]:
     return by_key
 
 
-def restore(
-    trainer: RunContext, module: Module, fit: FitState, content: Mapping[str, Any]
-) -> None:
+def restore(trainer: RunContext, module: Module, fit: FitState, content: Mapping[str, Any]) -> None:
     """Put a checkpoint in place, after the strategy's set-up; every rank must call it.
 
     Raises:
@@ -133,9 +130,7 @@ def _check_same_setup(fit: FitState, content: Mapping[str, Any]) -> None:
     for what, mine in (("optimizer_states", fit.optimizers), ("lr_schedulers", fit.schedules)):
         count = len(content.get(what, ()))
         if count != len(mine):
-            raise ConfigurationError(
-                f"the checkpoint has {count} {what}, and the fit {len(mine)}"
-            )
+            raise ConfigurationError(f"the checkpoint has {count} {what}, and the fit {len(mine)}")
     kinds = [type(each).__name__ for each in fit.optimizers]
     saved = content.get("optimizers", kinds)
     if saved != kinds:
@@ -150,10 +145,10 @@ def _check_same_setup(fit: FitState, content: Mapping[str, Any]) -> None:
 def _restore_progress(trainer: RunContext, fit: FitState, content: Mapping[str, Any]) -> None:
     """Take up the position; in the middle of an epoch as that of as many samples."""
     counts = {"epoch": content["epoch"], "global_step": content["global_step"]}
-    progress = LoopProgress(**{**content["position"], **counts})
+    progress = fit.progress
+    progress.load({**content["position"], **counts})
     if progress.epoch_is_over:
-        progress = progress.start_epoch(progress.epoch + 1)
-    trainer.progress = fit.progress = progress
+        progress.begin_epoch(progress.epoch + 1)
     before, after = len(content["ranks"]), trainer.world_size
     size, own = content["batch_size"] or 0, getattr(fit.train_loader, "batch_size", None) or 0
     is_same = before == after and (size == own or not size or not own)

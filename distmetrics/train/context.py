@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.config import TrainerConfig
 from distmetrics.train.fit_state import FitState
+from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers.base import Logger
 from distmetrics.train.progress import LoopProgress
-from distmetrics.train.stage_log import StageLog as LogBook
+
+
+class CallUnderWay(Protocol):
+    """What a trainer is doing."""
+
+    module: Any
+
+    def save(self, paths: Sequence[str | Path], drop: Sequence[str | Path]) -> None:
+        """Save a checkpoint, see :meth:`RunContext.save_checkpoint`."""
 
 
 class RunContext(Protocol):
@@ -36,6 +45,7 @@ class RunContext(Protocol):
         datamodule: the data module of the call under way, if it has one.
         fit_state: what the fit under way works with.
         log: where a value goes that is logged now.
+        run: the call under way.
     """
 
     config: TrainerConfig
@@ -51,6 +61,7 @@ class RunContext(Protocol):
     datamodule: Any
     fit_state: FitState | None
     log: LogBook | None
+    run: CallUnderWay | None
 
     @property
     def current_epoch(self) -> int:
@@ -75,12 +86,27 @@ class RunContext(Protocol):
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        ...
+        return self.strategy.world_size if self.run is None else self.strategy.comm().world_size
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The latest value of everything logged, by name."""
         return self.values.callback_metrics
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The latest value of everything logged, by name."""
+        return self.values.callback_metrics
+
+    @property
+    def local_metrics(self) -> set[str]:
+        """The names whose values are this rank's own."""
+        return self.values.local_metrics
+
+    @property
+    def fresh_metrics(self) -> set[str]:
+        """The names logged for the latest epoch."""
+        return self.values.fresh_metrics
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -93,9 +119,14 @@ class RunContext(Protocol):
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
 
-    def runs(self, module: nn.Module) -> bool:
-        """True while a call of the trainer runs the module."""
-        ...
+
+def publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str]) -> None:
+    """Give the loggers values, on rank 0 alone."""
+    if not (trainer.loggers and trainer.is_global_zero):
+        return
+    numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
+    for logger in trainer.loggers if numbers else ():
+        logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)
 
 
 def log_in_force(trainer: RunContext, name: str) -> LogBook:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
@@ -14,24 +14,17 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train.data import DataModule
 
 Call = Literal["fit", "validate", "test", "predict"]
-_METHODS = {
-    "fit": "train_dataloader",
-    "validate": "val_dataloader",
-    "test": "test_dataloader",
-    "predict": "predict_dataloader",
-}
+_STAGES = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
 
 
 @dataclass
 class Dataloaders:
-    """What the user passed to ``fit``, ``validate``, ``test`` or ``predict``.
+    """What the user passed to ``fit``, ``validate``, ``test`` or ``predict``."""
 
-    Attributes:
-        passed: the loaders by the method that would return them elsewhere.
-        datamodule: the data module, in the place of loaders.
-    """
-
-    passed: dict[str, Any] = field(default_factory=dict)
+    train_dataloaders: Any = None
+    val_dataloaders: Any = None
+    test_dataloaders: Any = None
+    predict_dataloaders: Any = None
     datamodule: DataModule | None = None
 
     @classmethod
@@ -55,8 +48,12 @@ class Dataloaders:
             raise ConfigurationError(
                 f"{call} got loaders and a data module", do="pass one of them."
             )
-        passed = {_METHODS["validate"]: val, _METHODS[call]: loaders}
-        return cls(passed, datamodule)
+        passed = {"val_dataloaders": val, f"{_STAGES[call]}_dataloaders": loaders}
+        return cls(**passed, datamodule=datamodule)
+
+    def passed(self, call: Call) -> Any:
+        """Return what the user has passed to ``call`` on, or None."""
+        return getattr(self, f"{_STAGES[call]}_dataloaders")
 
     def train(self, module: Any) -> Any:
         """Return the loader to train on.
@@ -74,8 +71,7 @@ class Dataloaders:
 
     def of_call(self, call: Call, module: Any) -> list[Any]:
         """Return the loaders to ``call`` on; none where there are none."""
-        method = _METHODS[call]
-        loaders = self.passed.get(method)
+        method, loaders = f"{_STAGES[call]}_dataloader", self.passed(call)
         owner = module if self.datamodule is None else self.datamodule
         if loaders is None and hasattr(owner, method):
             loaders = getattr(owner, method)()
@@ -83,7 +79,7 @@ class Dataloaders:
 
     def nothing_for(self, call: Call) -> ConfigurationError:
         """Return the error of an evaluation without a loader."""
-        method = _METHODS[call]
+        method = f"{_STAGES[call]}_dataloader"
         if self.datamodule is None:
             what, do = "", f"pass loaders, or a data module that has a {method}."
         else:
@@ -102,7 +98,9 @@ def _as_list(loaders: Any) -> list[Any]:
     is_map = isinstance(loaders, Dataset) and not isinstance(loaders, IterableDataset)
     is_data = isinstance(loaders, Mapping | str | bytes | Tensor)
     if is_map or is_data or not hasattr(loaders, "__iter__"):
-        example = "DataLoader(dataset, batch_size=...)" if is_map else "a DataLoader, or a list of such"
+        example = (
+            "DataLoader(dataset, batch_size=...)" if is_map else "a DataLoader, or a list of such"
+        )
         raise ConfigurationError(
             f"a loader yields batches, and this is {describe(loaders)}", do=f"pass {example}."
         )

@@ -1,232 +1,187 @@
-"""One epoch of training: its steps, its updates, and the validations within it."""
+"""One epoch of training: its steps, and the validations within it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from torch import Tensor
-from torch.optim import Optimizer
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 from distmetrics.collectives.ops import any_true
-from distmetrics.comm.guard.places import Inside
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep
-from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
-from distmetrics.train.data import agreed_batches, agreed_counts, limited, move, no_batch, with_last
-from distmetrics.train.evaluation import detached, evaluate, length
-from distmetrics.train.losses import check_finite, loss_of
-from distmetrics.train.manual import is_wrapped, manual_step, warn_unstepped
-from distmetrics.train.optimizers import Schedule
-from distmetrics.train.stage_log import StageLog
+from distmetrics.train.context import RunContext
+from distmetrics.train.data import (
+    agreed_batches,
+    agreed_counts,
+    length,
+    limited,
+    no_batch,
+    with_last,
+)
+from distmetrics.train.evaluation import evaluate, new_log
+from distmetrics.train.fit_state import FitState
+from distmetrics.train.run import Run
+from distmetrics.train.train_step import AccumulationStep, TrainStep
 
-if TYPE_CHECKING:
-    from distmetrics.train.module import Module
-    from distmetrics.train.trainer import Trainer
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
+class FitLoop:
+    """Trains epoch by epoch.
 
-
-@dataclass
-class Position:
-    """Where in an epoch a fit is.
-
-    Attributes:
-        batches: steps that are over, on each rank.
-        pending: steps since the last update.
-        validated_at: ``batches`` at the epoch's last validation, None before the first.
-        epoch_is_over: whether all of the epoch is, its values included.
+    Args:
+        run: whose module is trained.
+        fit: what it works with.
     """
 
-    batches: int = 0
-    pending: int = 0
-    validated_at: int | None = None
-    epoch_is_over: bool = False
+    def __init__(self, run: Run, fit: FitState) -> None:
+        self.run, self.fit = run, fit
+        self.trainer, self.module = run.trainer, run.module
+        self.config, self.comm = run.trainer.config, run.trainer.strategy.comm()
+        self.step = TrainStep(run, fit)
+        self._warned = False
+
+    def run_epoch(self) -> None:
+        """Train one epoch, or the rest of one that a checkpoint was taken in."""
+        trainer, fit, run, module = self.trainer, self.fit, self.run, self.module
+        every = self.config.check_val_every_n_epoch
+        is_due = bool(fit.val_loaders) and (fit.progress.epoch + 1) % every == 0
+        trainer.values.validated = is_due or not fit.val_loaders
+        limit = limited(fit.train_loader, self.config.limit_train_batches, "limit_train_batches")
+        fit.log = log = new_log(run, "train")
+        if fit.resumed is not None:
+            log.load(fit.resumed["logs"])
+        with run.logging(log, length(fit.train_loader, limit)):
+            is_whole = fit.progress.batches == 0
+            step_before = fit.progress.global_step
+            if is_whole:
+                if fit.resumed is not None:
+                    seed.set_states(fit.resumed["rng"])
+                trainer.values.fresh_metrics.clear()
+                run.call("on_train_epoch_start")
+            self._take_steps(limit, is_due=is_due)
+            if is_whole and fit.progress.batches and fit.progress.global_step == step_before:
+                self._warn_idle()
+            if self.step.keeps_outputs:
+                epoch_end: Any = module.training_epoch_end
+                epoch_end(fit.outputs)
+                fit.outputs = []
+            run.call("on_train_epoch_end", callbacks=False)
+            run.note_epoch(log, log.close(), "train")
+        fit.log, fit.progress.epoch_is_over = None, True
+        self._step_epoch_schedules()
+        run.call("on_train_epoch_end", module=False)
+
+    def _step_epoch_schedules(self) -> None:
+        values = self.trainer.values
+        for schedule in self.fit.schedules if self.module.automatic_optimization else ():
+            name = schedule.monitor
+            if values.validated or name is None or name in values.fresh_metrics:
+                schedule.step("epoch", self.fit.progress.epoch + 1, values)
+
+    def _take_steps(self, limit: int | None, *, is_due: bool) -> None:
+        """Take as many steps as the rank with most batches has, on every rank."""
+        trainer, progress = self.trainer, self.fit.progress
+        counts = agreed_counts(self.fit.train_loader, limit, self.comm)
+        known = [count for count in counts if count is not None]
+        total = max(known) if len(known) == len(counts) else None
+        every = validation_interval(trainer, total) if is_due else None
+        start = progress.batches
+        batches = self._opened(limit)
+        if every and start and start % every == 0 and progress.validated_at != start:
+            self._validate()  # the checkpoint was taken between the step and its validation
+        agreed = agreed_batches(batches, counts, self.comm, start=start)
+        placed = _with_places(agreed, self.config.accumulate_grad_batches, start, total)
+        for index, ((batch, ranks), place) in enumerate(placed, start=start):
+            if trainer.should_stop and progress.validated_at == index:
+                break  # a validation within the epoch said so
+            trainer.absent_ranks = self.comm.world_size - ranks
+            self.step.take(batch, index, place)
+            if every and progress.batches % every == 0:
+                self._validate()
+            if 0 <= self.config.max_steps <= progress.global_step:
+                break
+        if progress.batches == 0 and limit != 0:
+            raise no_batch(f"training loader in epoch {progress.epoch}")
+        if is_due and every is None and progress.validated_at != progress.batches:
+            self._validate()
+
+    def _opened(self, limit: int | None) -> Iterator[Any]:
+        """Open the training loader, at the batch where a checkpoint was taken if there is one."""
+        fit, saved = self.fit, self.fit.resumed
+        loader, skipped = fit.train_loader, fit.progress.batches
+        set_epoch(loader, fit.progress.epoch)
+        if saved is not None:
+            seed.load_generators(loader, saved["loader_rng"])
+            if skipped:
+                seed.set_states(saved["epoch_rng"])
+        fit.epoch_rng = seed.states(), seed.generator_states(loader)
+        batches = iter(itertools.islice(loader, limit))
+        for _ in range(skipped):
+            next(batches, None)
+        if saved is not None and skipped:
+            seed.set_states(saved["rng"])
+        fit.resumed = None
+        return batches
+
+    def _validate(self) -> None:
+        trainer, fit = self.trainer, self.fit
+        fit.progress.validated_at = fit.progress.batches
+        evaluate(self.run, "validate", fit.val_loaders, self.config.limit_val_batches)
+        if trainer.values.within_epochs:
+            trainer.should_stop = any_true(trainer.should_stop, comm=self.comm, name="should_stop")
+
+    def _warn_idle(self) -> None:
+        """Warn, once a fit, of a module that is to step its optimizers and has not."""
+        if self.module.automatic_optimization or self._warned:
+            return
+        self._warned = True
+        if self.trainer.is_global_zero:
+            progress = self.fit.progress
+            warnings.warn(
+                f"{type(self.module).__name__} does its own optimization (automatic_optimization "
+                f"= False), and has stepped none of self.optimizers() in epoch {progress.epoch}: "
+                f"global_step is still {progress.global_step}. In training_step, call "
+                "self.manual_backward(loss) and then step() of what self.optimizers() returns.",
+                stacklevel=2,
+            )
 
 
-@dataclass
-class Run:
-    """What a fit works with on this rank.
+def _with_places(
+    items: Iterator[Any], steps: int, start: int, total: int | None
+) -> Iterator[tuple[Any, AccumulationStep]]:
+    """Yield each item and its place among the ``steps`` of an update.
 
-    Attributes:
-        outputs: what the epoch's steps returned; kept for a module with ``training_epoch_end``.
-        log: the epoch's, while there is one.
-        begun: the states of random generators when the epoch's loader was opened: this process's,
-            the loader's.
-        resumed: what to take up when the loader is open; from a checkpoint.
-        backwards: how often ``manual_backward`` was called; ``stepped_at``: how often when an
-            optimizer last stepped.
-        is_idle: whether an epoch of a module that does its own optimization has stepped nothing.
-        step_end: the module's ``training_step_end``, if it has one.
-        keeps_outputs: whether it has a ``training_epoch_end``.
-        averaging: what a backward pass runs in that averages gradients, for ranks that wait
-            elsewhere.
-        averaged: the wrapper that averages them, where it is this project's.
+    Args:
+        items: batches, from number ``start`` on.
+        steps: as many make an update; at the end of an epoch fewer do.
+        start: how many batches of the epoch are over.
+        total: batches of the epoch; None looks one ahead for the last.
     """
-
-    module: Module
-    step: TrainingStep
-    optimizers: list[Optimizer]
-    train_loader: Any
-    val_loaders: Sequence[Any] = ()
-    schedules: Sequence[Schedule] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)
-    log: StageLog | None = None
-    begun: tuple[dict[str, Any], list[Tensor]] | None = None
-    resumed: Mapping[str, Any] | None = None
-    backwards: int = 0
-    stepped_at: dict[int, int] = field(default_factory=dict)
-    is_idle: bool = False
-    step_end: Callable[[Any], Any] | None = field(init=False)
-    keeps_outputs: bool = field(init=False)
-    averaging: AbstractContextManager[None] = field(init=False)
-    averaged: Averaged | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.step_end = getattr(self.module, "training_step_end", None)
-        self.keeps_outputs = hasattr(self.module, "training_epoch_end")
-        self.averaging = _NOTHING
-        self.averaged = self.step if isinstance(self.step, Averaged) else None
-        if is_wrapped(self.step):
-            group = self.step.process_group.group_name
-            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
-
-
-class Turn(NamedTuple):
-    """A step's place in the update that it belongs to.
-
-    Attributes:
-        steps: how many steps the update has.
-        ends: whether this is the last of them.
-    """
-
-    steps: int
-    ends: bool
-
-
-def run_epoch(trainer: Trainer, run: Run) -> None:
-    """Train one epoch, or the rest of one that a checkpoint was taken in, with its validations and
-    its values.
-    """
-    position, module = trainer.position, run.module
-    due = (
-        bool(run.val_loaders) and (trainer.current_epoch + 1) % trainer.check_val_every_n_epoch == 0
-    )
-    trainer.validated = due or not run.val_loaders
-    limit = limited(run.train_loader, trainer.limit_train_batches, "limit_train_batches")
-    trainer.num_batches = length(run.train_loader, limit)
-    run.log = log = StageLog(
-        "train", trainer.strategy.comm(), module, strict=trainer.require_same_names
-    )
-    if run.resumed is not None:
-        log.load(run.resumed["logs"])
-    with trainer.logging(log):
-        if position.batches == 0:
-            if run.resumed is not None:
-                seed.set_states(run.resumed["rng"])
-            trainer.fresh_metrics.clear()
-            trainer.call("on_train_epoch_start")
-        begun_at = trainer.global_step if position.batches == 0 else None
-        _train(trainer, run, log, limit, due=due)
-        if begun_at is not None and position.batches:
-            warn_unstepped(trainer, run, begun_at)
-        if run.keeps_outputs:
-            end: Any = module.training_epoch_end
-            end(run.outputs)
-            run.outputs = []
-        trainer.call("on_train_epoch_end", callbacks=False)
-        trainer.note_epoch(log, log.close())
-    run.log, position.epoch_is_over = None, True
-    for schedule in run.schedules if module.automatic_optimization else ():
-        if (
-            trainer.validated
-            or schedule.monitor is None
-            or schedule.monitor in trainer.fresh_metrics
-        ):
-            schedule.step("epoch", trainer.current_epoch + 1, trainer)
-    trainer.call("on_train_epoch_end", module=False)
-
-
-def _train(trainer: Trainer, run: Run, log: StageLog, limit: int | None, *, due: bool) -> None:
-    """Take this epoch's steps: as many as the rank with most batches has, on every rank."""
-    position, comm = trainer.position, trainer.strategy.comm()
-    counts = agreed_counts(run.train_loader, limit, comm)
-    total = None if None in counts else max(count for count in counts if count is not None)
-    every = validation_interval(trainer, total) if due else None
-    start = position.batches
-    batches = _opened(trainer, run, limit)
-    if every and start and start % every == 0 and position.validated_at != start:
-        _validate(trainer, run)  # the checkpoint was taken between the step and its validation
-    agreed = agreed_batches(batches, counts, comm, start=start)
-    for index, ((batch, ranks), turn) in enumerate(
-        _in_turns(trainer, agreed, start, total), start=start
-    ):
-        if trainer.should_stop and position.validated_at == index:
-            break  # a validation within the epoch said so
-        trainer.absent = comm.world_size - ranks
-        train_batch(trainer, run, log, batch, index, turn)
-        if every and position.batches % every == 0:
-            _validate(trainer, run)
-        if 0 <= trainer.max_steps <= trainer.global_step:
-            break
-    if position.batches == 0 and limit != 0:
-        raise no_batch(f"training loader in epoch {trainer.current_epoch}")
-    if due and every is None and position.validated_at != position.batches:
-        _validate(trainer, run)
-
-
-def _opened(trainer: Trainer, run: Run, limit: int | None) -> Iterator[Any]:
-    """Open the training loader, at the batch where a checkpoint was taken if there is one."""
-    skipped, saved = trainer.position.batches, run.resumed
-    set_epoch(run.train_loader, trainer.current_epoch)
-    if saved is not None:
-        seed.load_generators(run.train_loader, saved["loader_rng"])
-        if skipped:
-            seed.set_states(saved["epoch_rng"])
-    run.begun = seed.states(), seed.generator_states(run.train_loader)
-    batches = iter(itertools.islice(run.train_loader, limit))
-    for _ in range(skipped):
-        next(batches, None)
-    if saved is not None and skipped:
-        seed.set_states(saved["rng"])
-    run.resumed = None
-    return batches
-
-
-def _in_turns(
-    trainer: Trainer, agreed: Iterator[tuple[Any, int]], start: int, total: int | None
-) -> Iterator[tuple[tuple[Any, int], Turn]]:
-    """Yield each batch with its turn; without a length only the last batch can tell that it is."""
-    steps = trainer.accumulate_grad_batches
-    if total is None and steps > 1:
-        for index, (item, last) in enumerate(with_last(agreed), start=start):
-            yield item, Turn(steps, last or (index + 1) % steps == 0)
-        return
     if steps == 1:
-        turn = Turn(1, True)
-        for item in agreed:
-            yield item, turn
-        return
-    for index, item in enumerate(agreed, start=start):
-        size = steps if total is None else min(steps, total - index // steps * steps)
-        yield item, Turn(size, (index + 1) % steps == 0 or index + 1 == total)
+        only = AccumulationStep(1, is_last=True)
+        for item in items:
+            yield item, only
+    elif total is None:
+        for number, (item, is_end) in enumerate(with_last(items), start=start + 1):
+            yield item, AccumulationStep(steps, is_end or number % steps == 0)
+    else:
+        for index, item in enumerate(items, start=start):
+            size = min(steps, total - index // steps * steps)
+            is_last = (index + 1) % steps == 0 or index + 1 == total
+            yield item, AccumulationStep(size, is_last)
 
 
-def validation_interval(trainer: Trainer, total: int | None) -> int | None:
+def validation_interval(trainer: RunContext, total: int | None) -> int | None:
     """Return after how many steps to validate, or None for the end of the epoch.
 
     Raises:
         ConfigurationError: a part of an epoch without a length, or more steps than an epoch has.
     """
-    interval = trainer.val_check_interval
+    interval = trainer.config.val_check_interval
+    if not trainer.config.validates_within_epochs:
+        return None
     if isinstance(interval, float):
-        if interval == 1.0:
-            return None
         if total is None:
             raise ConfigurationError(
                 f"val_check_interval={interval}: the training loader has no length to take a "
@@ -241,85 +196,3 @@ def validation_interval(trainer: Trainer, total: int | None) -> int | None:
             do="say a smaller number, or check_val_every_n_epoch=...",
         )
     return interval
-
-
-def _validate(trainer: Trainer, run: Run) -> None:
-    trainer.position.validated_at = trainer.position.batches
-    within = trainer.validates_within_epochs
-    evaluate(trainer, run.module, "validate", run.val_loaders, trainer.limit_val_batches)
-    if within:
-        trainer.should_stop = any_true(
-            trainer.should_stop, comm=trainer.strategy.comm(), name="should_stop"
-        )
-
-
-def train_batch(
-    trainer: Trainer, run: Run, log: StageLog, batch: Any, index: int, turn: Turn
-) -> None:
-    """Take one step, and the update if the step is its last."""
-    module, before = run.module, trainer.global_step
-    if batch is not None:
-        batch = trainer.strategy.convert(move(batch, trainer.strategy.device))
-        log.begin_step(batch)
-    trainer.call("on_train_batch_start", batch, index, module=batch is not None)
-    if module.automatic_optimization:
-        outputs = _automatic(trainer, run, batch, index, turn)
-    else:
-        outputs = _manual(trainer, run, batch, index)
-    outputs = detached(outputs)
-    if batch is not None:
-        trainer.call("on_train_batch_end", outputs, batch, index, callbacks=False)
-        if run.keeps_outputs:
-            run.outputs.append(outputs)
-    log.end_step()
-    log.sync_step(everyone=trainer.absent == 0)
-    trainer.absent = 0
-    trainer.note_step(log, updated=trainer.global_step > before)
-    if module.automatic_optimization and trainer.global_step > before:
-        for schedule in run.schedules:
-            schedule.step("step", trainer.global_step, trainer)
-    trainer.position.batches = index + 1
-    trainer.call("on_train_batch_end", outputs, batch, index, module=False)
-    log.leave_batch()
-
-
-def _automatic(trainer: Trainer, run: Run, batch: Any, index: int, turn: Turn) -> Any:
-    strategy, position = trainer.strategy, trainer.position
-    with _NOTHING if turn.ends else strategy.accumulate(run.step):
-        with strategy.forward():
-            outputs = run.step(batch, index)
-            if batch is not None and run.step_end is not None:
-                outputs = run.step_end(outputs)
-            loss = loss_of(outputs)
-        if trainer.terminate_on_nan:
-            check_finite(trainer, loss, index)
-        if loss is not None:
-            ranks = trainer.world_size - trainer.absent
-            # A mean over all ranks counts those without a batch: this makes it the mean over those
-            # with one.
-            weight = (trainer.world_size / ranks if trainer.absent else 1.0) / turn.steps
-            trainer.call("on_before_backward", loss)
-            with run.averaging if turn.ends else _NOTHING:
-                strategy.backward(loss if weight == 1.0 else loss * weight)
-            trainer.call("on_after_backward")
-            position.pending += 1
-    if turn.ends and position.pending:
-        if run.averaged is not None:
-            run.averaged.check_averaged()
-        trainer.update(run.optimizers[0], clip=trainer.gradient_clip_val)
-        position.pending = 0
-    return outputs
-
-
-def _manual(trainer: Trainer, run: Run, batch: Any, index: int) -> Any:
-    if trainer.absent:
-        raise ConfigurationError(
-            f"{trainer.absent} of {trainer.world_size} ranks have no batch for step {index}, and "
-            "the module's "
-            "optimization is manual: they can't know which steps its optimizers take",
-            do="give every rank as many batches, drop_last=True or limit_train_batches=..., say.",
-            rank=trainer.global_rank,
-        )
-    with trainer.strategy.forward():
-        outputs = manual_step(run.step, run.module)(batch, index)
-        return outputs if run.step_end is None else run.step_end(outputs)

@@ -18,9 +18,11 @@ from distmetrics.comm.guard.places import Inside
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.parallel import Averaged
+from distmetrics.train.logbook import LogBook
 from distmetrics.train.optimizers import Schedule
 from distmetrics.train.progress import LoopProgress
-from distmetrics.train.stage_log import StageLog as LogBook
+
+EpochRng = tuple[dict[str, Any], list[Tensor]]
 
 
 @dataclass
@@ -52,7 +54,7 @@ class FitState:
     val_loaders: Sequence[Any]
     outputs: list[Any] = field(default_factory=list)
     log: LogBook | None = None
-    epoch_rng: tuple[dict[str, Any], list[Tensor]] | None = None
+    epoch_rng: EpochRng | None = None
     resumed: Mapping[str, Any] | None = None
     step_end: Callable[[Any], Any] | None = field(init=False)
     averaging: AbstractContextManager[None] = field(init=False)

@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.stage_log import StageLog as LogBook
+from distmetrics.train.combine import Logged
+from distmetrics.train.logbook import Stage
 
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
@@ -43,18 +44,25 @@ class LoggedValues:
         self.local_metrics -= values.keys()
         self.local_metrics |= local
 
-    def note_epoch(self, values: Mapping[str, Tensor], local: set[str]) -> None:
-        """Take values of an epoch."""
+    def note_epoch(self, logged: Logged, stage: Stage) -> dict[str, Tensor]:
+        """Take an epoch's values, some also as ``name_epoch``; return each by one name alone."""
+        values = {key.label: value for key, value in logged.values.items()}
+        local = {key.label for key in logged.local}
+        once = dict(values)
+        for key in logged.forked & logged.values.keys():
+            alias = key.of("epoch").label
+            values[alias] = once[alias] = once.pop(key.label)
+            if key in logged.local:
+                local.add(alias)
+        self.note_fresh(values, local)
+        if stage == "validate":
+            self.validation_metrics = set(values)
+        return once
+
+    def note_fresh(self, values: Mapping[str, Tensor], local: set[str]) -> None:
+        """Take values of the latest epoch."""
         self.note(values, local)
         self.fresh_metrics |= values.keys()
-
-    def shown(self, log: LogBook) -> dict[str, Tensor]:
-        """Return the values that the progress bar shows."""
-        return {
-            name: value
-            for name, value in self.callback_metrics.items()
-            if name in log.prog_bar or name.removesuffix("_step") in log.prog_bar
-        }
 
     def on_cpu(self) -> LoggedValues:
         """Return a copy without tensors on an accelerator."""
@@ -76,7 +84,7 @@ class LoggedValues:
             setattr(self, name, set(state["names"][name]))
 
     def acts_after_validation(self, name: str | None) -> bool:
-        """True if who watches ``name`` acts after each validation, of which an epoch has several."""
+        """True if who watches ``name`` acts after each of an epoch's several validations."""
         return self.within_epochs and name in self.validation_metrics
 
     def monitored(self, name: str, who: str, *, latest: bool = False) -> float | None:

@@ -1,16 +1,16 @@
-"""The states of a module's metric objects: taken, put back, and dealt out to another number of
-ranks.
-"""
+"""A module's metric objects: where they are, and their states, taken, put back and merged."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.errors import ConfigurationError
 from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.sync import synced
@@ -20,37 +20,51 @@ States = dict[str, dict[str, Any]]
 
 def metrics_in(module: nn.Module) -> dict[str, Any]:
     """Return the outermost metric objects of a module by path: children, and plain attributes."""
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for prefix, owner in module.named_modules():
         if adapter_of(owner) is not None:
-            found.setdefault(prefix, owner)
+            metrics.setdefault(prefix, owner)
             continue
         for name, value in vars(owner).items():
             if not name.startswith("_") and adapter_of(value) is not None:
-                found[f"{prefix}.{name}".lstrip(".")] = value
-    inner = {path for path in found for outer in found if path.startswith(f"{outer}.")}
-    return {path: metric for path, metric in found.items() if path not in inner}
+                metrics[f"{prefix}.{name}".lstrip(".")] = value
+    inner = {path for path in metrics for outer in metrics if path.startswith(f"{outer}.")}
+    return {path: metric for path, metric in metrics.items() if path not in inner}
+
+
+def metric_at(module: nn.Module, path: str) -> Any:
+    """Return the object at a dotted attribute path of the module."""
+    return functools.reduce(getattr, path.split("."), module)
+
+
+def path_of(module: nn.Module, metric: Any, name: str) -> str:
+    """Return the attribute path of a metric object that is logged as ``name``.
+
+    Raises:
+        ConfigurationError: the module does not hold it.
+    """
+    for prefix, owner in module.named_modules():
+        for attribute, value in (*owner.named_children(), *vars(owner).items()):
+            if value is metric:
+                return f"{prefix}.{attribute}".lstrip(".")
+    raise ConfigurationError(
+        f"the metric object logged as {name!r} is no attribute of the module: a rank without "
+        "batches could not find it",
+        do="assign it in __init__: self.some_name = metric; several go into an nn.ModuleDict.",
+    )
 
 
 def updated(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Return how often each of these metrics was updated since it was reset, if it was, and says
-    so.
-    """
-    counts = {path: sum(map(_updates, _parts(metric))) for path, metric in metrics.items()}
+    """Return how often each of these metrics was updated since its reset, if it was and counts it."""
+    counts = {
+        path: sum(
+            int(target.home.get(target.adapter.counter, 0))
+            for target in targets({path: metric})
+            if target.adapter.counter
+        )
+        for path, metric in metrics.items()
+    }
     return {path: count for path, count in counts.items() if count}
-
-
-def _parts(metric: Any) -> Iterable[Any]:
-    return metric.modules() if isinstance(metric, nn.Module) else [metric]
-
-
-def _updates(metric: Any) -> int:
-    adapter = adapter_of(metric)
-    return (
-        0
-        if adapter is None or not adapter.counter
-        else int(adapter.home(metric).get(adapter.counter, 0))
-    )
 
 
 def metric_states(metrics: Mapping[str, Any]) -> States:

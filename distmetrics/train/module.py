@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
-from torch import nn
 
 from distmetrics.arguments import FLAG, PATH, check
 from distmetrics.collectives import ops
@@ -16,10 +15,8 @@ from distmetrics.train.checkpoint_file import load_checkpoint
 from distmetrics.train.context import log_in_force
 from distmetrics.train.hooks import Hooks
 from distmetrics.train.hparams import WithHparams, make
-from distmetrics.train.log_options import Options
+from distmetrics.train.log_options import Options, ReduceFx, is_metric
 from distmetrics.train.manual import ManualOptimization
-from distmetrics.train.sums import ReduceFx
-from distmetrics.train.values import is_metric
 
 T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
@@ -66,11 +63,11 @@ class Module(Hooks, WithHparams, ManualOptimization):
         raise ConfigurationError(f"{type(self).__name__} has no training_step")
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Evaluate a batch and log; with several loaders ``dataloader_idx`` is the third argument."""
+        """Evaluate a batch and log; with several loaders ``dataloader_idx`` comes third."""
         raise ConfigurationError(f"{type(self).__name__} has no validation_step")
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """Evaluate a batch and log; with several loaders ``dataloader_idx`` is the third argument."""
+        """Evaluate a batch and log; with several loaders ``dataloader_idx`` comes third."""
         raise ConfigurationError(f"{type(self).__name__} has no test_step")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
@@ -205,8 +202,7 @@ class Module(Hooks, WithHparams, ManualOptimization):
         log_in_force(self.trainer, name).log(name, value, options)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
-        """Log every item of a mapping, or every metric of a ``MetricCollection``, under its own
-        name.
+        """Log every item of a mapping, or every metric of a ``MetricCollection``, by its name.
 
         Args:
             values: names and what to log; see :meth:`log`.
@@ -226,9 +222,9 @@ class Module(Hooks, WithHparams, ManualOptimization):
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
         """Return every rank's tree, tensors stacked to ``[world_size, *shape]``.
 
-        See :func:`distmetrics.all_gather`. Every rank must call it, so it has no place under ``if self.trainer.is_global_zero``. In a
-        validation or test step ranks may have different numbers of batches: gather at the end of
-        the epoch.
+        See :func:`distmetrics.all_gather`. Every rank must call it, so it has no place under
+        ``if self.trainer.is_global_zero``. In a validation or test step ranks may have different
+        numbers of batches: gather at the end of the epoch.
 
         Raises:
             MismatchError: trees, dtypes or shapes differ (on every rank). For shards of different

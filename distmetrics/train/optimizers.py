@@ -16,7 +16,9 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train.logged_values import LoggedValues
 
 Interval = Literal["epoch", "step"]
-_FORMS = "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
+_FORMS = (
+    "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
+)
 
 
 @dataclass
@@ -149,17 +151,22 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of one of the forms."""
     if isinstance(returned, Mapping):
         return _split_dict(returned)
-    items = list(returned) if isinstance(returned, list | tuple) else [returned]
+    items = _as_list(returned)
     if items and all(isinstance(item, Mapping) for item in items):
-        parts = [_split_dict(item) for item in items]
-        return sum((part for part, _ in parts), []), sum((part for _, part in parts), [])
+        optimizers, schedulers = [], []
+        for item in items:
+            optimizer, scheduler = _split_dict(item)
+            optimizers += optimizer
+            schedulers += scheduler
+        return optimizers, schedulers
     is_pair = isinstance(returned, tuple) and len(items) == 2
     if is_pair and not isinstance(items[1], Optimizer):
-        optimizers, schedulers = (
-            list(item) if isinstance(item, list | tuple) else [item] for item in items
-        )
-        return optimizers, schedulers
+        return _as_list(items[0]), _as_list(items[1])
     return items, []
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _split_dict(returned: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass
@@ -30,6 +32,10 @@ class LoopProgress:
         """True if some of the epoch's steps are over, and the epoch is not."""
         return self.batches > 0 and not self.epoch_is_over
 
-    def start_epoch(self, number: int) -> LoopProgress:
-        """Return the beginning of an epoch, after as many steps."""
-        return LoopProgress(number, self.global_step)
+    def begin_epoch(self, number: int) -> None:
+        """Go to the beginning of an epoch, after as many steps."""
+        self.load({"epoch": number, "global_step": self.global_step})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to another position; what ``state`` does not name is as at the beginning."""
+        vars(self).update(asdict(LoopProgress(**state)))

@@ -1,4 +1,4 @@
-"""Flags of older guides and of other trainers: what they are called today, or what to do instead."""
+"""Flags of older guides and of other trainers: today's names, or what to do instead."""
 
 from __future__ import annotations
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.checkpoint import checkpoint
 from distmetrics.train.checkpoint_file import write
-from distmetrics.train.context import RunContext
+from distmetrics.train.combine import Logged
+from distmetrics.train.context import RunContext, publish
 from distmetrics.train.fit_state import FitState
-from distmetrics.train.log import Logged
+from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.module import Module
-from distmetrics.train.stage_log import Stage
-from distmetrics.train.stage_log import StageLog as LogBook
 
 
 @dataclass
@@ -118,30 +115,5 @@ class Run:
     def note_epoch(self, log: LogBook, logged: Logged, stage: Stage) -> None:
         """Make an epoch's values known."""
         values = self.trainer.values
-        forked = {
-            key: key._replace(name=f"{key.name}_epoch")
-            for key in logged.forked & logged.values.keys()
-        }
-        named = {key.label: value for key, value in logged.values.items()}
-        named |= {alias.label: logged.values[key] for key, alias in forked.items()}
-        local = {key.label for key in logged.local}
-        local |= {alias.label for key, alias in forked.items() if key in logged.local}
         values.note(log.step_values, log.step_local)
-        values.note_epoch(named, local)
-        if stage == "validate":
-            values.validation_metrics = set(named)
-        hidden = {key.label for key in forked}  # loggers know them as name_epoch
-        shown = {name: value for name, value in named.items() if name not in hidden}
-        publish(self.trainer, shown, log.unlogged)
-
-
-def publish(
-    trainer: RunContext, values: Mapping[str, Tensor], unlogged: set[str] = frozenset()
-) -> None:
-    """Give the loggers values, on rank 0 alone."""
-    if not (trainer.loggers and trainer.is_global_zero):
-        return
-    hidden = unlogged | {f"{name}{end}" for name in unlogged for end in ("_step", "_epoch")}
-    numbers = {name: float(value) for name, value in values.items() if name not in hidden}
-    for logger in trainer.loggers if numbers else ():
-        logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)
+        publish(self.trainer, values.note_epoch(logged, stage), log.unlogged)

@@ -67,7 +67,7 @@ class Counts(Callback):
         self.at = []
 
     def on_validation_end(self, trainer, module):
-        self.at.append((trainer.current_epoch, trainer.position.batches))
+        self.at.append((trainer.current_epoch, trainer.progress.batches))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,12 @@ class Callback:
         """Before the first validation step."""
 
     def on_validation_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: RunContext,
+        module: Module,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Before a validation step."""
 
@@ -106,7 +111,12 @@ class Callback:
         """Before the first test step."""
 
     def on_test_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: RunContext,
+        module: Module,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Before a test step."""
 
@@ -134,7 +144,12 @@ class Callback:
         """Before the first prediction step."""
 
     def on_predict_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: RunContext,
+        module: Module,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Before a prediction step."""
 

@@ -9,6 +9,7 @@ from distmetrics.arguments import FLAG, PATH, POSITIVE, TEXT, Takes, check, whol
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.callbacks.monitor import Mode, check_mode, improved
+from distmetrics.train.checkpoint_file import newest
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
 
@@ -220,3 +221,18 @@ class ModelCheckpoint(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the checkpoints that the state names."""
         vars(self).update(state)
+
+
+def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
+    """Return the path of the best or the last checkpoint, or why there is none."""
+    keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
+    if not keepers:
+        return None, "there is no ModelCheckpoint among the trainer's callbacks"
+    if which == "best":
+        keepers = sorted(keepers, key=lambda keeper: keeper.monitor is None)
+        return keepers[0].best_model_path or None, "no checkpoint has been saved yet"
+    folders = dict.fromkeys(keeper.folder(trainer) for keeper in keepers)
+    paths = [path for folder in folders if (path := newest(folder)) is not None]
+    if not paths:
+        return None, f"there is none in {', '.join(map(str, folders))}"
+    return str(max(paths, key=lambda path: path.stat().st_mtime_ns)), ""

@@ -100,6 +100,10 @@ class ProgressBar(Callback):
 
     def _advance(self, stage: str, trainer: RunContext) -> None:
         if stage in self._tasks:
-            shown = {} if trainer.log is None else trainer.values.shown(trainer.log)
-            text = "  ".join(f"{name} {float(value):.4g}" for name, value in shown.items())
+            names = set() if trainer.log is None else trainer.log.prog_bar
+            text = "  ".join(
+                f"{name} {float(value):.4g}"
+                for name, value in trainer.callback_metrics.items()
+                if name in names
+            )
             self._progress.update(self._tasks[stage], advance=1, values=text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.tables import print_summary, wanted
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
+from distmetrics.train.tables import print_summary, wanted
 
 
 class ModelSummary(Callback):
