@@ -26,6 +26,7 @@ _LIMIT = Takes(
     lambda value: value is None or _is_part(value, 0),
     "a number of batches, or a fraction between 0.0 and 1.0",
 )
+_LIMITS = [f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")]
 _SHOWN = FLAG.or_none("None to leave it to the trainer")
 _RULES = {
     "max_epochs": Takes(
@@ -33,10 +34,7 @@ _RULES = {
         "a whole number, or -1 or None for no limit",
     ),
     "max_steps": _COUNT,
-    "limit_train_batches": _LIMIT,
-    "limit_val_batches": _LIMIT,
-    "limit_test_batches": _LIMIT,
-    "limit_predict_batches": _LIMIT,
+    **dict.fromkeys(_LIMITS, _LIMIT),
     "val_check_interval": Takes(
         lambda value: _is_part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"
     ),
@@ -103,14 +101,12 @@ class TrainerConfig:
         if not self.fast_dev_run:
             return self
         count = int(self.fast_dev_run)
+        limits: dict[str, Any] = dict.fromkeys(_LIMITS, count)
         return replace(
             self,
+            **limits,
             max_epochs=1,
             max_steps=count,
-            limit_train_batches=count,
-            limit_val_batches=count,
-            limit_test_batches=count,
-            limit_predict_batches=count,
             val_check_interval=1.0,
             check_val_every_n_epoch=1,
             num_sanity_val_steps=0,

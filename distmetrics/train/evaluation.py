@@ -33,47 +33,59 @@ class _Pass:
         name: "validation", "test" or "predict".
         loaders: this rank's.
         limit: a number of batches of each loader on this rank, a fraction, or None.
-        log: where values go.
-        silent: True calls no callback.
-        keep: True keeps what the steps return, as ``outputs``, by loader.
+
+    Attributes:
+        limits: the number of batches of each loader, None for all.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        name: str,
-        loaders: Sequence[Any],
-        limit: Limit,
-        *,
-        log: LogBook | None = None,
-        silent: bool = False,
-        keep: bool = False,
-    ) -> None:
+    def __init__(self, run: Run, name: str, loaders: Sequence[Any], limit: Limit) -> None:
         self.run, self.name, self.loaders = run, name, loaders
-        self.log, self.silent, self.keep = log, silent, keep
-        self.outputs: list[list[Any]] = [[] for _ in loaders]
-        strategy, module, step = run.trainer.strategy, run.module, f"{name}_step"
-        strategy.align(module)
-        self.step = strategy.evaluator(module, step)
-        self.step_end = getattr(module, f"{name}_step_end", None)
-        check_step(module, run.trainer.callbacks, step, loaders=len(loaders))
+        self.strategy, step = run.trainer.strategy, f"{name}_step"
+        self.strategy.align(run.module)
+        self.step = self.strategy.evaluator(run.module, step)
+        self.step_end = getattr(run.module, f"{name}_step_end", None)
+        check_step(run.module, run.trainer.callbacks, step, loaders=len(loaders))
         self.limits = [limited(loader, limit, _FLAGS[name]) for loader in loaders]
 
     def count(self) -> int | None:
         """Return the number of this rank's batches, None where it is not known."""
-        total = 0
-        for loader, limit in zip(self.loaders, self.limits, strict=True):
-            count = length(loader, limit)
-            if count is None:
-                return None
-            total += count
-        return total
+        counts = map(length, self.loaders, self.limits)
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(self.loaders) else None
 
-    def go(self) -> None:
-        """Call the step with every batch of this rank, and the hooks around it."""
+    def outputs(self, *, keep: bool, record: bool = True) -> list[list[Any]]:
+        """Return what the steps return for every batch, by loader; ``keep`` False keeps nothing.
+
+        ``record`` False calls no callback.
+        """
+        outputs: list[list[Any]] = [[] for _ in self.loaders]
         for index, (loader, limit) in enumerate(zip(self.loaders, self.limits, strict=True)):
             for batch_idx, batch in enumerate(itertools.islice(loader, limit)):
-                self._batch(batch, batch_idx, index)
+                output = self._output(batch, batch_idx, index, record=record)
+                if keep:
+                    outputs[index].append(output)
+        return outputs
+
+    def _output(self, batch: Any, batch_idx: int, loader: int, *, record: bool) -> Any:
+        """Call the step with a batch, and the hooks around it."""
+        log, call = self.run.trainer.log, self.run.call
+        batch = self.strategy.convert(move(batch, self.strategy.device))
+        about = (batch, batch_idx, loader) if len(self.loaders) > 1 else (batch, batch_idx)
+        if log is not None:
+            log.begin_step(batch, loader)
+        call(f"on_{self.name}_batch_start", *about, callbacks=record)
+        with self.strategy.forward():
+            output = self.step(*about)
+            if self.step_end is not None:
+                output = self.step_end(output)
+        hook = f"on_{self.name}_batch_end"
+        call(hook, output, *about, callbacks=False)
+        if log is not None:
+            log.end_step()
+        call(hook, output, *about, module=False, callbacks=record)
+        if log is not None:
+            log.leave_batch()
+        return output
 
     def check_batches(self, batches: Mapping[int, int]) -> None:
         """Refuse a loader that gave no rank a batch, on every rank.
@@ -85,27 +97,6 @@ class _Pass:
             number, which = (index, f" {index}") if len(self.loaders) > 1 else (-1, "")
             if limit != 0 and not batches.get(number):
                 raise no_batch(f"{self.name} loader{which}")
-
-    def _batch(self, batch: Any, batch_idx: int, loader: int) -> None:
-        strategy, call = self.run.trainer.strategy, self.run.call
-        batch = strategy.convert(move(batch, strategy.device))
-        about = (batch, batch_idx, loader) if len(self.loaders) > 1 else (batch, batch_idx)
-        if self.log is not None:
-            self.log.begin_step(batch, loader)
-        call(f"on_{self.name}_batch_start", *about, callbacks=not self.silent)
-        with strategy.forward():
-            outputs = self.step(*about)
-            if self.step_end is not None:
-                outputs = self.step_end(outputs)
-        hook = f"on_{self.name}_batch_end"
-        call(hook, outputs, *about, callbacks=False)
-        if self.log is not None:
-            self.log.end_step()
-        call(hook, outputs, *about, module=False, callbacks=not self.silent)
-        if self.log is not None:
-            self.log.leave_batch()
-        if self.keep:
-            self.outputs[loader].append(outputs)
 
 
 def evaluate(
@@ -123,33 +114,28 @@ def evaluate(
     name = "validation" if stage == "validate" else "test"
     log = new_log(run, stage, loaders=len(loaders))
     epoch_end = getattr(run.module, f"{name}_epoch_end", None)
-    keep = epoch_end is not None
-    each = _Pass(run, name, loaders, limit, log=log, silent=not record, keep=keep)
+    each = _Pass(run, name, loaders, limit)
     with evaluating(run.module), run.logging(log, each.count()):
         run.call(f"on_{name}_start", callbacks=record)
         run.call(f"on_{name}_epoch_start", callbacks=record)
-        each.go()
+        outputs = each.outputs(keep=epoch_end is not None, record=record)
         if epoch_end is not None:
-            epoch_end(each.outputs if len(loaders) > 1 else each.outputs[0])
+            epoch_end(outputs if len(loaders) > 1 else outputs[0])
         run.call(f"on_{name}_epoch_end", callbacks=False)
-        if record:
-            logged = log.close()
-            each.check_batches(logged.batches)
-    if not record:
-        log.discard()
-        run.call(f"on_{name}_end", callbacks=False)
-        return []
+        if not record:
+            log.discard()
+            run.call(f"on_{name}_end", callbacks=False)
+            return []
+        logged = log.close()
+        each.check_batches(logged.batches)
     run.note_epoch(log, logged, stage)
     run.call(f"on_{name}_epoch_end", module=False)
     run.call(f"on_{name}_end")
-    return [
-        {
-            key.label: float(value)
-            for key, value in logged.values.items()
-            if key.loader in (-1, index)
-        }
-        for index in range(len(loaders))
-    ]
+    results: list[dict[str, float]] = [{} for _ in loaders]
+    for key, value in logged.values.items():
+        for result in results if key.loader < 0 else [results[key.loader]]:
+            result[key.label] = float(value)
+    return results
 
 
 def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
@@ -167,21 +153,21 @@ def predict(
     Raises:
         InputTypeError: a prediction can't be sent (on every rank).
     """
-    each = _Pass(run, "predict", loaders, limit, keep=keep)
+    each = _Pass(run, "predict", loaders, limit)
     with evaluating(run.module), run.logging(None, each.count()):
         run.call("on_predict_start")
         run.call("on_predict_epoch_start")
-        each.go()
+        own = each.outputs(keep=keep)
         run.call("on_predict_epoch_end")
         run.call("on_predict_end")
     if not keep:
         return None
-    own = map_leaves(on_cpu, each.outputs)
+    own = map_leaves(on_cpu, own)
     comm = run.trainer.strategy.comm()
-    if comm.world_size == 1:  # predictions that can't be sent are fine here
+    if comm.world_size == 1:  # a prediction that can't be sent is fine here
         return own
     ranks = all_gather_object(own, comm=comm, name="predictions")
-    return [list(itertools.chain.from_iterable(parts)) for parts in zip(*ranks, strict=True)]
+    return [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
 
 
 def on_cpu(leaf: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,7 @@ from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.module import Module
 
 
-@dataclass
-class _Save:
-    """A checkpoint that a callback has asked for, and the files that it replaces."""
-
-    paths: list[Path]
-    drop: list[Path]
+Paths = Sequence[str | Path]
 
 
 class Run:
@@ -38,7 +32,7 @@ class Run:
     def __init__(self, trainer: RunContext, module: Module) -> None:
         self.trainer = trainer
         self.module = module
-        self._saves: list[_Save] | None = None  # put off until a hook is over
+        self._saves: list[tuple[Paths, Paths]] | None = None  # put off until a hook is over
 
     @property
     def fit(self) -> FitState:
@@ -68,14 +62,17 @@ class Run:
         if saves:
             self._write(saves)
 
-    def save(self, paths: Sequence[str | Path], drop: Sequence[str | Path]) -> None:
-        """Save a checkpoint, inside a hook of the callbacks when all of them have been called."""
+    def save(self, paths: Paths, drop: Paths) -> None:
+        """Save a checkpoint, inside a hook of the callbacks when all of them have been called.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
         _ = self.fit
-        save = _Save([Path(path) for path in paths], [Path(path) for path in drop])
         if self._saves is None:
-            self._write([save])
+            self._write([(paths, drop)])
         else:
-            self._saves.append(save)
+            self._saves.append((paths, drop))
 
     def checkpoint(self, *, alone: bool = False) -> dict[str, Any]:
         """Return what a checkpoint holds, with what hooks add."""
@@ -83,12 +80,12 @@ class Run:
         self.call("on_save_checkpoint", content)
         return content
 
-    def _write(self, saves: Sequence[_Save]) -> None:
+    def _write(self, saves: Sequence[tuple[Paths, Paths]]) -> None:
         content = self.checkpoint()
         if self.trainer.is_global_zero:
-            for path in dict.fromkeys(path for save in saves for path in save.paths):
+            for path in dict.fromkeys(Path(path) for paths, _ in saves for path in paths):
                 write(content, path)
-            for path in (path for save in saves for path in save.drop):
+            for path in (Path(path) for _, drop in saves for path in drop):
                 path.unlink(missing_ok=True)
         barrier(comm=self.trainer.strategy.comm(), name="checkpoint")
 

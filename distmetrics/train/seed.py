@@ -81,16 +81,13 @@ def _start_worker(rank: int, worker: int) -> None:
 def states() -> dict[str, Any]:
     """Return the states of this process's generators, of plain types."""
     version, words, gauss = random.getstate()
-    saved: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(words), gauss],
-    }
+    saved = {"torch": torch.get_rng_state(), "python": [version, list(words), gauss]}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         saved["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        name, keys, position, has_gauss, cached = numpy.random.get_state()
-        saved["numpy"] = [name, keys.tolist(), position, has_gauss, cached]
+        name, keys, *rest = numpy.random.get_state()
+        saved["numpy"] = [name, keys.tolist(), *rest]
     return saved
 
 
@@ -103,8 +100,7 @@ def set_states(saved: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(saved["cuda"])
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in saved:
-        name, keys, position, has_gauss, cached = saved["numpy"]
-        numpy.random.set_state((name, keys, position, has_gauss, cached))
+        numpy.random.set_state(tuple(saved["numpy"]))
 
 
 def _generators(loader: Any) -> list[torch.Generator]:

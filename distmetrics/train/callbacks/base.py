@@ -72,10 +72,10 @@ class Callback:
         """After an epoch and its validation: all values of the epoch are there."""
 
     def on_validation_start(self, trainer: RunContext, module: Module) -> None:
-        """Before a validation."""
+        """Before a validation; likewise of a test and a prediction."""
 
     def on_validation_epoch_start(self, trainer: RunContext, module: Module) -> None:
-        """Before the first validation step."""
+        """Before the first step of a validation; likewise of a test and a prediction."""
 
     def on_validation_batch_start(
         self,
@@ -85,7 +85,7 @@ class Callback:
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Before a validation step."""
+        """Before a step of a validation; likewise of a test and a prediction."""
 
     def on_validation_batch_end(
         self,
@@ -96,79 +96,23 @@ class Callback:
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """After a validation step; ranks may have different numbers of them."""
+        """After a step of a validation; likewise of a test and a prediction.
+
+        Ranks may have different numbers of steps.
+        """
 
     def on_validation_epoch_end(self, trainer: RunContext, module: Module) -> None:
-        """After the last validation step: the values are there."""
+        """After the last step of a validation, with its values; likewise of the others."""
 
     def on_validation_end(self, trainer: RunContext, module: Module) -> None:
-        """After a validation."""
+        """After a validation; likewise of a test and a prediction."""
 
-    def on_test_start(self, trainer: RunContext, module: Module) -> None:
-        """Before a test."""
-
-    def on_test_epoch_start(self, trainer: RunContext, module: Module) -> None:
-        """Before the first test step."""
-
-    def on_test_batch_start(
-        self,
-        trainer: RunContext,
-        module: Module,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Before a test step."""
-
-    def on_test_batch_end(
-        self,
-        trainer: RunContext,
-        module: Module,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """After a test step; ranks may have different numbers of them."""
-
-    def on_test_epoch_end(self, trainer: RunContext, module: Module) -> None:
-        """After the last test step: the values are there."""
-
-    def on_test_end(self, trainer: RunContext, module: Module) -> None:
-        """After a test."""
-
-    def on_predict_start(self, trainer: RunContext, module: Module) -> None:
-        """Before a prediction."""
-
-    def on_predict_epoch_start(self, trainer: RunContext, module: Module) -> None:
-        """Before the first prediction step."""
-
-    def on_predict_batch_start(
-        self,
-        trainer: RunContext,
-        module: Module,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Before a prediction step."""
-
-    def on_predict_batch_end(
-        self,
-        trainer: RunContext,
-        module: Module,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """After a prediction step; ranks may have different numbers of them."""
-
-    def on_predict_epoch_end(self, trainer: RunContext, module: Module) -> None:
-        """After the last prediction step."""
-
-    def on_predict_end(self, trainer: RunContext, module: Module) -> None:
-        """After a prediction."""
+    on_test_start = on_predict_start = on_validation_start
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
+    on_test_end = on_predict_end = on_validation_end
 
     def on_save_checkpoint(
         self, trainer: RunContext, module: Module, checkpoint: dict[str, Any]

@@ -22,6 +22,7 @@ class ProgressBar(Callback):
         wanted(True, None, "the progress bar")
         self._progress: Any = None
         self._tasks: dict[str, Any] = {}
+        self._stage = ""
 
     @staticmethod
     def wanted(flag: bool | None) -> bool:
@@ -35,6 +36,7 @@ class ProgressBar(Callback):
         from rich import progress
         from rich.console import Console
 
+        self._stage = "validation" if stage in ("fit", "validate") else stage
         self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
@@ -55,43 +57,32 @@ class ProgressBar(Callback):
         """Start a bar."""
         self._begin("train", f"epoch {trainer.current_epoch}", trainer)
 
-    def on_validation_epoch_start(self, trainer: RunContext, module: Module) -> None:
-        """Start a bar; within an epoch it takes the place of the one before."""
-        if trainer.values.within_epochs and "validation" in self._tasks:
-            self._progress.remove_task(self._tasks["validation"])
-        self._begin("validation", "validation", trainer)
-
-    def on_test_epoch_start(self, trainer: RunContext, module: Module) -> None:
-        """Start a bar."""
-        self._begin("test", "test", trainer)
-
-    def on_predict_epoch_start(self, trainer: RunContext, module: Module) -> None:
-        """Start a bar."""
-        self._begin("predict", "predict", trainer)
-
     def on_train_batch_end(
         self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar on."""
         self._advance("train", trainer)
 
+    def on_validation_epoch_start(self, trainer: RunContext, module: Module) -> None:
+        """Start a bar; within an epoch it takes the place of the one before."""
+        if trainer.values.within_epochs and self._stage in self._tasks:
+            self._progress.remove_task(self._tasks[self._stage])
+        self._begin(self._stage, self._stage, trainer)
+
     def on_validation_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, *batch: Any
+        self,
+        trainer: RunContext,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Move the bar on."""
-        self._advance("validation", trainer)
+        self._advance(self._stage, trainer)
 
-    def on_test_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, *batch: Any
-    ) -> None:
-        """Move the bar on."""
-        self._advance("test", trainer)
-
-    def on_predict_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, *batch: Any
-    ) -> None:
-        """Move the bar on."""
-        self._advance("predict", trainer)
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def _begin(self, stage: str, title: str, trainer: RunContext) -> None:
         if self._progress is not None:
@@ -100,10 +91,7 @@ class ProgressBar(Callback):
 
     def _advance(self, stage: str, trainer: RunContext) -> None:
         if stage in self._tasks:
-            names = set() if trainer.log is None else trainer.log.prog_bar
-            text = "  ".join(
-                f"{name} {float(value):.4g}"
-                for name, value in trainer.callback_metrics.items()
-                if name in names
-            )
-            self._progress.update(self._tasks[stage], advance=1, values=text)
+            shown = set() if trainer.log is None else trainer.log.prog_bar
+            values = trainer.callback_metrics.items()
+            parts = [f"{name} {float(value):.4g}" for name, value in values if name in shown]
+            self._progress.update(self._tasks[stage], advance=1, values="  ".join(parts))
