@@ -156,7 +156,7 @@ def evaluate(
         {
             key.label: float(value)
             for key, value in logged.values.items()
-            if key.loader in (-1, index)
+            if key.loader in (-1, index) and key not in logged.aliases
         }
         for index in range(len(loaders))
     ]

@@ -289,22 +289,13 @@ class TrainerState(KeptFlags):
 
     def note_epoch(self, log: LogBook, logged: Logged, *, stage: Stage = "train") -> None:
         """Make an epoch's values known."""
-        forked = {
-            key: key._replace(name=f"{key.name}_epoch")
-            for key in logged.forked & logged.values.keys()
-        }
-        values = logged.values | {alias: logged.values[key] for key, alias in forked.items()}
-        local = logged.local | {alias for key, alias in forked.items() if key in logged.local}
-        labelled = {key.label: value for key, value in values.items()}
+        values = {key.label: value for key, value in logged.values.items()}
         self._note(log.step_values, log.step_local)
-        self._note(labelled, {key.label for key in local})
-        self.fresh_metrics |= labelled.keys()
+        self._note(values, {key.label for key in logged.local})
+        self.fresh_metrics |= values.keys()
         if stage == "validate":
-            self.validation_metrics = set(labelled)
-        hidden = {key.label for key in forked}  # known as name_epoch
-        self._publish(
-            {name: value for name, value in labelled.items() if name not in hidden}, log.unlogged
-        )
+            self.validation_metrics = set(values)
+        self._publish(values, log.unlogged)
 
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
