@@ -13,6 +13,8 @@ from distmetrics.comm.base import call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.train.log_options import Scope
 
+_ADDITIVE = ("mean", "sum")
+
 
 class Key(NamedTuple):
     """What a value is kept under: the user's name, and its loader where there are several."""
@@ -79,33 +81,29 @@ class Accumulator:
         if weight == 0:  # a batch without samples has no mean, and its NaN must not count
             return
         scale = weight if self.kind.reduce_fx == "mean" else 1.0
-        total = self.total
         if isinstance(value, float):
             self.merge(value * scale, weight)
-        elif isinstance(total, Tensor) and total.device == value.device and self._is_additive:
-            self.weight += weight
-            total.add_(value, alpha=scale)  # one operation: a step may log hundreds of values
-        else:
-            self.merge(value.to(torch.float64, copy=True).mul_(scale), weight)
+            return
+        if isinstance(self.total, Tensor):
+            self.total = self.total.to(value.device)
+            if self.kind.reduce_fx in _ADDITIVE:
+                self.weight += weight
+                self.total.add_(value, alpha=scale)  # one operation: a step may log hundreds
+                return
+        self.merge(value.to(torch.float64, copy=True).mul_(scale), weight)
 
     def merge(self, part: Tensor | float | None, weight: float) -> None:
         """Count another part, weighted already; NaN wins over any extreme."""
         self.weight += weight
-        total = self.total
-        if isinstance(total, Tensor) and isinstance(part, Tensor):
-            total = total.to(part.device)
-        if total is None or part is None:
-            self.total = part if total is None else total
-        elif self._is_additive:
-            self.total = total + part
+        if self.total is None or part is None:
+            self.total = part if self.total is None else self.total
+        elif self.kind.reduce_fx in _ADDITIVE:
+            self.total = self.total + part
         else:
-            extreme = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
-            both = extreme(*(torch.as_tensor(each, dtype=torch.float64) for each in (total, part)))
-            self.total = both.item() if both.is_cpu else both
-
-    @property
-    def _is_additive(self) -> bool:
-        return self.kind.reduce_fx in ("mean", "sum")
+            pick = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
+            parts = [torch.as_tensor(each, dtype=torch.float64) for each in (self.total, part)]
+            extreme = pick(*parts)
+            self.total = extreme.item() if extreme.is_cpu else extreme
 
     @property
     def value(self) -> Tensor | float:

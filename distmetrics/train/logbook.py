@@ -30,18 +30,18 @@ from distmetrics.train.log_options import (
     is_metric,
     moments,
 )
-from distmetrics.train.metric_state import metric_at, metrics_in, path_of, updated
+from distmetrics.train.metric_state import check_unused, metric_at, metrics_in, path_of, updated
 
 Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
+_LABELS = ("step_local", "prog_bar", "unlogged")
 _NO_BATCH = object()
 
 
 class _Plan(NamedTuple):
-    """How a name is logged: settled at its first call, and when anything about it has changed.
+    """How a name is logged here: settled at its first call, and when these options change.
 
     Attributes:
-        options, loader, in_step: what the plan was made for.
         epoch: adds up the epoch's values of this rank, if there is to be one.
         step_key: the name of the step's value, if there is to be one.
         step_kind: how the ranks' values of the step are combined; None leaves each its own.
@@ -65,8 +65,7 @@ class LogBook:
         comm: who talks.
         module: which holds the metric objects.
         loaders: how many there are; with several, each has values of its own.
-        strict: refuse names that only some ranks log, see
-            :func:`~distmetrics.train.combine.check_names`.
+        strict: see :func:`~distmetrics.train.combine.check_names`.
 
     Attributes:
         step_values: the latest value of each name that is logged on each step.
@@ -120,9 +119,8 @@ class LogBook:
     def log(self, name: str, value: Any, options: Options) -> None:
         """Log a number or a metric object, see :meth:`distmetrics.train.Module.log`."""
         if options.batch_size is not None and type(options.batch_size) is not int:
-            # An array can't be compared with the size in the plan's options.
-            size = check_batch_size(name, options.batch_size)
-            options = options._replace(batch_size=size)
+            # An array can't be compared with the plan's.
+            options = options._replace(batch_size=check_batch_size(name, options.batch_size))
         if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
             number: Tensor | float = value.item() if value.is_cpu else value.detach()
         elif type(value) is float:
@@ -141,15 +139,13 @@ class LogBook:
         if plan.epoch is not None:
             plan.epoch.steps += self._in_step
             plan.epoch.add(number, weight)
-        if plan.step_key is None:
-            return
-        if plan.step_kind is None:
+        if plan.step_key is not None and plan.step_kind is None:
             self._keep_step_value(plan.step_key, number, local=self._comm.world_size > 1)
-            return
-        if not self._step and (site := call_site()) is not None:
-            call = f"{site.function}, self.log({name!r}, sync_dist=True)"
-            self._step_site = site._replace(function=call)
-        self._step.of(plan.step_key, plan.step_kind).add(number, weight)
+        elif plan.step_key is not None and plan.step_kind is not None:
+            if not self._step and (site := call_site()) is not None:
+                call = f"{site.function}, self.log({name!r}, sync_dist=True)"
+                self._step_site = site._replace(function=call)
+            self._step.of(plan.step_key, plan.step_kind).add(number, weight)
 
     def log_values_of(self, metric: Any, options: Options) -> None:
         """Log each value of a metric that has several, a ``MetricCollection`` say, by its name."""
@@ -217,16 +213,11 @@ class LogBook:
 
     def _path(self, name: str, metric: Any) -> str:
         """Return the attribute that holds a metric, where a rank without batches finds it too."""
-        path = self._paths.get(id(metric)) or path_of(self._module, metric, name)
-        for used, updates in self._used_before.items():
-            if f"{path}.".startswith(f"{used}."):
-                raise ConfigurationError(
-                    f"self.{path} holds {updates} updates from before this "
-                    f"{_STAGE_NAMES[self._stage]}: their samples would count in {name!r}",
-                    likely="one metric object for training and for evaluation.",
-                    do="keep one for each, or call its reset() before.",
-                )
-        self._paths[id(metric)] = path
+        path = self._paths.get(id(metric))
+        if path is not None:
+            return path
+        path = self._paths[id(metric)] = path_of(self._module, metric, name)
+        check_unused(path, self._used_before, f"this {_STAGE_NAMES[self._stage]}", name)
         return path
 
     def _keep_step_value(self, key: Key, value: Tensor | float, *, local: bool) -> None:
@@ -241,9 +232,8 @@ class LogBook:
     def sync_step(self, *, everyone: bool) -> None:
         """Combine the step's values that were logged with ``sync_dist=True``.
 
-        Args:
-            everyone: whether every rank has a batch in this step. A rank without one can't know
-                whether the others log, so all ranks exchange in such a step.
+        A rank without a batch can't know whether the others log: unless ``everyone`` has one in
+        this step, all ranks exchange.
         """
         if everyone and not self._step:
             return
@@ -261,9 +251,8 @@ class LogBook:
         Metric objects are computed over all ranks in one sync, and reset.
 
         Raises:
-            MismatchError: ranks log a name in different ways, or only some of them do (on every
-                rank).
-            ConfigurationError: a metric object has been logged for two loaders (on every rank).
+            MismatchError: ranks log a name in different ways, or only some do (on every rank).
+            ConfigurationError: a metric object is logged for two loaders (on every rank).
         """
         name = f"{self._stage} epoch"
         logged = self._combined(self._epoch, self._batches, name)
@@ -292,12 +281,8 @@ class LogBook:
                 for key, each in self._epoch.settled().items()
             ],
             "steps": {name: value.cpu() for name, value in self.step_values.items()},
-            "labels": [sorted(each) for each in self._label_sets],
+            "labels": [sorted(getattr(self, name)) for name in _LABELS],
         }
-
-    @property
-    def _label_sets(self) -> tuple[set[str], ...]:
-        return self.step_local, self.prog_bar, self.unlogged
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on from states of this epoch: this rank's own, or those of several ranks together."""
@@ -305,8 +290,8 @@ class LogBook:
             for name, loader, kind, total, weight in state["epoch"]:
                 self._epoch.of(Key(name, loader), Kind(*kind)).merge(total, weight)
             self.step_values.update(state["steps"])
-            for labels, saved in zip(self._label_sets, state["labels"], strict=True):
-                labels.update(saved)
+            for name, labels in zip(_LABELS, state["labels"], strict=True):
+                getattr(self, name).update(labels)
 
     def discard(self) -> None:
         """Forget what was logged and reset the metric objects; nothing is sent."""

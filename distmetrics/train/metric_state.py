@@ -65,6 +65,25 @@ def updated(metrics: Mapping[str, Any]) -> dict[str, int]:
     return {path: count for path, count in counts.items() if count}
 
 
+def check_unused(path: str, updates: Mapping[str, int], stage: str, name: str) -> None:
+    """Refuse a metric object, logged as ``name``, with updates from before this stage.
+
+    Args:
+        path: of the metric object.
+        updates: those from before the stage, of each metric that had any.
+        stage: "this validation", say.
+        name: of the value.
+    """
+    for outer, count in updates.items():
+        if f"{path}.".startswith(f"{outer}."):
+            raise ConfigurationError(
+                f"self.{path} holds {count} updates from before {stage}: their samples would "
+                f"count in {name!r}",
+                likely="one metric object for training and for evaluation.",
+                do="keep one for each, or call its reset() before.",
+            )
+
+
 def metric_states(metrics: Mapping[str, Any]) -> States:
     """Return a copy of the states of all metrics, on the CPU, by path and name."""
     return {target.path: _copy(_states_of(target)) for target in _targets(metrics)}
