@@ -6,126 +6,20 @@ order in float64, and so gets the same bits, or the same error.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distmetrics.errors import ConfigurationError, MismatchError, Site, who
-from distmetrics.train.log_options import Scope, as_tensor
+from distmetrics.errors import ConfigurationError, MismatchError, who
+from distmetrics.train.accumulators import Accumulator, Key, Kind
+from distmetrics.train.log_options import as_tensor
 
 # With one batch a rank, a condition on the data looks like one on the rank half of the time.
 _BATCHES_TO_BE_SURE = 2
-
-
-class Key(NamedTuple):
-    """What a value is kept under: the user's name, and its loader where there are several."""
-
-    name: str
-    loader: int = -1
-
-    @property
-    def label(self) -> str:
-        """The name that the user reads."""
-        return self.name if self.loader < 0 else f"{self.name}/dataloader_idx_{self.loader}"
-
-    def of(self, moment: str) -> Key:
-        """Return the key of the value of each step, or of the epoch, where there are both."""
-        return Key(f"{self.name}_{moment}", self.loader)
-
-
-class Kind(NamedTuple):
-    """How a name is logged: what all ranks that log it must agree on.
-
-    Attributes:
-        reduce_fx: how values are combined.
-        scope: whose values count.
-        metric: the attribute of the module that holds the metric object; empty for a value.
-        bare: True where a metric's several values go by their own names.
-        forked: True where there is a value of each step too: this one is also ``name_epoch``.
-    """
-
-    reduce_fx: str = "mean"
-    scope: Scope = "all ranks"
-    metric: str = ""
-    bare: bool = False
-    forked: bool = False
-
-    def __str__(self) -> str:
-        if self.metric:
-            return f"the metric self.{self.metric}"
-        return f"a {self.reduce_fx} over {self.scope}"
-
-
-@dataclass
-class Accumulator:
-    """One rank's part of a value.
-
-    Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU
-    as numbers of Python, which are of float64 too and cost a tenth of an operation on a tensor.
-
-    Attributes:
-        kind: how the name is logged.
-        site: the user's line that logged it first.
-        total: Σ weight·value, Σ value or an extreme; None where nothing had weight.
-        weight: Σ weight.
-        steps: the number of steps that it was logged in.
-    """
-
-    kind: Kind
-    site: Site | None = None
-    total: Tensor | float | None = None
-    weight: float = 0.0
-    steps: int = 0
-
-    def add(self, value: Tensor | float, weight: float) -> None:
-        """Count a value; nothing of a tensor is kept."""
-        if weight == 0:  # a batch without samples has no mean, and its NaN must not count
-            return
-        scale = weight if self.kind.reduce_fx == "mean" else 1.0
-        total = self.total
-        if isinstance(value, float):
-            self.merge(value * scale, weight)
-        elif isinstance(total, Tensor) and total.device == value.device and self._is_additive:
-            self.weight += weight
-            total.add_(value, alpha=scale)  # one operation: a step may log hundreds of values
-        else:
-            self.merge(value.to(torch.float64, copy=True).mul_(scale), weight)
-
-    def merge(self, part: Tensor | float | None, weight: float) -> None:
-        """Count another part, weighted already; NaN wins over any extreme."""
-        self.weight += weight
-        total = self.total
-        if isinstance(total, Tensor) and isinstance(part, Tensor):
-            total = total.to(part.device)
-        if total is None or part is None:
-            self.total = part if total is None else total
-        elif self._is_additive:
-            self.total = total + part
-        else:
-            extreme = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
-            both = extreme(*(torch.as_tensor(each, dtype=torch.float64) for each in (total, part)))
-            self.total = both.item() if both.is_cpu else both
-
-    @property
-    def _is_additive(self) -> bool:
-        return self.kind.reduce_fx in ("mean", "sum")
-
-    def settled(self) -> Accumulator:
-        """Return a copy whose total is a number of Python, to be sent or saved."""
-        return replace(self, total=None if self.total is None else float(self.total))
-
-    @property
-    def value(self) -> Tensor | float:
-        """The value; without samples there is no number."""
-        if self.total is None:
-            return math.nan
-        return self.total / self.weight if self.kind.reduce_fx == "mean" else self.total
 
 
 class RankLog(NamedTuple):
@@ -139,16 +33,16 @@ class Logged(NamedTuple):
     """What all ranks' logs amount to.
 
     Attributes:
-        values: by key.
+        values: by key; a value that each step has too is here twice, as ``name_epoch`` as well.
         local: which of them are this rank's own.
-        forked: which have a value of each step beside them, and are ``name_epoch`` too.
+        aliases: the keys ``name_epoch``.
         kinds: how each name was logged.
         batches: the number of batches of each loader, over all ranks.
     """
 
     values: dict[Key, Tensor]
     local: set[Key]
-    forked: set[Key]
+    aliases: set[Key]
     kinds: dict[Key, Kind]
     batches: Mapping[int, int]
 
@@ -166,22 +60,23 @@ def combine(ranks: Sequence[RankLog], rank: int, *, strict: bool) -> Logged:
     """
     kinds = agreed_kinds(ranks, rank)
     check_names(ranks, kinds, rank, strict=strict)
+    batches = sum((Counter(each.batches) for each in ranks), Counter[int]())
+    logged = Logged({}, set(), set(), kinds, batches)
     counted = {"all ranks": ranks, "this rank": [ranks[rank]], "rank 0": ranks[:1]}
-    values = {}
     for key, kind in kinds.items():
         parts = [each.values[key] for each in counted[kind.scope] if key in each.values]
+        if kind.metric or not parts:
+            continue
         whole = Accumulator(kind)
         for part in parts:
             whole.merge(part.total, part.weight)
-        if parts and not kind.metric:
-            values[key] = torch.tensor(whole.value, dtype=torch.float64)
-    return Logged(
-        values,
-        local={key for key in kinds if kinds[key].scope == "this rank" and len(ranks) > 1},
-        forked={key for key in kinds if kinds[key].forked},
-        kinds=kinds,
-        batches=sum((Counter(each.batches) for each in ranks), Counter[int]()),
-    )
+        aliases = [key.of("epoch")] if kind.forked else []
+        value = torch.tensor(whole.value, dtype=torch.float64)
+        logged.values.update(dict.fromkeys([key, *aliases], value))
+        logged.aliases.update(aliases)
+        if kind.scope == "this rank" and len(ranks) > 1:
+            logged.local.update([key, *aliases])
+    return logged
 
 
 def agreed_kinds(ranks: Sequence[RankLog], rank: int) -> dict[Key, Kind]:
@@ -232,35 +127,21 @@ def check_names(
         raise _one_sided_error(certain, ranks, rank)
     for each in one_sided if rank == 0 else ():
         warnings.warn(
-            f"{each.key.label!r} was logged in every batch of {who(each.ranks('each'))} and in no "
-            f"batch of {who(each.ranks('none'))}: samples of the latter are not in its value. If "
-            "self.log is under a condition on the rank, log on every rank, or with "
-            "rank_zero_only=True what is rank 0's alone.",
+            f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no batch "
+            f"of {who(each.never)}: samples of the latter are not in its value. If self.log is "
+            "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
+            "is rank 0's alone.",
             stacklevel=2,
         )
 
 
 class _OneSided(NamedTuple):
-    """A name that some ranks log in every batch, and others never.
-
-    Attributes:
-        shares: in how many of its batches each rank logs it, "each", "some" or "none".
-        batches: how many batches of the name's loader each rank had that had any.
-    """
+    """A name that some ranks log in every batch, and others never; certain if both had enough."""
 
     key: Key
-    shares: dict[int, str]
-    batches: dict[int, int]
-
-    def ranks(self, share: str) -> list[int]:
-        """Return the ranks with this share."""
-        return [rank for rank, other in self.shares.items() if other == share]
-
-    @property
-    def is_certain(self) -> bool:
-        """True if each of these ranks had batches enough to say so."""
-        ranks = (*self.ranks("each"), *self.ranks("none"))
-        return min(self.batches[rank] for rank in ranks) >= _BATCHES_TO_BE_SURE
+    always: list[int]
+    never: list[int]
+    is_certain: bool
 
 
 def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[_OneSided]:
@@ -268,35 +149,23 @@ def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[
         if kind.metric or kind.scope != "all ranks":
             continue  # a metric object's value is over all ranks, whoever logs it
         batches = {rank: each.batches.get(key.loader, 0) for rank, each in enumerate(ranks)}
-        shares = {
-            rank: _share(ranks[rank].values.get(key), count)
-            for rank, count in batches.items()
-            if count
-        }
-        if {"each", "none"} <= set(shares.values()):
-            yield _OneSided(key, shares, batches)
-
-
-def _share(part: Accumulator | None, batches: int) -> str:
-    if part is None:
-        return "none"
-    return "each" if part.steps >= batches else "some"
+        parts = {rank: ranks[rank].values.get(key) for rank, count in batches.items() if count}
+        never = [rank for rank, part in parts.items() if part is None]
+        always = [rank for rank, part in parts.items() if part and part.steps >= batches[rank]]
+        if never and always:
+            fewest = min(batches[rank] for rank in never + always)
+            yield _OneSided(key, always, never, fewest >= _BATCHES_TO_BE_SURE)
 
 
 def _one_sided_error(
     one_sided: Sequence[_OneSided], ranks: Sequence[RankLog], rank: int
 ) -> MismatchError:
     first, *others = one_sided
-    per_rank = dict.fromkeys(range(len(ranks)), "had no batch")
-    for index, share in first.shares.items():
-        part = ranks[index].values.get(first.key)
-        where = f", first at {part.site}" if part is not None and part.site else ""
-        per_rank[index] = f"in {share} of its {first.batches[index]} batches{where}"
-    named = ", ".join(f"{each.key.label!r} by {who(each.ranks('each'))}" for each in others[:5])
+    named = ", ".join(f"{each.key.label!r} by {who(each.always)}" for each in others[:5])
     more = f" and {len(others) - 5} more" if len(others) > 5 else ""
     return MismatchError(
         f"only some ranks log {first.key.label!r}",
-        per_rank=per_rank,
+        per_rank={index: _share(first.key, each) for index, each in enumerate(ranks)},
         notes=[f"Likewise: {named}{more}."] if others else [],
         likely="a condition on the rank around self.log, or the rank in the name: the value is "
         "of a part of the data.",
@@ -305,6 +174,17 @@ def _one_sided_error(
         rank=rank,
         peers=range(len(ranks)),
     )
+
+
+def _share(key: Key, log: RankLog) -> str:
+    """Return in how many of its batches a rank logs a name, and where."""
+    count, part = log.batches.get(key.loader, 0), log.values.get(key)
+    if count == 0:
+        return "had no batch"
+    if part is None:
+        return f"in none of its {count} batches"
+    share = "each" if part.steps >= count else "some"
+    return f"in {share} of its {count} batches" + (f", first at {part.site}" if part.site else "")
 
 
 def metric_keys(kinds: Mapping[Key, Kind]) -> dict[str, list[Key]]:

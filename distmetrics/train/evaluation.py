@@ -132,9 +132,9 @@ def evaluate(
     run.call(f"on_{name}_epoch_end", module=False)
     run.call(f"on_{name}_end")
     results: list[dict[str, float]] = [{} for _ in loaders]
-    for key, value in logged.values.items():
+    for key in [key for key in logged.values if key not in logged.aliases]:
         for result in results if key.loader < 0 else [results[key.loader]]:
-            result[key.label] = float(value)
+            result[key.label] = float(logged.values[key])
     return results
 
 

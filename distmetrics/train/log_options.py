@@ -88,6 +88,24 @@ def check_options(name: Any, options: Options) -> None:
         )
 
 
+def moments(name: str, options: Options, *, in_step: bool, training: bool) -> tuple[bool, bool]:
+    """Return on_step and on_epoch; only a training step's value is by default not the epoch's.
+
+    Raises:
+        ConfigurationError: there is no such moment.
+    """
+    by_step = in_step and training
+    on_step = by_step if options.on_step is None else options.on_step
+    on_epoch = not by_step if options.on_epoch is None else options.on_epoch
+    if on_step and not in_step:
+        raise ConfigurationError(f"{name!r} is logged on_step, and no step is under way here")
+    if not (on_step or on_epoch):
+        raise ConfigurationError(
+            f"{name!r} is logged neither on_step nor on_epoch: it would be lost"
+        )
+    return on_step, on_epoch
+
+
 def check_metric_options(name: str, options: Options) -> None:
     """Refuse what a metric object can't do: its value exists once an epoch, over all ranks."""
     if options.on_step or options.on_epoch is False:

@@ -18,16 +18,8 @@ from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.state.sync import sync_and_compute
-from distmetrics.train.combine import (
-    Accumulator,
-    Key,
-    Kind,
-    Logged,
-    RankLog,
-    combine,
-    metric_keys,
-    metric_numbers,
-)
+from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind
+from distmetrics.train.combine import Logged, RankLog, combine, metric_keys, metric_numbers
 from distmetrics.train.log_options import (
     Options,
     as_number,
@@ -36,19 +28,20 @@ from distmetrics.train.log_options import (
     check_metric_options,
     check_options,
     is_metric,
+    moments,
 )
-from distmetrics.train.metric_state import metric_at, metrics_in, path_of, updated
+from distmetrics.train.metric_state import check_unused, metric_at, metrics_in, path_of, updated
 
 Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
+_LABELS = ("step_local", "prog_bar", "unlogged")
 _NO_BATCH = object()
 
 
 class _Plan(NamedTuple):
-    """How a name is logged: settled at its first call, and when anything about it has changed.
+    """How a name is logged here: settled at its first call, and when these options change.
 
     Attributes:
-        options, loader, in_step: what the plan was made for.
         epoch: adds up the epoch's values of this rank, if there is to be one.
         step_key: the name of the step's value, if there is to be one.
         step_kind: how the ranks' values of the step are combined; None leaves each its own.
@@ -72,14 +65,13 @@ class LogBook:
         comm: who talks.
         module: which holds the metric objects.
         loaders: how many there are; with several, each has values of its own.
-        strict: refuse names that only some ranks log, see
-            :func:`~distmetrics.train.combine.check_names`.
+        strict: see :func:`~distmetrics.train.combine.check_names`.
 
     Attributes:
         step_values: the latest value of each name that is logged on each step.
         step_local: which of those are this rank's own.
         prog_bar: the names that the progress bar shows.
-        unlogged: the names that loggers do not get.
+        unlogged: the names that loggers do not get: they have ``name_epoch`` for ``name``.
     """
 
     def __init__(
@@ -97,9 +89,9 @@ class LogBook:
         self.unlogged: set[str] = set()
         self._stage, self._comm, self._module = stage, comm, module
         self._has_loaders, self._strict = loaders > 1, strict
-        self._epoch: dict[Key, Accumulator] = {}
+        self._epoch = Accumulators()
         self._batches = Counter[int]()
-        self._step: dict[Key, Accumulator] = {}  # this step's values to be combined over the ranks
+        self._step = Accumulators()  # this step's values to be combined over the ranks
         self._step_site: Site | None = None  # the line that logged the first of these
         self._batch: Any = _NO_BATCH
         self._batch_size: int | None = None
@@ -127,9 +119,8 @@ class LogBook:
     def log(self, name: str, value: Any, options: Options) -> None:
         """Log a number or a metric object, see :meth:`distmetrics.train.Module.log`."""
         if options.batch_size is not None and type(options.batch_size) is not int:
-            # An array can't be compared with the size in the plan's options.
-            size = check_batch_size(name, options.batch_size)
-            options = options._replace(batch_size=size)
+            # An array can't be compared with the plan's.
+            options = options._replace(batch_size=check_batch_size(name, options.batch_size))
         if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
             number: Tensor | float = value.item() if value.is_cpu else value.detach()
         elif type(value) is float:
@@ -148,15 +139,13 @@ class LogBook:
         if plan.epoch is not None:
             plan.epoch.steps += self._in_step
             plan.epoch.add(number, weight)
-        if plan.step_key is None:
-            return
-        if plan.step_kind is None:
+        if plan.step_key is not None and plan.step_kind is None:
             self._keep_step_value(plan.step_key, number, local=self._comm.world_size > 1)
-            return
-        if not self._step and (site := call_site()) is not None:
-            call = f"{site.function}, self.log({name!r}, sync_dist=True)"
-            self._step_site = site._replace(function=call)
-        _accumulator(self._step, plan.step_key, plan.step_kind).add(number, weight)
+        elif plan.step_key is not None and plan.step_kind is not None:
+            if not self._step and (site := call_site()) is not None:
+                call = f"{site.function}, self.log({name!r}, sync_dist=True)"
+                self._step_site = site._replace(function=call)
+            self._step.of(plan.step_key, plan.step_kind).add(number, weight)
 
     def log_values_of(self, metric: Any, options: Options) -> None:
         """Log each value of a metric that has several, a ``MetricCollection`` say, by its name."""
@@ -167,55 +156,50 @@ class LogBook:
         check_metric_options(name, options)
         path = self._path(name, metric)
         key = Key(f"{path}.*" if bare else name, self._loader)
-        _accumulator(self._epoch, key, Kind(metric=path, bare=bare))
-        self._claim(key, [key], options)
+        self._epoch.of(key, Kind(metric=path, bare=bare))
+        self._claim(key, key, options)
 
     def _planned(self, name: str, options: Options) -> _Plan:
         """Return what the options mean here."""
         check_options(name, options)
-        # By default a value of a training step is the step's, all else the epoch's.
-        by_step = self._in_step and self._stage == "train"
-        on_step = by_step if options.on_step is None else options.on_step
-        on_epoch = not by_step if options.on_epoch is None else options.on_epoch
-        if on_step and not self._in_step:
-            raise ConfigurationError(f"{name!r} is logged on_step, and no step is under way here")
-        if not (on_step or on_epoch):
-            raise ConfigurationError(
-                f"{name!r} is logged neither on_step nor on_epoch: it would be lost"
-            )
+        training = self._stage == "train"
+        on_step, on_epoch = moments(name, options, in_step=self._in_step, training=training)
         key = Key(name, self._loader)
-        forks = [key.of("step"), key.of("epoch")] if on_step and on_epoch else []
-        self._claim(key, [key, *forks], options)
-        epoch = None
+        step_key, epoch = key if on_step else None, None
+        self._claim(key, key, options)
+        if on_step and on_epoch:
+            step_key = key.of("step")
+            self._claim(key, step_key, options)
+            self._claim(key, key.of("epoch"), options._replace(prog_bar=False))
+            self.unlogged.add(key.label)
         if on_epoch and not (options.rank_zero_only and self._comm.rank != 0):
             kind = Kind(options.reduction, options.scope, forked=on_step)
-            epoch = _accumulator(self._epoch, key, kind)
-        is_synced = on_step and self._stage == "train" and options.sync_dist
+            epoch = self._epoch.of(key, kind)
+        is_synced = on_step and training and options.sync_dist
         return _Plan(
             options,
             self._loader,
             self._in_step,
             epoch,
-            step_key=[key, *forks][:2][-1] if on_step else None,
-            step_kind=Kind(options.reduction) if is_synced else None,
+            step_key,
+            Kind(options.reduction) if is_synced else None,
             is_weighted=options.reduction == "mean" and (epoch is not None or bool(is_synced)),
         )
 
-    def _claim(self, key: Key, known_as: Sequence[Key], options: Options) -> None:
-        """Refuse names under which another value is known already, and note where they show."""
-        labels = [alias.label for alias in known_as]
-        for label in labels:
-            other = self._labels.setdefault(label, key)
-            if other != key:
-                raise ConfigurationError(
-                    f"{label!r} is what {key.label!r} and {other.label!r} would both be known as: "
-                    "a name logged on_step and on_epoch has name_step and name_epoch too",
-                    do="log one of them under another name.",
-                )
+    def _claim(self, key: Key, known_as: Key, options: Options) -> None:
+        """Refuse a name under which another value is known already, and note where it shows."""
+        label = known_as.label
+        other = self._labels.setdefault(label, key)
+        if other != key:
+            raise ConfigurationError(
+                f"{label!r} is what {key.label!r} and {other.label!r} would both be known as: "
+                "a name logged on_step and on_epoch has name_step and name_epoch too",
+                do="log one of them under another name.",
+            )
         if options.prog_bar:
-            self.prog_bar.update(labels[:2])  # all but name_epoch
+            self.prog_bar.add(label)
         if not options.logger:
-            self.unlogged.update(labels)
+            self.unlogged.add(label)
 
     def _weight(self, name: str, options: Options) -> float:
         """Return the number of samples behind a value; outside a step each rank counts once."""
@@ -229,16 +213,11 @@ class LogBook:
 
     def _path(self, name: str, metric: Any) -> str:
         """Return the attribute that holds a metric, where a rank without batches finds it too."""
-        path = self._paths.get(id(metric)) or path_of(self._module, metric, name)
-        for used, updates in self._used_before.items():
-            if f"{path}.".startswith(f"{used}."):
-                raise ConfigurationError(
-                    f"self.{path} holds {updates} updates from before this "
-                    f"{_STAGE_NAMES[self._stage]}: their samples would count in {name!r}",
-                    likely="one metric object for training and for evaluation.",
-                    do="keep one for each, or call its reset() before.",
-                )
-        self._paths[id(metric)] = path
+        path = self._paths.get(id(metric))
+        if path is not None:
+            return path
+        path = self._paths[id(metric)] = path_of(self._module, metric, name)
+        check_unused(path, self._used_before, f"this {_STAGE_NAMES[self._stage]}", name)
         return path
 
     def _keep_step_value(self, key: Key, value: Tensor | float, *, local: bool) -> None:
@@ -253,19 +232,18 @@ class LogBook:
     def sync_step(self, *, everyone: bool) -> None:
         """Combine the step's values that were logged with ``sync_dist=True``.
 
-        Args:
-            everyone: whether every rank has a batch in this step. A rank without one can't know
-                whether the others log, so all ranks exchange in such a step.
+        A rank without a batch can't know whether the others log: unless ``everyone`` has one in
+        this step, all ranks exchange.
         """
         if everyone and not self._step:
             return
         site = self._step_site
         if site is not None and len(self._step) > 1:
             site = site._replace(function=f"{site.function} and {len(self._step) - 1} more")
-        logged = self._combined(RankLog(self._step, {}), f"{self._stage} step", site)
+        logged = self._combined(self._step, {}, f"{self._stage} step", site)
         for key, value in logged.values.items():
             self._keep_step_value(key, value, local=False)
-        self._step, self._step_site = {}, None
+        self._step, self._step_site = Accumulators(), None
 
     def close(self) -> Logged:
         """Return what all ranks logged in the epoch; every rank must call it.
@@ -273,12 +251,11 @@ class LogBook:
         Metric objects are computed over all ranks in one sync, and reset.
 
         Raises:
-            MismatchError: ranks log a name in different ways, or only some of them do (on every
-                rank).
-            ConfigurationError: a metric object has been logged for two loaders (on every rank).
+            MismatchError: ranks log a name in different ways, or only some do (on every rank).
+            ConfigurationError: a metric object is logged for two loaders (on every rank).
         """
         name = f"{self._stage} epoch"
-        logged = self._combined(RankLog(self._epoch, self._batches), name)
+        logged = self._combined(self._epoch, self._batches, name)
         keys = metric_keys(logged.kinds)
         metrics = {path: metric_at(self._module, path) for path in keys}
         computed = sync_and_compute(metrics, comm=self._comm, name=name) if metrics else {}
@@ -288,51 +265,35 @@ class LogBook:
                 logged.values.update(metric_numbers(key, logged.kinds[key], computed[path]))
         return logged
 
-    def _combined(self, log: RankLog, name: str, site: Site | None = None) -> Logged:
+    def _combined(
+        self, mine: Accumulators, batches: dict[int, int], name: str, site: Site | None = None
+    ) -> Logged:
         """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
-        sent = log._replace(values={key: each.settled() for key, each in log.values.items()})
+        sent = RankLog(mine.settled(), batches)
         ranks = gather_objects(sent, self._comm, name, call_site(), told=site)
         return combine(ranks, self._comm.rank, strict=self._strict)
 
     def state(self) -> dict[str, Any]:
         """Return what this rank has logged so far, of plain types; see :meth:`load`."""
-        settled = [(key, each.settled()) for key, each in self._epoch.items()]
         return {
-            "epoch": [[*key, list(each.kind), each.total, each.weight] for key, each in settled],
+            "epoch": [
+                [*key, list(each.kind), each.total, each.weight]
+                for key, each in self._epoch.settled().items()
+            ],
             "steps": {name: value.cpu() for name, value in self.step_values.items()},
-            "labels": [sorted(each) for each in (self.step_local, self.prog_bar, self.unlogged)],
+            "labels": [sorted(getattr(self, name)) for name in _LABELS],
         }
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on from states of this epoch: this rank's own, or those of several ranks together."""
         for state in states:
             for name, loader, kind, total, weight in state["epoch"]:
-                part = _accumulator(self._epoch, Key(name, loader), Kind(*kind))
-                part.merge(total, weight)
+                self._epoch.of(Key(name, loader), Kind(*kind)).merge(total, weight)
             self.step_values.update(state["steps"])
-            for labels, saved in zip(
-                (self.step_local, self.prog_bar, self.unlogged), state["labels"], strict=True
-            ):
-                labels.update(saved)
+            for name, labels in zip(_LABELS, state["labels"], strict=True):
+                getattr(self, name).update(labels)
 
     def discard(self) -> None:
         """Forget what was logged and reset the metric objects; nothing is sent."""
         for path in {each.kind.metric for each in self._epoch.values()} - {""}:
             metric_at(self._module, path).reset()
-
-
-def _accumulator(table: dict[Key, Accumulator], key: Key, kind: Kind) -> Accumulator:
-    """Return what adds up the values of ``key``.
-
-    Raises:
-        ConfigurationError: the name was logged in another way before.
-    """
-    if key not in table:
-        table[key] = Accumulator(kind, call_site())
-    known = table[key].kind
-    if known != kind:
-        raise ConfigurationError(
-            f"{key.label!r} is logged in two ways: as {known}, and as {kind}",
-            do="log it in one way, or under two names.",
-        )
-    return table[key]

@@ -10,8 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.combine import Logged
-from distmetrics.train.logbook import Stage
 
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
@@ -44,22 +42,7 @@ class LoggedValues:
         self.local_metrics -= values.keys()
         self.local_metrics |= local
 
-    def note_epoch(self, logged: Logged, stage: Stage) -> dict[str, Tensor]:
-        """Take an epoch's values, some also as ``name_epoch``; return each by one name alone."""
-        values = {key.label: value for key, value in logged.values.items()}
-        local = {key.label for key in logged.local}
-        once = dict(values)
-        for key in logged.forked & logged.values.keys():
-            alias = key.of("epoch").label
-            values[alias] = once[alias] = once.pop(key.label)
-            if key in logged.local:
-                local.add(alias)
-        self.note_fresh(values, local)
-        if stage == "validate":
-            self.validation_metrics = set(values)
-        return once
-
-    def note_fresh(self, values: Mapping[str, Tensor], local: set[str]) -> None:
+    def note_epoch(self, values: Mapping[str, Tensor], local: set[str]) -> None:
         """Take values of the latest epoch."""
         self.note(values, local)
         self.fresh_metrics |= values.keys()

@@ -111,6 +111,10 @@ class Run:
 
     def note_epoch(self, log: LogBook, logged: Logged, stage: Stage) -> None:
         """Make an epoch's values known."""
-        values = self.trainer.values
-        values.note(log.step_values, log.step_local)
-        publish(self.trainer, values.note_epoch(logged, stage), log.unlogged)
+        known = self.trainer.values
+        values = {key.label: value for key, value in logged.values.items()}
+        known.note(log.step_values, log.step_local)
+        known.note_epoch(values, {key.label for key in logged.local})
+        if stage == "validate":
+            known.validation_metrics = set(values)
+        publish(self.trainer, values, log.unlogged)

@@ -219,7 +219,7 @@ class Trainer(RunContext):
         for name in values:
             check_name(name)
         tensors = {name: as_tensor(f"the value of {name!r}", values[name]) for name in values}
-        self.values.note_fresh(tensors, set())
+        self.values.note_epoch(tensors, set())
         publish(self, tensors, set())
 
     def fit(

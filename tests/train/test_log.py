@@ -17,7 +17,7 @@ from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.combine import Key
+from distmetrics.train.accumulators import Key
 from distmetrics.train.log_options import Options, batch_size_of
 from distmetrics.train.logbook import LogBook
 
@@ -106,9 +106,9 @@ def test_a_rank_without_batches_takes_part_and_knows_the_result():
         if comm.rank:
             logged(logger, "x", float(comm.rank), torch.zeros(comm.rank), on_step=True)
         result = logger.close()
-        return {key.label: float(value) for key, value in result.values.items()}, result.forked
+        return {key.label: float(value) for key, value in result.values.items()}, result.aliases
 
-    assert run(3, rank) == [({"x": 5 / 3}, {Key("x")})] * 3
+    assert run(3, rank) == [({"x": 5 / 3, "x_epoch": 5 / 3}, {Key("x_epoch")})] * 3
 
 
 def test_ranks_that_log_a_name_differently_all_get_the_same_error():
@@ -182,7 +182,7 @@ def test_training_steps_are_logged_by_themselves_and_epochs_on_request():
         logged(logger, "both", value, torch.zeros(1), on_epoch=True)
         logged(logger, "by_epoch", value, torch.zeros(1), on_step=False, on_epoch=True)
     assert {name: float(value) for name, value in logger.step_values.items()} == {"by_step": 4.0, "both_step": 4.0}
-    assert epoch(logger) == {"both": 2.5, "by_epoch": 2.5}
+    assert epoch(logger) == {"both": 2.5, "both_epoch": 2.5, "by_epoch": 2.5}
 
 
 def test_a_synced_step_costs_one_exchange_and_weighs_samples():
