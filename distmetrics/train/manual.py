@@ -80,14 +80,14 @@ class ManualOptimization(RunByTrainer, nn.Module):
         Raises:
             ConfigurationError: the module's optimization is automatic, or no fit is under way.
         """
-        fit = self.trainer.fit_state
-        if fit is None:
-            raise ConfigurationError("manual_backward is for training_step: no fit is under way")
         if self.automatic_optimization:
             raise ConfigurationError(
                 f"{type(self).__name__} calls manual_backward, and its optimization is automatic",
                 do="set self.automatic_optimization = False in __init__.",
             )
+        fit = self.trainer.fit_state
+        if fit is None:
+            raise ConfigurationError("manual_backward is for training_step: no fit is under way")
         fit.manual_backward(loss)
 
     @contextmanager
