@@ -15,15 +15,17 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.place import ClusterEnvironment
 from distmetrics.runner.checks import (
+    check_data,
     check_flags,
     check_function,
+    check_limit,
+    check_loader,
     check_loss,
-    check_pass,
     check_setup,
 )
-from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
+from distmetrics.runner.loader import RunnerLoader, rank_loader, seed_workers, shuffles
 from distmetrics.runner.model import RunnerModule
-from distmetrics.runner.optimizer import RunnerOptimizer, follow
+from distmetrics.runner.optimizer import RunnerOptimizer, follow_parameters
 from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
@@ -35,8 +37,7 @@ T = TypeVar("T")
 
 
 class Runner(RunnerWorld):
-    """Runs a training loop of one's own on one device or many: what the loop calls, not what calls
-    it.
+    """Runs a training loop of one's own on one device or many: it is called, and calls nothing.
 
     Subclass it and put the loop into ``run``, or pass a function to :meth:`launch`. Either is
     called on every rank. The loop then calls what it gets from :meth:`setup` and
@@ -100,8 +101,7 @@ class Runner(RunnerWorld):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
 
-        Returns: what the loop returns: this process's, or rank 0's where ranks are started for the
-        call.
+        Returns: what the loop returns; rank 0's where ranks are started for the call.
 
         Raises:
             ConfigurationError: it is not overridden, or a launch is under way.
@@ -113,8 +113,7 @@ class Runner(RunnerWorld):
         )
 
     def launch(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``fn(runner, *args, **kwargs)`` on every rank; returns and raises as :meth:`run`
-        does.
+        """Call ``fn(runner, *args, **kwargs)`` on every rank; results and errors are as of run.
 
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
@@ -133,8 +132,7 @@ class Runner(RunnerWorld):
         return self.strategy.launch(run_on_rank, self, fn, args, kwargs)
 
     def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
-        """Prepare a model, and the optimizers of its parameters, for this rank; every rank calls
-        it.
+        """Prepare a model and the optimizers of its parameters; every rank must call it.
 
         The model has rank 0's weights then. Make schedulers after it, for the optimizers that it
         returns.
@@ -155,30 +153,32 @@ class Runner(RunnerWorld):
             InputTypeError: no module, or no optimizer.
         """
         self._require_launch("setup")
-        check_setup(model, optimizers, move_to_device=move_to_device)
-        self._claim(model, *optimizers)
+        check_flags("setup", {"move_to_device": move_to_device})
+        check_setup(model, optimizers, self._set_up)
+        self._set_up += [model, *optimizers]
         if move_to_device:
-            before = list(model.parameters())
-            self.strategy.place(model)
-            follow(optimizers, before, list(model.parameters()))
-            for optimizer in optimizers:
-                if optimizer.state:  # its tensors follow the parameters'
-                    optimizer.load_state_dict(optimizer.state_dict())
-        wrapped, stepped = RunnerModule.wrapped(model, list(optimizers), self.strategy)
-        for mine, other in zip(optimizers, stepped, strict=True):
-            if mine is not other and hasattr(mine.step, "_wrapped_by_lr_sched"):
+            self._place(model, optimizers)
+        wrapped = RunnerModule(model, self.strategy)
+        stepped = wrapped._runner.prepare(list(optimizers))
+        for old, new in zip(optimizers, stepped, strict=True):
+            if old is not new and hasattr(old.step, "_wrapped_by_lr_sched"):
                 raise ConfigurationError(
-                    f"strategy {self.strategy.name!r} replaces the {type(mine).__name__}, and a "
-                    "scheduler already "
-                    "changes the old one",
+                    f"strategy {self.strategy.name!r} replaces the {type(old).__name__}, and a "
+                    "scheduler already changes the old one",
                     do="make the scheduler after setup, for the optimizer it returns.",
                 )
         self._models.append(wrapped)
-        if not optimizers:
-            return wrapped
-        return wrapped, *(
-            RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped
-        )
+        made = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped]
+        return (wrapped, *made) if made else wrapped
+
+    def _place(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Move a model to this rank's device, and the optimizers' parameters and state after it."""
+        before = list(model.parameters())
+        self.strategy.place(model)
+        follow_parameters(optimizers, before, list(model.parameters()))
+        for optimizer in optimizers:
+            if optimizer.state:
+                optimizer.load_state_dict(optimizer.state_dict())
 
     def setup_dataloaders(
         self,
@@ -194,9 +194,8 @@ class Runner(RunnerWorld):
             train: True deals out so that every rank takes the same number of steps: where the
                 samples don't divide, some count twice (or the tail is left out with ``drop_last``).
                 False: every sample once, so that ranks may have different numbers of batches. None:
-                    a loader that shuffles, or has any
-                sampler but the sequential one, is for training, each by itself; ``backward`` in a
-                pass over another is an error.
+                a loader that shuffles, or has any sampler but the sequential one, is for training,
+                each by itself; ``backward`` in a pass over another is an error.
             replace_sampler: False leaves the samplers as they are.
             move_to_device: False leaves the batches where they are.
 
@@ -210,26 +209,18 @@ class Runner(RunnerWorld):
         check_flags("setup_dataloaders", locals())
         if not loaders:
             raise InputTypeError("setup_dataloaders needs at least one loader")
-        made = [self._loader(loader, train, replace_sampler, move_to_device) for loader in loaders]
+        made = []
+        for loader in loaders:
+            check_loader(loader)
+            if replace_sampler:
+                training = shuffles(loader) if train is None else train
+                seed = self._seeded or 0
+                loader = rank_loader(loader, self.strategy, train=training, seed=seed)
+            if self._seed_workers:
+                loader = seed_workers(loader, self.global_rank)
+            device = self.device if move_to_device else None
+            made.append(RunnerLoader(loader, device, self._open_loaders, is_guess=train is None))
         return made[0] if len(made) == 1 else made
-
-    def _loader(self, loader: Any, train: bool | None, replace: bool, move: bool) -> RunnerLoader:
-        if isinstance(loader, RunnerLoader):
-            raise ConfigurationError(
-                "this loader has been set up already", do="call setup_dataloaders once."
-            )
-        if isinstance(loader, str | bytes | nn.Module | Optimizer) or not hasattr(
-            loader, "__iter__"
-        ):
-            raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
-        if replace:
-            training = shuffles(loader) if train is None else train
-            loader = dealt(loader, self.strategy, train=training, seed=self._seeded or 0)
-        if self._seed_workers:
-            loader = seeded(loader, self.global_rank)
-        return RunnerLoader(
-            loader, self.device if move else None, self._under_way, is_guess=train is None
-        )
 
     def backward(self, loss: Tensor, model: RunnerModule | None = None) -> None:
         """Compute gradients, averaged over all ranks, and add them to those that are there.
@@ -241,13 +232,13 @@ class Runner(RunnerWorld):
         Raises:
             ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
                 none of them, or a loader is being read that was dealt out for evaluation: ranks
-                    would take other steps than one process.
+                would take other steps than one process.
             InputTypeError: the loss is no tensor; InputError: not one element, or without a
                 gradient.
         """
         self._require_launch("backward")
         check_loss(loss, model, self._models)
-        check_pass(self._under_way)
+        check_data(self._open_loaders)
         for each in self._models if model is None else [model]:
             each._runner.note_backward()
         self.strategy.backward(loss)
@@ -255,8 +246,9 @@ class Runner(RunnerWorld):
     def no_backward_sync(
         self, model: RunnerModule, enabled: bool = True
     ) -> AbstractContextManager[Any]:
-        """Return a block for the steps of one update but its last: gradients are added up, and stay
-        on this rank.
+        """Return a block in which gradients are added up on this rank, and not shared.
+
+        It is for the steps of one update but its last.
 
         Args:
             model: what :meth:`setup` returned. Its call and :meth:`backward` must both be inside.
@@ -284,11 +276,10 @@ class Runner(RunnerWorld):
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``; before the
-        optimizer's step.
+        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``, before a step.
 
         Returns: the norm before, over all ranks' parts of the gradients; None where values are
-        clipped.
+            clipped.
 
         Raises:
             ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup`
@@ -298,18 +289,15 @@ class Runner(RunnerWorld):
             raise InputTypeError(
                 "clip_gradients takes the model and the optimizer that setup returned"
             )
-        if (max_norm is None) == (clip_value is None):
-            raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
-        check_flags("clip_gradients", locals())
-        limit = clip_value if max_norm is None else max_norm
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-            raise ConfigurationError(f"clip_gradients takes a positive number, got {limit!r}")
-        options: dict[str, Any] = {
-            "max_norm": max_norm,
-            "clip_value": clip_value,
-            "norm_type": norm_type,
-        }
-        return self.strategy.clip(model.module, optimizer.optimizer, **options)
+        check_limit(max_norm, clip_value)
+        check_flags("clip_gradients", {"norm_type": norm_type})
+        return self.strategy.clip(
+            model.module,
+            optimizer.optimizer,
+            max_norm=max_norm,
+            clip_value=clip_value,
+            norm_type=norm_type,
+        )
 
 
 _running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
@@ -318,8 +306,7 @@ _running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
 def run_on_rank(
     runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a runner's ``run``, or ``fn`` with it, on one rank; where that works on copies, bring
-    tensors home.
+    """Return what a runner's ``run``, or ``fn`` with it, returns on one rank.
 
     The names of the arguments are shown to the user where one of them can't be pickled.
     """
@@ -335,15 +322,13 @@ def run_on_rank(
     finally:
         _running.reset(token)
         runner._forget()
-    if runner.strategy.isolated and runner.device.type != "cpu":
+    if runner.strategy.isolated and runner.device.type != "cpu":  # the value is to be sent
         return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
     return value
 
 
 def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``run`` that launches the user's; a subclass's calls its parent's by ``super()`` as
-    it is.
-    """
+    """Return a ``run`` that launches the user's; ``super().run()`` inside it calls as usual."""
 
     @functools.wraps(run)
     def launching(self: Runner, *args: Any, **kwargs: Any) -> Any:
