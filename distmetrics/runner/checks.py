@@ -16,15 +16,18 @@ from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 
+_NUMBER = Takes(
+    lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"
+)
+_LIMIT = Takes(lambda value: _NUMBER.fits(value) and value > 0, "a positive number").or_none()
 _TAKES = {
     "move_to_device": FLAG,
     "train": FLAG.or_none("None to tell by the sampler"),
     "replace_sampler": FLAG,
     "enabled": FLAG,
-    "norm_type": Takes(
-        lambda value: is_number(value) or (isinstance(value, float) and value == math.inf),
-        "a number",
-    ),
+    "max_norm": _LIMIT,
+    "clip_value": _LIMIT,
+    "norm_type": _NUMBER,
 }
 
 
@@ -85,6 +88,18 @@ def check_setup(model: Any, optimizers: Sequence[Any], known: Sequence[Any]) -> 
             )
 
 
+def check_set_up(who: str, model: Any, optimizer: Any = None) -> None:
+    """Refuse a model, or an optimizer if one is given, that setup has not returned."""
+    if not isinstance(model, RunnerModule):
+        raise InputTypeError(
+            f"{who} takes the model that setup returned, got a {type(model).__name__}"
+        )
+    if not isinstance(optimizer, RunnerOptimizer | None):
+        raise InputTypeError(
+            f"{who} takes the optimizer that setup returned, got a {type(optimizer).__name__}"
+        )
+
+
 def check_loader(loader: Any) -> None:
     """Refuse what is no loader, or set up already."""
     if isinstance(loader, RunnerLoader):
@@ -138,12 +153,3 @@ def check_data(loaders: Sequence[RunnerLoader]) -> None:
                 do="setup_dataloaders(loader, train=True); train=False for data that is evaluated "
                 "between steps.",
             )
-
-
-def check_limit(max_norm: float | None, clip_value: float | None) -> None:
-    """Refuse to clip by both or by neither, and by what is no positive number."""
-    if (max_norm is None) == (clip_value is None):
-        raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
-    limit = clip_value if max_norm is None else max_norm
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-        raise ConfigurationError(f"clip_gradients takes a positive number, got {limit!r}")

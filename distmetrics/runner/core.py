@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -18,11 +16,12 @@ from distmetrics.runner.checks import (
     check_data,
     check_flags,
     check_function,
-    check_limit,
     check_loader,
     check_loss,
+    check_set_up,
     check_setup,
 )
+from distmetrics.runner.launching import launch, launching
 from distmetrics.runner.loader import RunnerLoader, rank_loader, seed_workers, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow_parameters
@@ -31,7 +30,6 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.older import refuse_unknown
-from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
 
@@ -96,7 +94,7 @@ class Runner(RunnerWorld):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "run" in vars(cls):
-            cls.run = _launching(cls.run)  # type: ignore[method-assign]
+            cls.run = launching(cls.run)  # type: ignore[method-assign]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
@@ -119,17 +117,7 @@ class Runner(RunnerWorld):
         3
         """
         check_function(fn, args, kwargs)
-        return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
-
-    def _launch(
-        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if _running.get():
-            raise ConfigurationError(
-                "a launch inside a launch: this already runs on every rank",
-                do="call the function itself, with this runner as its argument.",
-            )
-        return self.strategy.launch(run_on_rank, self, fn, args, kwargs)
+        return launch(self, fn, args, kwargs)  # type: ignore[no-any-return]
 
     def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
         """Prepare a model and the optimizers of its parameters; every rank must call it.
@@ -152,7 +140,7 @@ class Runner(RunnerWorld):
                 strategy replaces.
             InputTypeError: no module, or no optimizer.
         """
-        self._require_launch("setup")
+        self._comm("setup")
         check_flags("setup", {"move_to_device": move_to_device})
         check_setup(model, optimizers, self._set_up)
         self._set_up += [model, *optimizers]
@@ -205,7 +193,7 @@ class Runner(RunnerWorld):
             ConfigurationError: outside of a launch, or set up twice.
             InputTypeError: no loader.
         """
-        self._require_launch("setup_dataloaders")
+        self._comm("setup_dataloaders")
         check_flags("setup_dataloaders", locals())
         if not loaders:
             raise InputTypeError("setup_dataloaders needs at least one loader")
@@ -236,7 +224,7 @@ class Runner(RunnerWorld):
             InputTypeError: the loss is no tensor; InputError: not one element, or without a
                 gradient.
         """
-        self._require_launch("backward")
+        self._comm("backward")
         check_loss(loss, model, self._models)
         check_data(self._open_loaders)
         for each in self._models if model is None else [model]:
@@ -256,12 +244,8 @@ class Runner(RunnerWorld):
 
         A step with gradients that have stayed on their rank is an error.
         """
-        if not isinstance(model, RunnerModule):
-            raise InputTypeError(
-                "no_backward_sync takes the model that setup returned, got a "
-                f"{type(model).__name__}"
-            )
-        check_flags("no_backward_sync", locals())
+        check_set_up("no_backward_sync", model)
+        check_flags("no_backward_sync", {"enabled": enabled})
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
         block: AbstractContextManager[Any] = model._runner.keeping_gradients()
@@ -285,60 +269,13 @@ class Runner(RunnerWorld):
             ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup`
                 returned.
         """
-        if not isinstance(model, RunnerModule) or not isinstance(optimizer, RunnerOptimizer):
-            raise InputTypeError(
-                "clip_gradients takes the model and the optimizer that setup returned"
-            )
-        check_limit(max_norm, clip_value)
-        check_flags("clip_gradients", {"norm_type": norm_type})
-        return self.strategy.clip(
-            model.module,
-            optimizer.optimizer,
-            max_norm=max_norm,
-            clip_value=clip_value,
-            norm_type=norm_type,
-        )
-
-
-_running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
-
-
-def run_on_rank(
-    runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Return what a runner's ``run``, or ``fn`` with it, returns on one rank.
-
-    The names of the arguments are shown to the user where one of them can't be pickled.
-    """
-    token = _running.set(True)
-    runner._forget()
-    runner._launched = True
-    try:
-        if runner.seed is not None:
-            runner.seed_everything(runner.seed)
-        body = type(runner).run.__wrapped__ if fn is None else fn  # type: ignore[attr-defined]
-        value = body(runner, *args, **kwargs)
-        runner.strategy.release()
-    finally:
-        _running.reset(token)
-        runner._forget()
-    if runner.strategy.isolated and runner.device.type != "cpu":  # the value is to be sent
-        return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
-    return value
-
-
-def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``run`` that launches the user's; ``super().run()`` inside it calls as usual."""
-
-    @functools.wraps(run)
-    def launching(self: Runner, *args: Any, **kwargs: Any) -> Any:
-        if "strategy" not in vars(self):
-            name = type(self).__name__
-            raise ConfigurationError(
-                f"{name}.__init__ has not called super().__init__(...) with the flags"
-            )
-        if self._launched and getattr(type(self).run, "__wrapped__", None) is not run:
-            return run(self, *args, **kwargs)
-        return self._launch(None, args, kwargs)
-
-    return launching
+        check_set_up("clip_gradients", model, optimizer)
+        if (max_norm is None) == (clip_value is None):
+            raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
+        options: dict[str, Any] = {
+            "max_norm": max_norm,
+            "clip_value": clip_value,
+            "norm_type": norm_type,
+        }
+        check_flags("clip_gradients", options)
+        return self.strategy.clip(model.module, optimizer.optimizer, **options)

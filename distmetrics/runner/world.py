@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from distmetrics.arguments import FLAG, PATH, SEED, check
 from distmetrics.collectives import ops, reduce
 from distmetrics.collectives.exchange import to_bytes
+from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
@@ -25,7 +27,6 @@ from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
-_OPERATIONS = ("sum", "prod", "max", "min", "mean")
 
 
 class RunnerWorld:
@@ -51,12 +52,14 @@ class RunnerWorld:
         self._set_up: list[Any] = []  # models and optimizers of the user's
         self._open_loaders: list[RunnerLoader] = []
 
-    def _require_launch(self, what: str) -> None:
+    def _comm(self, what: str) -> Communicator:
+        """Return who talks to the other ranks, for ``what``, which needs them."""
         if not self._launched:
             raise ConfigurationError(
                 f"{what} outside of a launch: there are no other ranks here yet",
                 do="call it in run, or in the function that launch calls.",
             )
+        return self.strategy.comm()
 
     @property
     def device(self) -> torch.device:
@@ -124,13 +127,11 @@ class RunnerWorld:
 
     def barrier(self) -> None:
         """Return once every rank is here."""
-        self._require_launch("barrier")
-        ops.barrier(comm=self.strategy.comm(), name="barrier")
+        ops.barrier(comm=self._comm("barrier"), name="barrier")
 
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
         """Return every rank's tree, tensors stacked; see :func:`distmetrics.all_gather`."""
-        self._require_launch("all_gather")
-        return ops.all_gather(tree, sync_grads=sync_grads, comm=self.strategy.comm())
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=self._comm("all_gather"))
 
     def all_reduce(self, tree: T, op: str = "sum", *, weight: float | Tensor | None = None) -> T:
         """Reduce a tree of tensors over all ranks.
@@ -144,11 +145,7 @@ class RunnerWorld:
         Raises:
             InputError: another ``op``, or a mean without a weight; MismatchError: ranks disagree.
         """
-        self._require_launch("all_reduce")
-        if op not in _OPERATIONS:
-            raise InputError(
-                f"all_reduce knows the operations {', '.join(_OPERATIONS)}, got {op!r}"
-            )
+        comm = self._comm("all_reduce")
         if (op == "mean") != (weight is not None):
             raise InputError(
                 "a mean over ranks takes the weight of this rank, and nothing else does",
@@ -157,8 +154,8 @@ class RunnerWorld:
                 do="all_reduce(x, 'mean', weight=len(batch)); weight=1 counts every rank alike.",
             )
         if weight is not None:
-            return reduce.mean(tree, weight, comm=self.strategy.comm())
-        return reduce.all_reduce(tree, op, comm=self.strategy.comm())  # type: ignore[arg-type]
+            return reduce.mean(tree, weight, comm=comm)
+        return reduce.all_reduce(tree, op, comm=comm)  # type: ignore[arg-type]
 
     def broadcast(self, obj: T, src: int = 0) -> T:
         """Return rank ``src``'s object on every rank: a tree of tensors, or any other object.
@@ -170,22 +167,30 @@ class RunnerWorld:
             InputError: there is no rank ``src``.
             InputTypeError: the object can't be pickled (on every rank).
         """
-        self._require_launch("broadcast")
-        comm = self.strategy.comm()
+        comm = self._comm("broadcast")
         if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < comm.world_size:
             raise InputError(
                 f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
             )
-        data, problem = _pickled(obj) if comm.rank == src else (b"", "")
-        size, problem = ops.all_gather_object(
-            (len(data), problem), comm=comm, name=f"object of rank {src}"
-        )[src]
+        buffer = io.BytesIO()
+
+        def pickled_size() -> int:
+            torch.save(map_leaves(_detached, obj), buffer)
+            return buffer.tell()
+
+        size, problem = _result_of(src, pickled_size, comm, f"object of rank {src}")
         if problem:
-            raise InputTypeError(problem, rank=comm.rank, peers=[src])
-        content = torch.frombuffer(bytearray(data or size), dtype=torch.uint8).to(comm.device)
-        content = ops.broadcast(content, src, comm=comm)
+            raise InputTypeError(
+                f"the object of rank {src} cannot be pickled: {problem}",
+                rank=comm.rank,
+                peers=[src],
+            )
+        mine = bytearray(buffer.getvalue() or size)
+        content = torch.frombuffer(mine, dtype=torch.uint8).to(comm.device)
         received: T = torch.load(
-            io.BytesIO(to_bytes(content)), map_location=self._located, weights_only=False
+            io.BytesIO(to_bytes(ops.broadcast(content, src, comm=comm))),
+            map_location=self._located,
+            weights_only=False,
         )
         return received
 
@@ -195,8 +200,7 @@ class RunnerWorld:
 
     def sync_and_compute(self, metrics: Any) -> Any:
         """Return values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
-        self._require_launch("sync_and_compute")
-        return sync_and_compute(metrics, comm=self.strategy.comm())
+        return sync_and_compute(metrics, comm=self._comm("sync_and_compute"))
 
     def save(self, path: Any, content: Any) -> None:
         """Write a checkpoint, on rank 0; every rank must call it, and all return once it is there.
@@ -213,7 +217,7 @@ class RunnerWorld:
             InputTypeError: no path; DistmetricsError: it could not be written (on every rank, with
                 the reason).
         """
-        self._require_launch("save")
+        comm = self._comm("save")
         if not isinstance(path, str | Path):
             path, content = content, path
         if not isinstance(path, str | Path):
@@ -221,13 +225,7 @@ class RunnerWorld:
                 f"save takes a path and a content, got no path but a {type(path).__name__}"
             )
         states = map_leaves(_whole_state, content)
-        comm, problem = self.strategy.comm(), ""
-        if comm.rank == 0:
-            try:
-                write(states, Path(path))
-            except Exception as error:  # noqa: BLE001  (every rank gets it, whatever it is)
-                problem = f"{type(error).__name__}: {error}"
-        problem = ops.all_gather_object(problem, comm=comm, name=f"save {path}")[0]
+        _, problem = _result_of(0, lambda: write(states, Path(path)), comm, f"save {path}")
         if problem:
             raise DistmetricsError(
                 f"rank 0 could not write {path}: {problem}", rank=comm.rank, peers=[0]
@@ -248,14 +246,16 @@ def _whole_state(leaf: Any) -> Any:
     return leaf.state_dict() if isinstance(leaf, RunnerModule | RunnerOptimizer) else leaf
 
 
-def _pickled(obj: Any) -> tuple[bytes, str]:
-    """Return an object as bytes, its tensors detached, or why that can't be done."""
-    buffer = io.BytesIO()
-    try:
-        torch.save(map_leaves(_detached, obj), buffer)
-    except Exception as error:  # noqa: BLE001  (any class may raise anything from its own pickling)
-        return b"", f"a {type(obj).__name__} cannot be pickled: {error}"
-    return buffer.getvalue(), ""
+def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) -> tuple[Any, str]:
+    """Return, on every rank, what ``fn`` returns on ``rank``, and what it raises there, or ""."""
+    result, problem = None, ""
+    if comm.rank == rank:
+        try:
+            result = fn()
+        except Exception as error:  # noqa: BLE001  (every rank gets it, whatever it is)
+            problem = f"{type(error).__name__}: {error}"
+    outcome: tuple[Any, str] = ops.all_gather_object((result, problem), comm=comm, name=name)[rank]
+    return outcome
 
 
 def _detached(leaf: Any) -> Any:
