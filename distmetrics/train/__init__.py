@@ -14,7 +14,7 @@ from distmetrics.train.callbacks import (
     ProgressBar,
 )
 from distmetrics.train.context import RunContext
-from distmetrics.train.data import DataModule
+from distmetrics.train.dataloaders import DataModule
 from distmetrics.train.loggers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.train.module import Module
 from distmetrics.train.seed import seed_everything

@@ -46,7 +46,7 @@ def checkpoint(
         "optimizers": [type(each).__name__ for each in optimizers],
         "strategy_state": strategy.state(),
         "lr_schedulers": [schedule.scheduler.state_dict() for schedule in fit.schedules],
-        "callbacks": callback_states(trainer.callbacks),
+        "callbacks": {key: each.state_dict() for key, each in _by_key(trainer.callbacks).items()},
         "hyper_parameters": dict(module.hparams),
         "position": asdict(fit.progress),
         "batch_size": getattr(fit.train_loader, "batch_size", None),
@@ -82,19 +82,8 @@ def _gradients(module: nn.Module) -> dict[str, Any]:
     return {name: each.detach().cpu() for name, each in gradients.items() if each is not None}
 
 
-def callback_states(callbacks: Iterable[Callback]) -> dict[str, Any]:
-    """Return the states of callbacks by their keys; those of equal ones are numbered."""
-    return {key: callback.state_dict() for key, callback in _by_key(callbacks).items()}
-
-
-def load_callbacks(callbacks: Iterable[Callback], saved: Mapping[str, Any]) -> None:
-    """Put back what :func:`callback_states` returned; a callback that was not there starts anew."""
-    for key, callback in _by_key(callbacks).items():
-        if saved.get(key):
-            callback.load_state_dict(saved[key])
-
-
 def _by_key(callbacks: Iterable[Callback]) -> dict[str, Callback]:
+    """Return callbacks by what a checkpoint keeps their states under; equal keys are numbered."""
     by_key: dict[str, Callback] = {}
     for callback in callbacks:
         key, number = callback.state_key, 2
@@ -118,7 +107,9 @@ def restore(trainer: RunContext, module: Module, fit: FitState, content: Mapping
     strategy.load_state(content["strategy_state"])
     for schedule, state in zip(fit.schedules, content["lr_schedulers"], strict=True):
         schedule.scheduler.load_state_dict(state)
-    load_callbacks(trainer.callbacks, content["callbacks"])
+    for key, callback in _by_key(trainer.callbacks).items():
+        if content["callbacks"].get(key):  # one that was not there starts anew
+            callback.load_state_dict(content["callbacks"][key])
     if trainer.datamodule is not None and content.get("datamodule"):
         trainer.datamodule.load_state_dict(content["datamodule"])
     trainer.values.load(content)
@@ -144,8 +135,8 @@ def _check_same_setup(fit: FitState, content: Mapping[str, Any]) -> None:
 
 def _restore_progress(trainer: RunContext, fit: FitState, content: Mapping[str, Any]) -> None:
     """Take up the position; in the middle of an epoch as that of as many samples."""
-    counts = {"epoch": content["epoch"], "global_step": content["global_step"]}
     progress = fit.progress
+    counts = {name: content[name] for name in ("epoch", "global_step")}
     progress.load({**content["position"], **counts})
     if progress.epoch_is_over:
         progress.begin_epoch(progress.epoch + 1)
@@ -154,8 +145,8 @@ def _restore_progress(trainer: RunContext, fit: FitState, content: Mapping[str, 
     is_same = before == after and (size == own or not size or not own)
     if progress.batches == 0 or is_same:
         return
-    samples = progress.batches * before * size
-    if not samples or not own or samples % (own * after) or progress.pending:
+    samples, step = progress.batches * before * size, own * after
+    if not (samples and step) or samples % step or progress.pending:
         raise ConfigurationError(
             f"the checkpoint was taken on {before} ranks, in the middle of an epoch: after "
             f"{progress.batches} batches of {size} on each; {after} ranks with batches of {own} "
@@ -163,10 +154,9 @@ def _restore_progress(trainer: RunContext, fit: FitState, content: Mapping[str, 
             do=f"use {before} ranks, a batch size with which {after} ranks take as many samples "
             "a step, or a checkpoint of the end of an epoch.",
         )
-    batches = samples // (own * after)
     if progress.validated_at == progress.batches:
-        progress.validated_at = batches
-    progress.batches = batches
+        progress.validated_at = samples // step
+    progress.batches = samples // step
     orders_differ = before != after and min(before, after) == 1 and _shuffles(fit.train_loader)
     if trainer.is_global_zero and orders_differ:
         warnings.warn(

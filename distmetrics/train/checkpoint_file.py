@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import torch
 from distmetrics.errors import ConfigurationError
 
 
-def write(content: Mapping[str, Any], path: Path) -> None:
+def write(content: Any, path: Path) -> None:
     """Write a checkpoint so that ``path`` is either whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(dict(content), temporary)
+        torch.save(content, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from distmetrics.collectives.ops import all_gather_object
+from distmetrics.train.batches import length, limited, move, no_batch
 from distmetrics.train.config import Limit
-from distmetrics.train.data import length, limited, move, no_batch
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step

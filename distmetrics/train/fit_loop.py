@@ -11,8 +11,7 @@ from distmetrics.collectives.ops import any_true
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
-from distmetrics.train.context import RunContext
-from distmetrics.train.data import (
+from distmetrics.train.batches import (
     agreed_batches,
     agreed_counts,
     length,
@@ -20,6 +19,7 @@ from distmetrics.train.data import (
     no_batch,
     with_last,
 )
+from distmetrics.train.context import RunContext
 from distmetrics.train.evaluation import evaluate, new_log
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.run import Run

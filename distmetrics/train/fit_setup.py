@@ -8,8 +8,8 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
+from distmetrics.train.batches import check_not_empty
 from distmetrics.train.context import RunContext
-from distmetrics.train.data import check_not_empty
 from distmetrics.train.dataloaders import Dataloaders
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.module import Module

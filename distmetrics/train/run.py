@@ -17,7 +17,6 @@ from distmetrics.train.fit_state import FitState
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.module import Module
 
-
 Paths = Sequence[str | Path]
 
 

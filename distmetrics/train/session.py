@@ -16,13 +16,13 @@ from distmetrics.arguments import FLAG, PATH, check
 from distmetrics.collectives.ops import all_gather_object, any_true, barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
+from distmetrics.train.batches import check_not_empty
 from distmetrics.train.callbacks.model_checkpoint import kept_checkpoint
 from distmetrics.train.checkpoint import restore
 from distmetrics.train.checkpoint_file import load_checkpoint
 from distmetrics.train.config import TrainerConfig
 from distmetrics.train.context import RunContext
-from distmetrics.train.data import DataModule, check_not_empty
-from distmetrics.train.dataloaders import Call, Dataloaders
+from distmetrics.train.dataloaders import Call, Dataloaders, DataModule
 from distmetrics.train.emergency_checkpoint import save_emergency_checkpoint
 from distmetrics.train.evaluation import evaluate, predict
 from distmetrics.train.fit_loop import FitLoop

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from distmetrics.collectives.ops import all_gather
 from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.train.batches import move
 from distmetrics.train.context import RunContext
-from distmetrics.train.data import move
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
 from distmetrics.tree import map_leaves

@@ -16,8 +16,7 @@ from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
 from distmetrics.train.config import Limit, TrainerConfig, root_folder
 from distmetrics.train.context import CallUnderWay, RunContext, publish
-from distmetrics.train.data import DataModule
-from distmetrics.train.dataloaders import Dataloaders
+from distmetrics.train.dataloaders import Dataloaders, DataModule
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.launching import launch
 from distmetrics.train.log_options import as_tensor, check_name

@@ -15,7 +15,7 @@ from distmetrics.train import (
     Trainer,
     seed_everything,
 )
-from distmetrics.train.data import with_last
+from distmetrics.train.batches import with_last
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 

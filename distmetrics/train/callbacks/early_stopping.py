@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 from distmetrics.arguments import NUMBER, TEXT, Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import Mode, check_mode, improved
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
 
+Mode = Literal["min", "max"]
+MODE = Takes(lambda value: value in ("min", "max"), "'min' or 'max'")
 _TAKES = {
     "monitor": TEXT._replace(wanted="the name of a logged value"),
+    "mode": MODE,
     "patience": Takes(lambda value: whole(value, 0), "a number of epochs, 0 or more"),
     "min_delta": NUMBER,
 }
@@ -42,8 +45,8 @@ class EarlyStopping(Callback):
         self.monitor = monitor
         self.patience = patience
         self.min_delta = min_delta
+        self.mode = mode
         check("EarlyStopping", vars(self), _TAKES)
-        self.mode = check_mode(mode)
         self.best_score: float | None = None
         self.wait_count = 0
         self.stopped_epoch: int | None = None
@@ -88,3 +91,16 @@ class EarlyStopping(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
         vars(self).update(state)
+
+
+def improved(value: float, best: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """True if ``value`` is better than ``best`` by more than ``min_delta``; NaN is never better.
+
+    >>> improved(0.5, 0.6, "min"), improved(0.5, 0.6, "max"), improved(0.5, None, "max")
+    (True, False, True)
+    """
+    if math.isnan(value):
+        return False
+    if best is None or math.isnan(best):
+        return True
+    return value < best - min_delta if mode == "min" else value > best + min_delta

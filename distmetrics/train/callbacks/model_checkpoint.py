@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from distmetrics.arguments import FLAG, PATH, POSITIVE, TEXT, Takes, check, whole
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import Mode, check_mode, improved
+from distmetrics.train.callbacks.early_stopping import MODE, Mode
 from distmetrics.train.checkpoint_file import newest
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
 
 _TAKES = {
     "monitor": TEXT.or_none(),
+    "mode": MODE,
     "save_top_k": Takes(lambda value: whole(value, -1), "-1, 0 or positive"),
     "save_last": FLAG._replace(
         do="say save_last=True: last.ckpt is a file of its own, and no link."
@@ -88,7 +90,7 @@ class ModelCheckpoint(Callback):
         filename: str = "epoch={epoch}-step={step}",
     ) -> None:
         self.monitor = monitor
-        self.mode = check_mode(mode)
+        self.mode = mode
         self.save_top_k = save_top_k
         self.save_last = save_last
         self.dirpath = dirpath
@@ -163,23 +165,22 @@ class ModelCheckpoint(Callback):
         if paths:
             trainer.save_checkpoint(*paths, drop=tuple(dropped))
 
-    def _is_better(self, value: float, other: float | None) -> bool:
-        return improved(value, other, "max" if self.monitor is None else self.mode)
+    def _badness(self, value: float) -> float:
+        """Return a number that is higher for worse values; without a monitor later is better."""
+        if math.isnan(value):
+            return math.inf
+        return value if self.monitor is not None and self.mode == "min" else -value
 
     def _is_among_best(self, value: float) -> bool:
-        if self.save_top_k == 0:
-            return False
         if self.save_top_k < 0 or len(self.best_k_models) < self.save_top_k:
             return True
-        return self._is_better(value, self.best_k_models[self._worst()])
+        if self.save_top_k == 0:
+            return False
+        return self._badness(value) < self._badness(self.best_k_models[self._worst()])
 
     def _worst(self) -> str:
         """Return the first of the kept checkpoints that no other is worse than."""
-        worst, *others = self.best_k_models
-        for path in others:
-            if self._is_better(self.best_k_models[worst], self.best_k_models[path]):
-                worst = path
-        return worst
+        return max(self.best_k_models, key=lambda path: self._badness(self.best_k_models[path]))
 
     def _enter(self, path: str, value: float) -> list[str]:
         """Enter a checkpoint among the best; return those that drop out."""
@@ -188,8 +189,8 @@ class ModelCheckpoint(Callback):
             dropped = [self._worst()]
             del self.best_k_models[dropped[0]]
         self.best_k_models[path] = value
-        best = self.best_k_models.get(self.best_model_path)
-        if self._is_better(value, best) or not self.best_model_path:
+        best = self.best_k_models.get(self.best_model_path, math.nan)
+        if self._badness(value) < self._badness(best) or not self.best_model_path:
             self.best_model_path = path
             self.best_model_score = value if self.monitor is not None else None
         return dropped

@@ -1,4 +1,4 @@
-"""The user's data module, and the batches of a loader that every rank takes steps for."""
+"""The batches of a loader, and the steps that every rank takes for them."""
 
 from __future__ import annotations
 
@@ -15,58 +15,9 @@ from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit
-from distmetrics.train.context import RunContext
-from distmetrics.train.hparams import WithHparams
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
-
-
-class DataModule(WithHparams):
-    """The data of a task, apart from the model: override what the task has.
-
-    Attributes:
-        trainer: the trainer that uses it, while it does: for shards of one's own,
-            ``self.trainer.global_rank``.
-    """
-
-    trainer: RunContext | None = None
-
-    def prepare_data(self) -> None:
-        """Called once a machine, before ``setup``: download here, and set nothing on ``self``."""
-
-    def setup(self, stage: str) -> None:
-        """Called on every rank: make data sets here.
-
-        Args:
-            stage: "fit", "validate", "test" or "predict".
-        """
-
-    def teardown(self, stage: str) -> None:
-        """Called on every rank after ``stage``."""
-
-    def train_dataloader(self) -> Any:
-        """Return the loader to train on."""
-        return None
-
-    def val_dataloader(self) -> Any:
-        """Return the loader to validate on, or a list of several."""
-        return None
-
-    def test_dataloader(self) -> Any:
-        """Return the loader to test on, or a list of several."""
-        return None
-
-    def predict_dataloader(self) -> Any:
-        """Return the loader to predict on, or a list of several."""
-        return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the data."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned."""
 
 
 def move(batch: T, device: torch.device) -> T:
