@@ -1,12 +1,10 @@
-"""Where batches come from: the user's data module, the loaders of a call, and the way to the
-device.
-"""
+"""The batches of a loader, and the steps that every rank takes for them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,68 +14,14 @@ from distmetrics.collectives.ops import all_gather_object
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.hparams import WithHparams
+from distmetrics.train.config import Limit
 from distmetrics.tree import map_leaves
 
-if TYPE_CHECKING:
-    from distmetrics.train.trainer import Trainer
-
 T = TypeVar("T")
-Limit = int | float | None
-
-
-class DataModule(WithHparams):
-    """The data of a task, apart from the model: override what the task has.
-
-    Attributes:
-        trainer: the trainer that uses it, while it does: for shards of one's own,
-            ``self.trainer.global_rank``.
-    """
-
-    trainer: Trainer | None = None
-
-    def prepare_data(self) -> None:
-        """Called once a machine, before ``setup``: download and unpack here, and set nothing on
-        ``self``.
-        """
-
-    def setup(self, stage: str) -> None:
-        """Called on every rank: make data sets here.
-
-        Args:
-            stage: "fit", "validate", "test" or "predict".
-        """
-
-    def teardown(self, stage: str) -> None:
-        """Called on every rank after ``stage``."""
-
-    def train_dataloader(self) -> Any:
-        """Return the loader to train on."""
-        return None
-
-    def val_dataloader(self) -> Any:
-        """Return the loader to validate on, or a list of several."""
-        return None
-
-    def test_dataloader(self) -> Any:
-        """Return the loader to test on, or a list of several."""
-        return None
-
-    def predict_dataloader(self) -> Any:
-        """Return the loader to predict on, or a list of several."""
-        return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the data."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned."""
 
 
 def move(batch: T, device: torch.device) -> T:
-    """Return the batch with every tensor on ``device``, and whatever else has a method ``to`` moved
-    by it.
+    """Return the batch with every tensor on ``device``, and whatever else has a method ``to``.
 
     >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
     {'x': tensor([0., 0.]), 'name': 'a'}
@@ -119,32 +63,69 @@ def limited(loader: Any, limit: Limit, flag: str) -> int | None:
     return int(limit * length)
 
 
+def length(loader: Any, limit: int | None) -> int | None:
+    """Return the number of batches, or None if that is not known."""
+    try:
+        count = len(loader)
+    except TypeError:
+        return limit
+    return count if limit is None else min(count, limit)
+
+
 def agreed_counts(loader: Any, limit: int | None, comm: Communicator) -> list[int | None]:
     """Return how many batches each rank has, None for a rank that can't know; one exchange.
 
     Raises:
         ConfigurationError: no rank has any, and no limit says so (on every rank).
     """
-    mine = _known_length(loader, limit)
-    counts = (
-        [mine]
-        if comm.world_size == 1
-        else all_gather_object(mine, comm=comm, name="training batches")
+    counts: list[int | None] = all_gather_object(
+        _known_length(loader, limit), comm=comm, name="training batches"
     )
-    if limit != 0 and all(count == 0 for count in counts):
-        raise ConfigurationError(
-            f"the training loader has length 0{'' if comm.world_size == 1 else ' on every rank'}",
-            likely="an empty data set, or fewer samples than a batch and drop_last=True.",
-            rank=comm.rank,
-        )
+    if limit != 0:
+        likely = "an empty data set, or fewer samples than a batch and drop_last=True."
+        _check_counts(counts, "training loader", comm, likely)
     return counts
+
+
+def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> None:
+    """Check that some rank has a batch of each loader; one exchange.
+
+    Raises:
+        ConfigurationError: no rank has (on every rank).
+    """
+    lengths = [_known_length(loader, None) for loader in loaders]
+    ranks = all_gather_object(lengths, comm=comm, name=f"{what} batches")
+    for index, counts in enumerate(zip(*ranks, strict=True)):
+        which = f"{what} loader {index}" if len(loaders) > 1 else f"{what} loader"
+        _check_counts(counts, which, comm)
+
+
+def _check_counts(
+    counts: Sequence[int | None], which: str, comm: Communicator, likely: str = ""
+) -> None:
+    if all(count == 0 for count in counts):
+        everywhere = "" if comm.world_size == 1 else " on every rank"
+        raise ConfigurationError(
+            f"the {which} has length 0{everywhere}", likely=likely, rank=comm.rank
+        )
+
+
+def _known_length(loader: Any, limit: int | None) -> int | None:
+    """Return the number of batches, if the loader can be relied on to know it."""
+    is_map = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+    if not (is_map or isinstance(loader, Sequence)):
+        return None
+    try:
+        count = len(loader)
+    except TypeError:  # a sampler without a length
+        return None
+    return count if limit is None else min(count, limit)
 
 
 def agreed_batches(
     batches: Iterator[Any], counts: Sequence[int | None], comm: Communicator, *, start: int = 0
 ) -> Iterator[tuple[Any, int]]:
-    """Yield ``(batch, ranks)`` until no rank has a batch: this rank's or None, and how many ranks
-    have one.
+    """Yield this rank's batch or None, and how many ranks have one, until none has.
 
     Every rank gets the same number of pairs, however many batches it has, so that all take the same
     steps. Where every rank knows its number beforehand nothing more is exchanged; elsewhere each
@@ -163,15 +144,15 @@ def agreed_batches(
     if len(known) == len(counts):
         yield from _by_count(batches, known, comm.rank, start)
         return
-    nothing = object()
+    end = object()
     while True:
-        batch = _there(next(batches, nothing), comm.rank)
+        batch = _required(next(batches, end), comm.rank)
         ranks = all_reduce(
-            torch.tensor(int(batch is not nothing)), comm=comm, name="ranks with a batch"
+            torch.tensor(int(batch is not end)), comm=comm, name="ranks with a batch"
         )
         if not ranks:
             return
-        yield (None if batch is nothing else batch), int(ranks)
+        yield (None if batch is end else batch), int(ranks)
 
 
 def _by_count(
@@ -182,7 +163,7 @@ def _by_count(
         batch = None
         if step < counts[rank]:
             try:
-                batch = _there(next(batches), rank)
+                batch = _required(next(batches), rank)
             except StopIteration:
                 raise ConfigurationError(
                     f"the training loader of rank {rank} has {step} batches, and its length says "
@@ -191,7 +172,7 @@ def _by_count(
         yield batch, len(counts) if step < fewest else sum(count > step for count in counts)
 
 
-def _there(batch: T, rank: int) -> T:
+def _required(batch: T, rank: int) -> T:
     """Refuse None as a batch: among several ranks it stands for one that has no more."""
     if batch is None:
         raise ConfigurationError(
@@ -226,36 +207,3 @@ def no_batch(what: str) -> ConfigurationError:
         do="pass an object that iter() can be called on again: a DataLoader, a list, a class "
         "with __iter__.",
     )
-
-
-def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> None:
-    """Check that some rank has a batch of each loader; one exchange.
-
-    Raises:
-        ConfigurationError: no rank has (on every rank).
-    """
-    mine = [_known_length(loader, None) for loader in loaders]
-    ranks = (
-        [mine]
-        if comm.world_size == 1
-        else all_gather_object(mine, comm=comm, name=f"{what} batches")
-    )
-    for index, counts in enumerate(zip(*ranks, strict=True)):
-        if all(count == 0 for count in counts):
-            which = f"{what} loader {index}" if len(loaders) > 1 else f"{what} loader"
-            everywhere = "" if comm.world_size == 1 else " on every rank"
-            raise ConfigurationError(f"the {which} has length 0{everywhere}", rank=comm.rank)
-
-
-def _known_length(loader: Any, limit: int | None) -> int | None:
-    """Return the number of batches, if the loader can be relied on to know it."""
-    known = isinstance(loader, Sequence) or (
-        isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    )
-    if not known:
-        return None
-    try:
-        length = len(loader)
-    except TypeError:  # a sampler without a length
-        return None
-    return length if limit is None else min(length, limit)

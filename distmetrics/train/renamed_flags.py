@@ -1,4 +1,4 @@
-"""Flags of older guides and of other trainers: what they are called today, or what to do instead."""
+"""Flags of older guides and of other trainers: today's names, or what to do instead."""
 
 from __future__ import annotations
 
@@ -55,8 +55,10 @@ _TODAY = {
     "amp_backend": "precision=...",
     "use_amp": "precision='16-mixed'",
 }
-_SOONEST = "say EarlyStopping(..., patience=n), which stops after n epochs at the earliest, or set trainer.should_stop in "
-_LEAST = f"{_SOONEST}a callback of your own."
+_LEAST = (
+    "say EarlyStopping(..., patience=n), which stops after n epochs at the earliest, or set "
+    "trainer.should_stop in a callback of your own."
+)
 _ONCE = "change what the data set yields in on_train_epoch_start: loaders are asked for once a fit."
 # What there is no flag for, and what to do instead.
 _WITHOUT = {
@@ -88,14 +90,13 @@ _WITHOUT = {
 
 
 def refuse_unknown(
-    given: Iterable[str],
+    flags: Iterable[str],
     known: Iterable[str],
     accelerator: object = "auto",
     *,
     who: str = "Trainer",
 ) -> None:
-    """Refuse flags that the trainer, or ``who`` it is, does not have, and a strategy's name for
-    ``accelerator``.
+    """Refuse flags that are not among the ``known`` ones, and a strategy's name as accelerator.
 
     Raises:
         ConfigurationError: a flag of an older guide.
@@ -106,35 +107,29 @@ def refuse_unknown(
             f"accelerator={accelerator!r} is how older guides name a strategy",
             do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
         )
-    known = [name for name in known if name != "unknown"]
-    older = {
-        name: today
-        for name, today in _TODAY.items()
-        if who == "Trainer" or any(flag in today for flag in known)
-    }
-    without = _WITHOUT if who == "Trainer" else {}
-    for flag in given:
-        if flag in older:
-            raise ConfigurationError(
-                f"{who}({flag}=...) is a flag of older guides", do=f"say {older[flag]}"
-            )
-        if flag in without:
-            raise ConfigurationError(
-                f"{who}({flag}=...) is a flag of older guides or of other trainers, and there is "
-                "none for it here",
-                do=f"{without[flag]}",
-            )
-        raise TypeError(
-            f"{who} got an unexpected keyword argument {flag!r}{_hint(flag, known, older, without)}"
-        )
+    names = [name for name in known if name != "unknown"]
+    advice = {flag: f"say {today}" for flag, today in _TODAY.items()} | _WITHOUT
+    if who != "Trainer":
+        advice = {
+            flag: f"say {today}"
+            for flag, today in _TODAY.items()
+            if any(name in today for name in names)
+        }
+    for flag in flags:
+        if flag in advice:
+            what = f"{who}({flag}=...) is a flag of older guides"
+            if flag in _WITHOUT:
+                what += " or of other trainers, and there is none for it here"
+            raise ConfigurationError(what, do=advice[flag])
+        hint = _hint(flag, names, advice)
+        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{hint}")
 
 
-def _hint(flag: str, known: list[str], older: Mapping[str, str], without: Mapping[str, str]) -> str:
-    """Name what is near, by what it is called today."""
-    near = difflib.get_close_matches(flag, [*known, *older, *without], n=1)
+def _hint(flag: str, names: list[str], advice: Mapping[str, str]) -> str:
+    """Name the flag that is near, or what to do instead of one of older guides."""
+    near = difflib.get_close_matches(flag, [*names, *advice], n=1)
     if not near:
         return ""
-    if near[0] in known:
+    if near[0] in names:
         return f"; did you mean {near[0]!r}?"
-    do = f"say {older[near[0]]}" if near[0] in older else without[near[0]]
-    return f"; {near[0]!r} of older guides is near\nDo:     {do}"
+    return f"; {near[0]!r} of older guides is near: {advice[near[0]]}"

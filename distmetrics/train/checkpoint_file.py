@@ -1,12 +1,9 @@
-"""Checkpoint files: written so that a name stands for a whole file, read without running what is in
-them.
-"""
+"""Checkpoint files: a name stands for a whole file, and reading one runs nothing that is in it."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,12 @@ import torch
 from distmetrics.errors import ConfigurationError
 
 
-def write(content: Mapping[str, Any], path: Path) -> None:
+def write(content: Any, path: Path) -> None:
     """Write a checkpoint so that ``path`` is either whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(dict(content), temporary)
+        torch.save(content, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -43,7 +40,7 @@ def load_checkpoint(
     if not path.is_file():
         there = ", ".join(sorted(file.name for file in path.parent.glob("*.ckpt"))) or "none"
         raise ConfigurationError(
-            f"there is no checkpoint {path}\nCheckpoints in that folder: {there}"
+            f"there is no checkpoint {path}", notes=[f"Checkpoints in that folder: {there}"]
         )
     try:
         content = torch.load(path, map_location=map_location, weights_only=weights_only)
@@ -54,13 +51,8 @@ def load_checkpoint(
             likely="hyperparameters or outputs that are objects of some class.",
             do="if you trust the file, say weights_only=False.",
         ) from error
-    except (
-        EOFError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # whatever torch makes of other bytes
+    except (EOFError, LookupError, OSError, RuntimeError, ValueError) as error:
+        # These are what torch makes of other bytes.
         raise ConfigurationError(
             f"{path} cannot be read as a checkpoint: {type(error).__name__}: {error}",
             likely="another kind of file, or one that was cut off while it was copied.",
@@ -78,6 +70,5 @@ def newest(folder: Path) -> Path | None:
     last = folder / "last.ckpt"
     if last.is_file():
         return last
-    return max(
-        folder.glob("*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name), default=None
-    )
+    files = folder.glob("*.ckpt")
+    return max(files, key=lambda file: (file.stat().st_mtime_ns, file.name), default=None)
