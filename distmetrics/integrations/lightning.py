@@ -87,7 +87,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         block.close()
         if late and not failed:
             raise StateError(
-                f"SyncMetrics: {late[0]} was updated after the epoch's sync, which no value has",
+                f"SyncMetrics: {late[0]} was updated after the epoch's sync: no value has it",
                 do="update metrics in the step, not in a hook after the last batch.",
             )
 
