@@ -1,5 +1,4 @@
-"""What the guard costs where nothing is wrong: a sync of 20 metrics, a training step, and while it
-waits for work.
+"""What the guard costs where nothing is wrong: in a sync, in a training step, and at rest.
 
 On and off take turns in the same processes, in blocks whose first repeat is left out, so that a
 drift of the machine meets both. Beside it: the bare collective of the same bytes, and what

@@ -1,5 +1,4 @@
-"""Sharded runs of a metric a second: worlds of threads, launched processes, and a pool of
-processes.
+"""Sharded runs of a metric a second: on threads, launched processes, and a pool of processes.
 
 A run is what a test of a distributed metric is made of: every rank makes the metric, updates it
 with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after

@@ -1,6 +1,4 @@
-"""Verdicts of the world of threads, replayed on real processes: do they agree, hangs and aborts
-included?
-"""
+"""Verdicts of the world of threads, replayed on real processes, hangs and aborts included."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ class Compared:
 
 
 def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str | Law]]:
-    """Yield so many questions, spread evenly over the classes: two of three of the own sync, one of
-    four of a law.
-    """
+    """Yield questions spread over the classes: two thirds of the own sync, a quarter of laws."""
     for index in range(number):
         case = cases[index * len(cases) // number]
         sync: Sync = "distmetrics" if index % 3 == 2 else "own"
@@ -102,9 +98,7 @@ def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str
 
 
 def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
-    """Ask about so many cases on both transports, print and write what was found; 1 if a verdict
-    differs.
-    """
+    """Ask about so many cases on both transports; return 1 if a verdict differs."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["distmetrics.launch.processes", *MODULES]
     )
@@ -209,8 +203,8 @@ def _line(row: Compared) -> str:
 
 
 _INTRODUCTION = f"""\
-Classes spread evenly over torchmetrics, {RANKS} ranks each: either a layout of batches over ranks, of which the verdict
-is how the ranks end and whether every value is the single process's, or a law about the state. The same question is
-asked of a world of threads and of gloo processes. *no-hang broken*: a process is killed by gloo, or ranks wait for
-others that will never come; *raises*: the metric itself raises an error on some rank. `kit_replay.json` is
-the same for machines."""
+Classes spread evenly over torchmetrics, {RANKS} ranks each: either a layout of batches over ranks,
+of which the verdict is how the ranks end and whether every value is the single process's, or a law
+about the state. The same question is asked of a world of threads and of gloo processes. *no-hang
+broken*: a process is killed by gloo, or ranks wait for others that will never come; *raises*: the
+metric itself raises an error on some rank. `kit_replay.json` is the same for machines."""

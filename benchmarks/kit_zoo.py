@@ -1,5 +1,4 @@
-"""False alarms and missed faults of the testing kit: its zoo of mutants and right metrics, with
-many seeds.
+"""False alarms and missed faults of the testing kit: its mutants and right metrics, many seeds.
 
 Each mutant breaks one law, and the kit must name that law and no other. Each right metric breaks
 none, and the kit must be silent. The zoo is in tests/testing/zoo; the tests judge it with two
@@ -27,9 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def verdicts(job: tuple[str, int, int]) -> tuple[str, int, Counter[str], int]:
-    """Judge one metric with every seed; return its name, how many laws were judged, and what was
-    said how often.
-    """
+    """Judge one metric with every seed; return its name, laws judged, and counts of verdicts."""
     name, seeds, examples = job
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # torcheval's, of ranks without data
@@ -51,7 +48,8 @@ def row(specimen: Any, laws: int, said: Counter[str], runs: int) -> str:
     others = "; ".join(
         f"{text or 'nothing'} ({n} ×)" for text, n in said.most_common() if text != wanted
     )
-    return f"| {specimen.name} | {wanted or '–'} | {laws} | {runs} | {said[wanted]} of {said.total()} | {others} |"
+    right = f"{said[wanted]} of {said.total()}"
+    return f"| {specimen.name} | {wanted or '–'} | {laws} | {runs} | {right} | {others} |"
 
 
 def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
@@ -59,10 +57,14 @@ def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
     lines = [
         "# The zoo of the testing kit",
         "",
-        f"`python -m benchmarks.kit_zoo`: each metric with every seed, {examples} drawn examples "
-        "a seed, on threads.",
-        "A mutant is right if the law that it breaks is named and no other, another metric if "
-        "nothing is said.",
+        (
+            f"`python -m benchmarks.kit_zoo`: each metric with every seed, {examples} drawn "
+            "examples a seed, on threads."
+        ),
+        (
+            "A mutant is right if the law that it breaks is named and no other, another metric if "
+            "nothing is said."
+        ),
     ]
     for title, specimens in (("Mutants", zoo.MUTANTS), ("Right metrics", zoo.RIGHT)):
         rows = [row(each, *found[each.name]) for each in specimens if each.name in found]

@@ -1,5 +1,4 @@
-"""What a rank holds while it trains: bytes of parameters, gradients and optimizer states, by
-strategy and world size.
+"""Bytes of parameters, gradients and optimizer states that a rank holds while it trains.
 
     python -m benchmarks.trainer_memory          # table, and JSON in benchmarks/results
 

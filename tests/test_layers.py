@@ -46,7 +46,6 @@ ROOMS = {
     "testing/plugin.py": {"pytest"},
     "testing/shown.py": {"pytest", "_pytest"},
     "cli/demo_train.py": {"torchmetrics"},
-    "cli/verify_cell.py": {"torchmetrics"},
     "cli/data/bad_training.py": {"lightning", "sklearn"},
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.launch.place import ClusterEnvironment
+from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.runner.checks import (
     check_data,
     check_flags,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.threads import ThreadCommunicator
+from distmetrics.launch.pickles import pickled_by_value
 from distmetrics.state.adapters import targets
 from distmetrics.state.spec import REDUCED
 from distmetrics.state.sync import sync_and_compute, synced
@@ -133,10 +133,10 @@ def round_trips(comm: Communicator, subject: Subject, batches: Sequence[Batch]) 
 
 def _pickled(subject: Subject, metric: Any) -> Any:
     try:
-        pickler = importlib.import_module("cloudpickle")  # takes classes of a test function along
+        data = pickled_by_value(metric)  # takes classes of a test function along
     except ImportError:
-        pickler = pickle
-    return pickle.loads(pickler.dumps(metric))  # noqa: S301  (our own bytes)
+        data = pickle.dumps(metric)
+    return pickle.loads(data)  # noqa: S301  (our own bytes)
 
 
 def _through_state_dict(subject: Subject, metric: Any) -> Any:

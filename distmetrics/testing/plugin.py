@@ -24,6 +24,7 @@ from distmetrics.errors import (
     PeerLostError,
     who,
 )
+from distmetrics.launch.pickles import pickled_by_value
 from distmetrics.testing import world as worlds
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.report import Report, listeners
@@ -206,14 +207,14 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickl
     try:
         for name, value in values.items():
             try:
-                cloudpickle.dumps(value)
+                pickled_by_value(value)
             except Exception as error:
                 raise InputTypeError(
                     f"{item.nodeid} runs on processes, and its argument {name} can't be sent to "
                     f"one: {error}",
                     do="make it inside the test, or run this test on threads.",
                 ) from error
-        return _Pickled(cloudpickle.dumps(job))
+        return _Pickled(pickled_by_value(job))
     finally:
         cloudpickle.unregister_pickle_by_value(item.module)
 

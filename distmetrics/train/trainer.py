@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.place import ClusterEnvironment
+from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve

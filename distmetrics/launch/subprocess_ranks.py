@@ -20,18 +20,19 @@ from pathlib import Path
 from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import OWN_STORE
+from distmetrics.launch.joining import cores_per_rank
 from distmetrics.launch.pickles import has_script
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
-_LAST_WORDS = (
-    5.0  # seconds that the others get to report, where rank 0 fails because of one of them
-)
-_LAST_MOMENT = 0.5  # seconds that they get where rank 0 itself is the cause
+# Seconds that the others get to report, where rank 0 fails because of one of them, and where rank 0
+# itself is the cause.
+_LAST_WORDS = 5.0
+_LAST_MOMENT = 0.5
 _FOLDER = Path.cwd()  # a script may change its folder later, and is found from here
 
 
-class Siblings:
+class SubprocessRanks:
     """Rank 0's handle on the ranks that it starts.
 
     Args:
@@ -53,7 +54,7 @@ class Siblings:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self._watcher = threading.Thread(
-            target=self._watch, name="distmetrics siblings", daemon=True
+            target=self._watch, name="distmetrics subprocess ranks", daemon=True
         )
         self._watcher.start()
 
@@ -99,9 +100,8 @@ class Siblings:
 
 
 def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
-    threads = max(1, (os.cpu_count() or 1) // world_size)
     environ = {
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(cores_per_rank(world_size)),
         **os.environ,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -114,9 +114,7 @@ def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
 
 
 def _command_line() -> list[str]:
-    """Return how this process was started: also with ``-m``, ``-c`` and the interpreter's own
-    options.
-    """
+    """Return the command of this process, with ``-m``, ``-c`` and the interpreter's options."""
     if not has_script() and "-c" not in sys.orig_argv:
         raise ConfigurationError(
             "strategy='ddp' runs the script again for each rank, and there is none: this is a "

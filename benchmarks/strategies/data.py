@@ -1,4 +1,4 @@
-"""The data of ``python -m distmetrics verify``: the same samples, however many ranks share them."""
+"""The data of the strategies: the same samples, however many ranks share them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ LAYOUTS = ("even", "uneven", "one rank empty")
 
 
 class Shards(DataModule):
-    """Training data dealt out as one process would see it; validation data in shards of each
-    layout.
+    """Training data dealt out as one process would see it; validation data in shards.
 
     A strategy with one process cuts each batch for its replicas: there the layout is one of
     batches.
@@ -47,23 +46,19 @@ class Shards(DataModule):
         self.val_set = TensorDataset(x[BATCH * STEPS :], y[BATCH * STEPS :])
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Batches of every W-th sample: together the ranks' n-th batches are the n-th of one
-        process.
-        """
+        """Batches of every W-th sample: the ranks' n-th together are the n-th of one process."""
         assert self.trainer is not None
         alone = self.trainer.world_size == 1
         mine = range(self.devices) if alone else [self.trainer.global_rank]
         turns = [[rank] for rank in mine] if self.apart else [mine]
-        batches = [
-            [
-                sample
-                for sample in range(BATCH * step, BATCH * (step + 1))
-                if sample % self.devices in there
-            ]
-            for step in range(STEPS)
-            for ranks in turns
-            if (there := {rank for rank in ranks if step < self.steps[rank]})
-        ]
+        batches = []
+        for step in range(STEPS):
+            samples = range(BATCH * step, BATCH * (step + 1))
+            for ranks in turns:
+                active = {rank for rank in ranks if step < self.steps[rank]}
+                batch = [sample for sample in samples if sample % self.devices in active]
+                if batch:
+                    batches.append(batch)
         return DataLoader(self.train_set, batch_sampler=batches)
 
     def val_dataloader(self) -> list[DataLoader[Any]] | None:

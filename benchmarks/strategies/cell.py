@@ -1,6 +1,6 @@
 """One strategy in one world: what is logged, and the weights after ten steps, as JSON.
 
-    python -m distmetrics.cli.verify_cell STRATEGY DEVICES OUT PART...
+    python -m benchmarks.strategies.cell STRATEGY DEVICES OUT PART...
 
 PART is float32 (train, and validate in each layout), uneven (train, ranks having different numbers
 of batches) or bf16 (train). OUT is written anew after each, so that what follows may fail.
@@ -29,8 +29,8 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from benchmarks.strategies.data import CLASSES, LAYOUTS, WIDTH, Shards, counts
 from distmetrics import all_gather_cat, sync_and_compute
-from distmetrics.cli.verify_data import CLASSES, LAYOUTS, WIDTH, Shards, counts
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import Callback, Module, Trainer
 
@@ -45,7 +45,7 @@ Cell = dict[str, Any]  # weights by part; "logged": the values by layout
 
 
 class Metrics(nn.Module):
-    """What is said of one layout of the validation data."""
+    """The metrics of one layout of the validation data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,9 +85,7 @@ class Judged(Module):
     def validation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> dict[str, Tensor]:
-        """Return scores and labels; what is done with them is up to the step's end, which sees the
-        whole batch.
-        """
+        """Return scores and labels, for the end of the step, which sees the whole batch."""
         return {"logits": self.net(batch[0]), "labels": batch[1]}
 
     def validation_step_end(self, outputs: Any) -> None:
@@ -125,8 +123,7 @@ class Judged(Module):
 
 
 class InParts(Judged):
-    """Has the gradients of so many ranks in one process: each is that of a part, and they are added
-    up in float32.
+    """Adds up the gradients of so many ranks' parts in one process, in float32.
 
     The trainer accumulates as many batches, but would divide the loss, not the gradients: bfloat16
     rounds the quotient.
@@ -175,26 +172,25 @@ class Keep(Callback):
             self.path.write_text(json.dumps(values))
 
 
-def require_count(found: int, wanted: int) -> None:
+def require_count(count: int, wanted: int) -> None:
     """Refuse to compare another world than the one asked for.
 
     Raises:
         ConfigurationError: the numbers of ranks or devices differ.
     """
-    if found != wanted:
-        raise ConfigurationError(f"{found} ranks or devices are at work, not {wanted}")
+    if count != wanted:
+        raise ConfigurationError(f"{count} ranks or devices are at work, not {wanted}")
 
 
-def made(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
+def trainer_of(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
     """Return the trainer of a cell, which keeps its weights beside ``out``."""
     chosen: Any = strategy
     if strategy == SPMD:
         from distmetrics.strategies.xla import XLA
 
         chosen = XLA(spmd=True)
-    every = (
-        -1 if devices == 1 else devices
-    )  # a process for each device there is, which 1 does not say
+    # A process for each device there is, which 1 does not say.
+    every = -1 if devices == 1 else devices
     return Trainer(
         strategy=chosen,
         devices={"single": 1, "tpu_spawn": every, SPMD: -1}.get(strategy, devices),
@@ -214,7 +210,7 @@ def run(part: str, strategy: str, devices: int, out: Path) -> Cell:
     """Run one part; returns what it adds to the cell. The weights are written by rank 0 alone."""
     layouts = (LAYOUTS if devices > 1 else LAYOUTS[:1]) if part == "float32" else ()
     data = Shards(devices, layouts, counts(devices) if part == "uneven" else ())
-    trainer = made(strategy, devices, out, precision="bf16" if part == "bf16" else None)
+    trainer = trainer_of(strategy, devices, out, precision="bf16" if part == "bf16" else None)
     trainer.fit(Judged(len(layouts), part), datamodule=data)
     if trainer.global_rank:
         return {}
@@ -222,38 +218,40 @@ def run(part: str, strategy: str, devices: int, out: Path) -> Cell:
         import torch_xla.runtime
 
         require_count(torch_xla.runtime.global_runtime_device_count(), devices)
-    found: Cell = {part: _kept(out)}
+    cell: Cell = {part: _weights(out)}
     if part == "float32":
-        found["logged"] = logged(trainer, layouts)
+        cell["logged"] = logged(trainer, layouts)
     if part == "bf16" and strategy == "single":
-        trainer = made(strategy, devices, out, precision="bf16", accumulate_grad_batches=devices)
+        trainer = trainer_of(
+            strategy, devices, out, precision="bf16", accumulate_grad_batches=devices
+        )
         trainer.fit(InParts(devices), datamodule=Shards(devices, apart=True))
-        found[IN_PARTS] = _kept(out)
-    return found
+        cell[IN_PARTS] = _weights(out)
+    return cell
 
 
-def _kept(out: Path) -> list[float]:
+def _weights(out: Path) -> list[float]:
     weights: list[float] = json.loads(out.with_suffix(".weights.json").read_text())
     return weights
 
 
 def logged(trainer: Trainer, layouts: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the values of the validation, by layout."""
-    found: dict[str, dict[str, float]] = {layout: {} for layout in layouts}
+    values: dict[str, dict[str, float]] = {layout: {} for layout in layouts}
     for label, value in trainer.callback_metrics.items():
         name, _, index = label.partition(LOADER)
-        found[layouts[int(index or 0)]][name] = float(value)
-    return found
+        values[layouts[int(index or 0)]][name] = float(value)
+    return values
 
 
 def main() -> None:
-    """Run the parts of one cell; rank 0 writes what is found after each."""
+    """Run the parts of one cell; rank 0 writes the results after each."""
     strategy, devices, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     cell: Cell = json.loads(out.read_text()) if out.exists() else {}
     for part in sys.argv[4:]:
-        found = run(part, strategy, devices, out)
-        cell |= found
-        if part in found:
+        results = run(part, strategy, devices, out)
+        cell |= results
+        if part in results:
             out.write_text(json.dumps(cell))
 
 

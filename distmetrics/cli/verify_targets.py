@@ -1,6 +1,4 @@
-"""What ``verify TARGET`` names: a metric class, a function that makes a metric, or all metrics of a
-module.
-"""
+"""What ``verify TARGET`` names: a metric class, a function that makes a metric, or a module."""
 
 from __future__ import annotations
 
@@ -37,11 +35,12 @@ class Target:
     @property
     def trouble(self) -> str:
         """What keeps it from being made or fed, and what to pass; "" if nothing."""
-        if self.guess.unknown:
-            needed = " ".join(f"--arg {name}=…" for name in self.guess.unknown)
-            return f"its constructor needs {', '.join(self.guess.unknown)}: pass {needed}"
+        if unknown := self.guess.unknown:
+            needed = " ".join(f"--arg {name}=…" for name in unknown)
+            return f"its constructor needs {', '.join(unknown)}: pass {needed}"
         if not self.guess.inputs:
-            return "its names do not tell what update() takes: pass --inputs NAME or --inputs package.module:function"
+            advice = "pass --inputs NAME or --inputs package.module:function"
+            return f"its names do not tell what update() takes: {advice}"
         return ""
 
 
@@ -55,22 +54,23 @@ def targets(text: str, given: Mapping[str, Any]) -> list[Target]:
     Raises:
         ConfigurationError: there is no such module or name, or no metric in it.
     """
-    found = load(text)
-    if not isinstance(found, ModuleType):
-        return [_target(text, found, given)]
-    metrics = dict(_metrics(found))
+    named = load(text)
+    if not isinstance(named, ModuleType):
+        return [_target(text, named, given)]
+    metrics = [_target(f"{text}:{name}", cls, given) for name, cls in _metrics(named)]
     if not metrics:
         raise ConfigurationError(
             f"there is no metric in {text}: no class with update() and compute()"
         )
-    return [_target(f"{text}:{name}", cls, given) for name, cls in metrics.items()]
+    return metrics
 
 
-def _target(name: str, found: Any, given: Mapping[str, Any]) -> Target:
-    make = found if callable(found) and not _is_metric(found) else getattr(found, "make", None)
+def _target(name: str, named: Any, given: Mapping[str, Any]) -> Target:
+    metric = not inspect.isclass(named) and _is_metric(named)
+    make = named if callable(named) and not metric else getattr(named, "make", None)
     if not callable(make):
         raise ConfigurationError(
-            f"{name} is a {type(found).__name__}, which makes no metrics",
+            f"{name} is a {type(named).__name__}, which makes no metrics",
             do="name a class, a function that makes a metric, or an object with a method make().",
         )
     guessed = guess(make, given)
@@ -81,60 +81,49 @@ def _target(name: str, found: Any, given: Mapping[str, Any]) -> Target:
     return Target(name, bound, guessed)
 
 
-def _is_metric(found: Any) -> bool:
-    return not inspect.isclass(found) and all(
-        callable(getattr(found, name, None)) for name in ("update", "compute")
-    )
+def _is_metric(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("update", "compute"))
 
 
 def _metrics(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield the public metric classes of a module: those it lists, or those it defines."""
     listed = getattr(module, "__all__", None)
+    package = module.__name__.partition(".")[0]
     for name in sorted(vars(module) if listed is None else listed):
-        found = getattr(module, name, None)
-        if not inspect.isclass(found) or name.startswith("_") or inspect.isabstract(found):
+        cls = getattr(module, name, None)
+        if not inspect.isclass(cls) or name.startswith("_") or inspect.isabstract(cls):
             continue
-        own = (
-            listed is not None
-            or found.__module__.partition(".")[0] == module.__name__.partition(".")[0]
-        )
-        if own and all(callable(getattr(found, method, None)) for method in ("update", "compute")):
-            yield name, found
+        if (listed or cls.__module__.partition(".")[0] == package) and _is_metric(cls):
+            yield name, cls
 
 
 def load(text: str) -> Any:
-    """Import ``package.module:name`` or ``package.module``; the working directory is looked in
-    first.
+    """Import ``package.module:name`` or ``package.module``, looking in the working directory first.
 
     Raises:
         ConfigurationError: there is none.
     """
-    module, _, name = text.partition(":")
+    name, _, attributes = text.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name and not f"{module}.".startswith(f"{error.name}."):
+        if error.name and not f"{name}.".startswith(f"{error.name}."):
             raise  # of something that the module imports
-        parent, _, last = module.rpartition(".")
-        hint = (
-            f": write {parent}:{last}"
-            if parent and last[:1].isupper()
-            else ", looked for here and in sys.path"
-        )
+        parent, _, last = name.rpartition(".")
+        is_class = parent and last[:1].isupper()
+        hint = f": write {parent}:{last}" if is_class else ", looked for here and in sys.path"
         raise ConfigurationError(f"there is no module {error.name}{hint}") from error
-    for part in filter(None, name.split(".")):
-        if not hasattr(found, part):
-            close = ", ".join(
-                other for other in dir(found) if other.lower().startswith(part[:4].lower())
-            )
-            raise ConfigurationError(
-                f"{module} has no {part}" + (f"; it has {close}" if close else "")
-            )
-        found = getattr(found, part)
-    return found
+    for part in filter(None, attributes.split(".")):
+        if not hasattr(value, part):
+            start = part[:4].lower()
+            close = ", ".join(each for each in dir(value) if each.lower().startswith(start))
+            hint = f"; it has {close}" if close else ""
+            raise ConfigurationError(f"{name} has no {part}{hint}")
+        value = getattr(value, part)
+    return value
 
 
 def arguments(pairs: Sequence[str]) -> dict[str, Any]:
@@ -143,25 +132,19 @@ def arguments(pairs: Sequence[str]) -> dict[str, Any]:
     >>> arguments(["num_classes=5", "average=macro"])
     {'num_classes': 5, 'average': 'macro'}
     """
-    found = {}
+    values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise ConfigurationError(f"--arg takes NAME=VALUE, got {pair!r}")
-        found[name] = _literal(value)
-    return found
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+        values[name] = value
+        with contextlib.suppress(ValueError, SyntaxError):  # it stays a text
+            values[name] = ast.literal_eval(value)
+    return values
 
 
 def inputs(text: str, guessed: Guess) -> Any:
-    """Return the batches that ``--inputs`` names, or those that were guessed: a strategy, or a
-    list.
+    """Return the batches that ``--inputs`` names, or those guessed: a strategy, or a list.
 
     Args:
         text: a ready strategy, with options in brackets or without: ``multiclass(num_classes=3)``;
@@ -170,8 +153,8 @@ def inputs(text: str, guessed: Guess) -> Any:
         guessed: what the metric's names tell.
     """
     if ":" in text and "(" not in text:
-        found = load(text)
-        return found() if inspect.isroutine(found) else found
+        batches = load(text)
+        return batches() if inspect.isroutine(batches) else batches
     from distmetrics.testing import inputs as ready
 
     name, options = _call(text) if text else (guessed.inputs, {})
@@ -191,9 +174,8 @@ def _call(text: str) -> tuple[str, dict[str, Any]]:
         if isinstance(tree, ast.Name):
             return tree.id, {}
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
-            return tree.func.id, {
-                str(each.arg): ast.literal_eval(each.value) for each in tree.keywords
-            }
+            options = {str(each.arg): ast.literal_eval(each.value) for each in tree.keywords}
+            return tree.func.id, options
     except (SyntaxError, ValueError) as error:
         raise ConfigurationError(f"--inputs cannot be read: {text!r}: {error}") from error
     raise ConfigurationError(
