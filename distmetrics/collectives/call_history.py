@@ -20,8 +20,8 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.guard.settings import in_force
 from distmetrics.errors import DistmetricsError, MismatchError
+from distmetrics.liveness.settings import in_force
 
 # Calls from unequal lines, since ranks were last at one line, that are compared.
 _KEPT = 64

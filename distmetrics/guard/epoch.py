@@ -13,7 +13,7 @@ from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import in_force
+from distmetrics.liveness.settings import in_force
 
 
 @contextmanager

@@ -155,7 +155,7 @@ def test_an_answer_that_is_no_frame_is_refused() -> None:
     class Garbled(SingleCommunicator):
         world_size = 2
 
-        def all_gather(self, x: torch.Tensor, meanwhile: Any = None) -> list[torch.Tensor]:
+        def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
             return [x, torch.ones_like(x)]
 
     nothing = torch.empty(0, dtype=torch.uint8)
