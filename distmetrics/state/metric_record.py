@@ -38,7 +38,8 @@ class MetricRecord(NamedTuple):
 
     def __str__(self) -> str:
         states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
-        arguments = [f"{name}={text}" if name else text for name, text in self.arguments.items()]
+        pairs = sorted(self.arguments.items())
+        arguments = [f"{name}={text}" if name else text for name, text in pairs]
         return f"{self.label}({', '.join([*states, *arguments])})"
 
     def may_become(self, other: MetricRecord) -> bool:
@@ -92,7 +93,7 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     texts = [(name, text_of(attributes[name])[0]) for name in sorted(attributes)]
-    return _digest(repr(texts).encode())
+    return _short_hash(repr(texts).encode())
 
 
 def text_of(value: Any) -> tuple[str, bool]:
@@ -109,10 +110,10 @@ def text_of(value: Any) -> tuple[str, bool]:
         if value.nbytes > _LARGEST:
             return f"{text}, too large to be sent", False
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-        return f"{text} {_digest(to_bytes(flat.view(torch.uint8)))}", True
+        return f"{text} {_short_hash(to_bytes(flat.view(torch.uint8)))}", True
     name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
     return f"a {name}", False
 
 
-def _digest(data: bytes) -> str:
+def _short_hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -93,10 +93,10 @@ def synced(
     local, comm, problem = _metric_set(metrics, comm)
     with _marked(local, type(metrics).__name__) as shared:
         with torch.no_grad():
-            plan, values = _values_of_all(local, comm, name, problem or shared)
+            sync_plan, values = _values_of_all(local, comm, name, problem or shared)
         try:  # everything was read before the first change: an interrupt at any point loses nothing
             local.write(values)
-            yield plan
+            yield sync_plan
             reset = [
                 target.metric
                 for target in local.targets
@@ -185,20 +185,20 @@ def _values_of_all(
         _add_flags(values, local, local.updates)
         return None, values
     outgoing = describe(local, name, call_site(), problem)
-    sync, result = _exchange_and_combine(outgoing, comm, local.order)
+    sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     devices = [target.device for target in local.targets]
     for path, place, spec in local.states:
         value = local.value(place, spec)
         if path in result:
-            count = len(sync.states[path].ranks)
+            count = len(sync_plan.states[path].ranks)
             state = as_before(spec, value, result[path], devices[place], count)
         else:  # no rank has touched it
             state = copied(value)
         values[place][spec.name] = state
-    for place, attributes in _borrowed(local, sync, outgoing.manifest, comm).items():
+    for place, attributes in _borrowed(local, sync_plan, outgoing.manifest, comm).items():
         values[place].update(attributes)
     _add_flags(values, local, result[UPDATES].tolist())
-    return sync, values
+    return sync_plan, values
 
 
 def _add_flags(values: Values, local: MetricSet, updates: Sequence[int]) -> None:
@@ -232,15 +232,15 @@ def _exchange_and_combine(
 
 
 def _borrowed(
-    local: MetricSet, plan: SyncPlan, manifest: Manifest, comm: Communicator
+    local: MetricSet, sync_plan: SyncPlan, manifest: Manifest, comm: Communicator
 ) -> dict[int, dict[str, Any]]:
     """Return the attributes that metrics without an update borrow, by the metric's place.
 
     Every rank calls this, since it takes a round where the plan says so.
     """
-    if not plan.borrowing:
+    if not sync_plan.borrowing:
         return {}
-    targets = [local.targets[place] for place in plan.borrowing]
+    targets = [local.targets[place] for place in sync_plan.borrowing]
     mine = [described(target.adapter.attributes(target.metric)) for target in targets]
     run = serialize(mine).to(comm.device)
     call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
@@ -248,8 +248,9 @@ def _borrowed(
     per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs, _ in runs]
     result = {}
     columns = zip(*per_rank, strict=True)
-    for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
-        values = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
-        if comm.rank not in plan.updated[place]:
+    for place, target, column in zip(sync_plan.borrowing, targets, columns, strict=True):
+        updated = sync_plan.updated[place]
+        values = borrowed(target.path, column, updated, manifest, comm.rank)
+        if comm.rank not in updated:
             result[place] = map_leaves(partial(on_device, device=target.device), values)
     return result
