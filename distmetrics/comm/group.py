@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.current import find_job_by
 from distmetrics.errors import ConfigurationError, rank_ranges
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
@@ -172,6 +173,14 @@ class GroupCommunicator(PendingCalls):
         """Call a function of torch.distributed on this group and wait for its end."""
         options.update(group=self._group, async_op=True)
         self.run(current_call(kind, x), kind, lambda: function(*tensors, **options), tensors)
+
+
+def _of_job() -> GroupCommunicator | None:
+    """Return the communicator of torch.distributed's default group, if the job has one."""
+    return GroupCommunicator.of(dist.group.WORLD) if dist.is_initialized() else None
+
+
+find_job_by(_of_job)
 
 
 @atexit.register
