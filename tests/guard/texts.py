@@ -83,11 +83,11 @@ def _raised(fn: Callable[[Any], Any]) -> str:
 
 
 def _direct(comm: Any) -> None:
-    from distmetrics.collectives.past import refuse_past
+    from distmetrics.collectives.call_history import refuse_direct_calls
 
     kind = "all_reduce sum float32[4]" if comm.rank else "all_reduce sum int32[4]"
     comm.direct_calls = ["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"]
-    raise refuse_past(comm, lambda x, longest: comm.all_gather(_padded(x, longest)))
+    raise refuse_direct_calls(comm, lambda x, longest: comm.all_gather(_padded(x, longest)))
 
 
 def _padded(x: torch.Tensor, longest: int) -> torch.Tensor:
