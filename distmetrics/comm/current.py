@@ -12,8 +12,8 @@ from distmetrics.errors import InputTypeError
 
 _in_force: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
 _single = SingleCommunicator()
-# Finds the communicator of the job; it is comm.group's, which knows torch.distributed.
-_find_job: Callable[[], Communicator | None] = lambda: None
+# Returns the communicator of the job; set by comm.group, which knows torch.distributed.
+_find_job: Callable[[], Communicator | None] | None = None
 
 
 def current() -> Communicator:
@@ -26,13 +26,13 @@ def current() -> Communicator:
     1
     """
     comm = _in_force.get()
-    if comm is None:
+    if comm is None and _find_job is not None:
         comm = _find_job()
     return _single if comm is None else comm
 
 
 def find_job_by(find: Callable[[], Communicator | None]) -> None:
-    """Let :func:`current` ask ``find`` for the communicator of the job; None where there is none."""
+    """Let :func:`current` call ``find``, which returns the job's communicator, or None."""
     global _find_job
     _find_job = find
 

@@ -134,9 +134,7 @@ class PendingCalls:
             return
         left = f"left {scope}: it {reason(error)}"
         notes = ("The other ranks have been told.",)
-        self._broken = Verdict(
-            DivergedError.code, f"this rank has {left}", (self.rank,), notes=notes
-        )
+        self._broken = Verdict(DivergedError, f"this rank has {left}", (self.rank,), notes=notes)
         if self.watchdog is not None:
             self.watchdog.depart(left)
 
@@ -185,7 +183,7 @@ class PendingCalls:
         """Return a verdict of what the backend says, and of processes that are gone."""
         lines = {self.rank: f"waits in {pending.call}"} | dict.fromkeys(gone, "its process is gone")
         return Verdict(
-            PeerLostError.code,
+            PeerLostError,
             f"the connection to {who(gone) if gone else 'another rank'} broke",
             tuple(gone),
             lines,
