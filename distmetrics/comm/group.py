@@ -20,7 +20,7 @@ from torch import Tensor
 
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.current import find_job_by
-from distmetrics.errors import ConfigurationError, rank_ranges
+from distmetrics.errors import ConfigurationError
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
 
@@ -77,7 +77,7 @@ class GroupCommunicator(PendingCalls):
         GroupCommunicator._any_made = True
         group = self._group
         device = _transport_device(group)
-        members = rank_ranges(dist.get_process_group_ranks(group))
+        members = dist.get_process_group_ranks(group)
         super().__init__(dist.get_rank(group), group.group_name, members, device, departures)
         self.world_size: int = dist.get_world_size(group)
         self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
