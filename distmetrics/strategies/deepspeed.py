@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +12,6 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
@@ -118,16 +116,6 @@ class DeepSpeedProcesses(SplitStrategy):
         (zero,) = self.modules
         assert isinstance(zero, ZeroModule)
         return zero
-
-    @contextmanager
-    def accumulate(self, step: TrainingStep) -> Iterator[None]:
-        """Add up gradients, as the engine does between its boundaries."""
-        engine = self.zero.engine
-        engine.set_gradient_accumulation_boundary(False)
-        try:
-            yield
-        finally:
-            engine.set_gradient_accumulation_boundary(True)
 
     def backward(self, loss: Tensor) -> None:
         """Let the engine compute gradients."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +19,6 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
@@ -134,16 +132,6 @@ class FullyShardedStrategy(SplitStrategy):
         sharding = Sharding(module, optimizers, self.wrap, entry_of(module, name), self.reshard)
         self.modules.append(sharding)
         return sharding
-
-    @contextmanager
-    def accumulate(self, step: TrainingStep) -> Iterator[None]:
-        """Add up whole gradients on each rank, and let none travel."""
-        engine = step.engine  # type: ignore[attr-defined]
-        engine.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            engine.set_requires_gradient_sync(True)
 
     def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Clip by the norm over all ranks' parts."""
