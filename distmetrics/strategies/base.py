@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.arguments import whole
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.comm.single import SingleCommunicator
@@ -94,7 +95,7 @@ class Strategy:
         Raises:
             ConfigurationError: flags that make no sense, or that this strategy does not have.
         """
-        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
+        if not whole(num_nodes, 1):
             raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
         if num_nodes > 1 and not self.joins:
             raise ConfigurationError(
