@@ -39,7 +39,7 @@ class _Dealt(Sampler[Any]):
         self.epoch = 0
 
     def share(self, count: int) -> range:
-        """Return this rank's places in an order of ``count`` samples, which may run past its end."""
+        """Return the rank's places in an order of ``count`` samples; it may run past its end."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
