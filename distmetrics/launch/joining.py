@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.comm.board import Board, meet
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.launch.environment import Environment
+from distmetrics.liveness.departures import Departures, meet
 
 Connect = Callable[..., None]
 
@@ -35,13 +35,18 @@ def file_store(path: str) -> Any:
     return dist.FileStore(path, -1)  # type: ignore[attr-defined]
 
 
-def board_in(store: Any) -> Board:
-    """Return the board in a job's store, where a rank that leaves says so."""
-    return Board(PrefixStore("board", store))
+def departures_in(store: Any) -> Departures:
+    """Return the departures in a job's store, where a rank that leaves says so."""
+    return Departures(PrefixStore("board", store))
 
 
 def join_group(
-    environment: Environment, backend: str, connect: Connect, store: Any, board: Board, here: Any
+    environment: Environment,
+    backend: str,
+    connect: Connect,
+    store: Any,
+    departures: Departures,
+    here: Any,
 ) -> GroupCommunicator:
     """Return the communicator of the job's process group, once every rank has joined it.
 
@@ -50,7 +55,7 @@ def join_group(
         backend: of ``torch.distributed``.
         connect: makes the process group, called as ``torch.distributed.init_process_group``.
         store: of the job, for the group alone, which may block on it.
-        board: where a rank that leaves says so.
+        departures: where a rank that leaves says so.
         here: a second handle on the store.
 
     Raises:
@@ -64,11 +69,11 @@ def join_group(
     if backend == "nccl":
         torch.cuda.set_device(environment.local_rank % torch.cuda.device_count())
     # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
-    meet(PrefixStore("here", here), board, rank, world_size)
+    meet(PrefixStore("here", here), departures, rank, world_size)
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(board=board)
+    comm = GroupCommunicator(departures=departures)
     GroupCommunicator.register(comm)
-    meet(PrefixStore("connected", here), board, rank, world_size)
+    meet(PrefixStore("connected", here), departures, rank, world_size)
     return comm
 
 

@@ -2,7 +2,7 @@
 
 The key-value store is a file: no rank that dies can take it along, no port is needed, and no name
 is looked up (a ``TCPStore`` asks the name server for every connection, which costs five seconds
-where none answers). The parent watches its children, publishes on the notice board for a rank that
+where none answers). The parent watches its children, publishes the departure of a rank that
 was killed, and ends what is left when one fails. No process outlives the call: children also watch
 the parent and end with it.
 """
@@ -26,26 +26,31 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.board import Board, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import in_force, put_in_force
-from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (
     Connect,
-    board_in,
+    departures_in,
     exit_now,
     file_store,
     join_group,
     own_place,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
+from distmetrics.liveness.departures import (
+    RAISING_GRACE,
+    Departure,
+    Departures,
+    exit_reason,
+    reason,
+)
+from distmetrics.liveness.outcome import Outcome
+from distmetrics.liveness.settings import in_force, put_in_force
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
-_GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
 
 
 def launch(
@@ -97,7 +102,7 @@ def launch(
                 with _environment(own), without_missing_script():
                     rank.process.start()
                 rank.theirs.close()
-            return _collect(ranks, board_in(file_store(path)), limit)
+            return _collect(ranks, departures_in(file_store(path)), limit)
         finally:
             for rank in ranks:
                 rank.end()
@@ -168,13 +173,19 @@ class _Rank:
         if self.process.is_alive() and self.process.exitcode is None:
             return None
         self.process.join()
-        return Outcome(
-            self.rank,
-            error=PeerLostError(_obituary(self.rank, self.process.exitcode), peers=[self.rank]),
-        )
+        code = self.process.exitcode
+        why = f"rank {self.rank} {exit_reason(code)}"
+        if code is None or code >= 0:
+            likely = "its script has no `if __name__ == '__main__':` guard, or called os._exit."
+            error = PeerLostError(
+                f"{why} before it could say why", likely=likely, peers=[self.rank]
+            )
+        else:
+            error = PeerLostError(why, peers=[self.rank])
+        return Outcome(self.rank, error=error)
 
 
-def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[Outcome]:
+def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
     deadline = math.inf if limit is None else time.monotonic() + limit
@@ -191,11 +202,12 @@ def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[
                 continue
             ended[rank.rank] = outcome
             if outcome.error is not None:
-                if time.monotonic() + _GRACE < deadline:
-                    deadline = time.monotonic() + _GRACE
-                    why = f"was still busy {_GRACE:g} s after another rank had failed"
+                grace = time.monotonic() + RAISING_GRACE
+                if grace < deadline:
+                    deadline = grace
+                    why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
                     why += ", and was stopped"
-                board.leave_for(
+                departures.leave_for(
                     rank.rank,
                     str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "),
                 )
@@ -240,18 +252,18 @@ def _run(
     the process.
     """
     here, rank = file_store(path), environment.rank
-    board = board_in(here)
-    comm = join_group(environment, backend, connect, file_store(path), board, here)
+    departures = departures_in(here)
+    comm = join_group(environment, backend, connect, file_store(path), departures, here)
     try:
         with use(comm):
             value = body(comm)
     except BaseException as error:
-        board.leave(rank, reason(error), failed=True, calls=comm.calls)
+        departures.leave(Departure(rank, reason(error), failed=True, calls=comm.counts))
         named = comm.blame(error)
         if named is not None:
             raise named from error
         raise
-    board.leave(rank, reason(None), failed=False, calls=comm.calls)
+    departures.leave(Departure(rank, reason(None), failed=False, calls=comm.counts))
     dist.destroy_process_group()
     return value
 
@@ -271,12 +283,3 @@ def _main_thread(stacks: str) -> str:
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
     os._exit(1)
-
-
-def _obituary(rank: int, code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"rank {rank} was killed by {signal.Signals(-code).name}"
-    return (
-        f"rank {rank} ended with exit code {code} before it could say why\n"
-        "Likely: its script has no `if __name__ == '__main__':` guard, or called os._exit."
-    )

@@ -14,7 +14,6 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,16 +23,14 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from distmetrics.comm.board import Board, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.waits import is_connection_error
-from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
+from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
 from distmetrics.launch.clusters import OWN_STORE, detect, reachable
 from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (
     Connect,
-    board_in,
+    departures_in,
     exit_now,
     file_store,
     join_group,
@@ -45,8 +42,8 @@ from distmetrics.launch.subprocess_ranks import (
     clean_up_after_rank_zero,
     watch_rank_zero,
 )
+from distmetrics.liveness.departures import Departure, Departures, reason
 
-_NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -57,14 +54,14 @@ class ScriptWorld:
     Attributes:
         environment: who this process is.
         comm: who it talks through.
-        board: where a rank that leaves says so; None in a process group that the user has made.
+        departures: where a rank that leaves says so; None in a process group of the user's.
         subprocesses: the other ranks, where this process started them.
         error: what ended a call, after which the group can't be used.
     """
 
     environment: Environment
     comm: GroupCommunicator
-    board: Board | None = None
+    departures: Departures | None = None
     subprocesses: SubprocessRanks | None = None
     error: BaseException | None = None
 
@@ -80,11 +77,14 @@ class ScriptWorld:
             raise
 
     def _leave(self, error: BaseException | None) -> None:
-        if self.board is None:
+        if self.departures is None:
             return
-        with contextlib.suppress(RuntimeError):  # the store is gone, with the process that hosts it
-            rank, calls = self.environment.rank, self.comm.calls
-            self.board.leave(rank, reason(error), failed=error is not None, calls=calls)
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            failed = error is not None
+            self.departures.leave(
+                Departure(self.environment.rank, reason(error), failed, self.comm.counts)
+            )
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 waits for those that it started."""
@@ -107,7 +107,7 @@ class ScriptWorld:
 
 @contextmanager
 def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
-    """Turn a connection error of torch's own collectives into one that names the rank that is gone.
+    """Turn a connection error of torch's own collectives into one that names the lost rank.
 
     Raises:
         PeerLostError: another rank failed and broke the connection to this one.
@@ -115,22 +115,9 @@ def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (named := named_error(comm, error)) is not None:
+        if (named := comm.blame(error)) is not None:
             raise named from error
         raise
-
-
-def named_error(comm: GroupCommunicator, error: RuntimeError) -> DistmetricsError | None:
-    """Return an error that names the rank behind a connection error, or None if nobody knows.
-
-    Whoever watches that rank's process may be a moment late in publishing its death.
-    """
-    deadline = time.monotonic() + _NAME_GRACE
-    named = comm.blame(error)
-    while named is None and is_connection_error(error) and time.monotonic() < deadline:
-        time.sleep(0.02)
-        named = comm.blame(error)
-    return named
 
 
 _world: ScriptWorld | None = None
@@ -228,7 +215,7 @@ def _meet_at_rank_zero(environment: Environment) -> Any:
 def _as_rank_zero(world_size: int, backend: str, connect: Connect) -> ScriptWorld:
     """Start the other ranks, which run this script again, and join them."""
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
-    subprocesses = SubprocessRanks(world_size, path, board_in(file_store(path)))
+    subprocesses = SubprocessRanks(world_size, path, departures_in(file_store(path)))
     try:
         environment, stores = own_place(0, world_size), (file_store(path), file_store(path))
         return _connected(environment, backend, connect, *stores, subprocesses)
@@ -246,9 +233,9 @@ def _connected(
     subprocesses: SubprocessRanks | None = None,
 ) -> ScriptWorld:
     """Join the process group; ``here`` is a second handle on the store: the first may block."""
-    board = board_in(here)
-    comm = join_group(environment, backend, connect, store, board, here)
-    world = ScriptWorld(environment, comm, board, subprocesses)
+    departures = departures_in(here)
+    comm = join_group(environment, backend, connect, store, departures, here)
+    world = ScriptWorld(environment, comm, departures, subprocesses)
     atexit.register(world.close)
     return world
 

@@ -17,17 +17,15 @@ import threading
 import time
 from pathlib import Path
 
-from distmetrics.comm.board import Board
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.joining import cores_per_rank
 from distmetrics.launch.pickles import has_script
+from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
-# Seconds that the others get to report, where rank 0 fails because of one of them, and where rank 0
-# itself is the cause.
-_LAST_WORDS = 5.0
+# Seconds that the others get to report where rank 0 itself is the cause.
 _LAST_MOMENT = 0.5
 _FOLDER = Path.cwd()  # a script may change its folder later, and is found from here
 
@@ -38,12 +36,12 @@ class SubprocessRanks:
     Args:
         world_size: number of ranks, this one included.
         path: of the job's key-value store, alone in its folder.
-        board: where the death of a rank is published; used by a thread of its own.
+        departures: where the death of a rank is published; used by a thread of its own.
     """
 
-    def __init__(self, world_size: int, path: str, board: Board) -> None:
+    def __init__(self, world_size: int, path: str, departures: Departures) -> None:
         self._folder = Path(path).parent
-        self._board = board
+        self._departures = departures
         self._closed = threading.Event()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         try:
@@ -70,7 +68,7 @@ class SubprocessRanks:
 
     def end(self, *, patient: bool) -> None:
         """Give the ranks time to report and end, or just a moment; then kill what still runs."""
-        deadline = time.monotonic() + (_LAST_WORDS if patient else _LAST_MOMENT)
+        deadline = time.monotonic() + (RAISING_GRACE if patient else _LAST_MOMENT)
         try:
             for process in self._processes.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -96,7 +94,7 @@ class SubprocessRanks:
             for rank, process in list(running.items()):
                 if process.poll() is not None:
                     del running[rank]
-                    self._board.leave_for(rank, _obituary(process.returncode))
+                    self._departures.leave_for(rank, _obituary(process.returncode))
 
 
 def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
@@ -125,11 +123,9 @@ def _command_line() -> list[str]:
 
 
 def _obituary(code: int) -> str:
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
     if code == 0:
         return "came to the end of its script without the others"
-    return f"ended with exit code {code}; if it wrote an error, that is above"
+    return exit_reason(code) + ("; if it wrote an error, that is above" if code > 0 else "")
 
 
 @functools.cache
