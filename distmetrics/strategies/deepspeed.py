@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -181,7 +181,7 @@ class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
         MissingDependencyError: it is not installed.
     """
 
-    name: ClassVar[str] = "deepspeed"
+    name = "deepspeed"
 
 
 def _library() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class FullyShardedStrategy(SplitStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
-    scales_loss: ClassVar[bool] = False
+    scales_loss = False
 
     def __init__(
         self,
@@ -184,10 +184,10 @@ class FSDP(ScriptLaunch, FullyShardedStrategy):
     again, on every rank.
     """
 
-    name: ClassVar[str] = "fsdp"
+    name = "fsdp"
 
 
 class FSDPSpawn(SpawnLaunch, FullyShardedStrategy):
     """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
 
-    name: ClassVar[str] = "fsdp_spawn"
+    name = "fsdp_spawn"

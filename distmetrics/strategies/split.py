@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
@@ -72,8 +72,8 @@ class SplitStrategy(ProcessStrategy):
         modules: what is split now.
     """
 
-    whole_on_each_rank: ClassVar[bool] = False
-    manual: ClassVar[bool] = False
+    whole_on_each_rank = False
+    manual = False
 
     def __init__(self) -> None:
         self.modules: list[Any] = []
