@@ -62,14 +62,13 @@ class LawRunner:
         for law in laws:
             if law in self.violations:
                 continue
-            try:
-                broken = _verdict(law, trial)
-            except NotJudged as reason:
-                self.skipped.setdefault(law, str(reason))
+            verdict = _verdict(law, trial)
+            if isinstance(verdict, NotJudged):
+                self.skipped.setdefault(law, str(verdict))
                 continue
             self.judged[law] = self.judged.get(law, 0) + 1
-            if broken is not None:
-                self.violations[law] = self._violation(law, shards, broken)
+            if verdict is not None:
+                self.violations[law] = self._violation(law, shards, verdict)
 
     def report(self, world_sizes: tuple[int, ...]) -> Report:
         """Return what was found, in the order of the laws."""
@@ -94,12 +93,10 @@ class LawRunner:
 
         def breaks(smaller: Shards) -> bool:
             nonlocal smallest
-            try:
-                again = _verdict(law, self._trial(smaller))
-            except NotJudged:
-                return False
-            smallest = again or smallest
-            return again is not None
+            verdict = _verdict(law, self._trial(smaller))
+            if isinstance(verdict, LawBroken):
+                smallest = verdict
+            return verdict is smallest
 
         return shrunk(shards, breaks, tries=_TRIES[self.backend]), smallest
 
@@ -122,11 +119,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else brief(value)
 
 
-def _verdict(law: Law, trial: Trial) -> LawBroken | None:
-    """Return how a law is broken, or None if it holds."""
+def _verdict(law: Law, trial: Trial) -> LawBroken | NotJudged | None:
+    """Return what a check raises, or None if the law holds."""
     try:
         with quiet():
             law.judge(trial)
-    except LawBroken as broken:
-        return broken
+    except (LawBroken, NotJudged) as verdict:
+        return verdict
     return None

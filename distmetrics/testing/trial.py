@@ -17,7 +17,7 @@ from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
-from distmetrics.testing.batches import Batch, Shards, count, cut
+from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.pool import pools
 from distmetrics.testing.routed import routed
@@ -133,7 +133,7 @@ class Trial:
 
     def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
         """Run a scenario on every rank of a world that has these shards."""
-        key = scenario, tuple(tuple(map(id, shard)) for shard in shards)
+        key = scenario, identities(shards)
         if key not in self._runs:
             job = partial(_on_rank, scenario, self.subject, shards)
             calls_torch = self.subject.sync == "own" or self.subject.is_function
