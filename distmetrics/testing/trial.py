@@ -64,7 +64,7 @@ class RankResult:
 class LawBroken(Exception):  # noqa: N818  (no error: a verdict)
     """A run breaks a law: what should have been, what is, on which shards.
 
-    Values and results of ranks stand as they are; texts are shown as they are.
+    ``expected`` and ``got`` are values, results of ranks, or texts, which the report writes out.
     """
 
     expected: Any
