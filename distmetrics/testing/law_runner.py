@@ -62,13 +62,13 @@ class LawRunner:
         for law in laws:
             if law in self.violations:
                 continue
-            verdict = _verdict(law, trial)
-            if isinstance(verdict, NotJudged):
-                self.skipped.setdefault(law, str(verdict))
+            result = verdict(law, trial)
+            if isinstance(result, NotJudged):
+                self.skipped.setdefault(law, str(result))
                 continue
             self.judged[law] = self.judged.get(law, 0) + 1
-            if verdict is not None:
-                self.violations[law] = self._violation(law, shards, verdict)
+            if result is not None:
+                self.violations[law] = self._violation(law, shards, result)
 
     def report(self, world_sizes: tuple[int, ...]) -> Report:
         """Return what was found, in the order of the laws."""
@@ -93,10 +93,10 @@ class LawRunner:
 
         def breaks(smaller: Shards) -> bool:
             nonlocal smallest
-            verdict = _verdict(law, self._trial(smaller))
-            if isinstance(verdict, LawBroken):
-                smallest = verdict
-            return verdict is smallest
+            result = verdict(law, self._trial(smaller))
+            if isinstance(result, LawBroken):
+                smallest = result
+            return result is smallest
 
         return shrunk(shards, breaks, tries=_TRIES[self.backend]), smallest
 
@@ -119,11 +119,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else brief(value)
 
 
-def _verdict(law: Law, trial: Trial) -> LawBroken | NotJudged | None:
-    """Return what a check raises, or None if the law holds."""
+def verdict(law: Law, trial: Trial) -> LawBroken | NotJudged | None:
+    """Judge a law on one case; return what its check raises, or None if the law holds."""
+    if law.not_own and trial.subject.sync != "distmetrics":
+        return NotJudged(law.not_own)
+    if law.needs_state and trial.subject.is_function:
+        return NotJudged("a function holds no state")
     try:
         with quiet():
-            law.judge(trial)
-    except (LawBroken, NotJudged) as verdict:
-        return verdict
+            law.check(trial)
+    except (LawBroken, NotJudged) as reason:
+        return reason
     return None
