@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.outcome import settle
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.launch.processes import launch
+from distmetrics.liveness.outcome import settle
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard

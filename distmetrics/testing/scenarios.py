@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.threads import ThreadCommunicator
+from distmetrics.launch.pickles import pickled_by_value
 from distmetrics.state.adapters import targets
 from distmetrics.state.sync import sync_and_compute, synced
 from distmetrics.testing.batches import Batch
@@ -157,10 +157,10 @@ def round_trips(rank: Rank) -> list[Same]:
 
 def _pickled(subject: Subject, metric: Any) -> Any:
     try:
-        pickler = importlib.import_module("cloudpickle")  # takes classes of a test function along
+        data = pickled_by_value(metric)  # takes classes of a test function along
     except ImportError:
-        pickler = pickle
-    return pickle.loads(pickler.dumps(metric))  # noqa: S301  (our own bytes)
+        data = pickle.dumps(metric)
+    return pickle.loads(data)  # noqa: S301  (our own bytes)
 
 
 def _through_state_dict(subject: Subject, metric: Any) -> Any:
@@ -241,10 +241,10 @@ def _merged(rank: Rank, metric: Any) -> Any:
         other = copy.deepcopy(metric)
     for target in targets(other):
         if target.adapter.flag:
-            target.home[target.adapter.flag] = False
+            target.storage[target.adapter.flag] = False
         for name in ("_cache", "_computed"):
-            if name in target.home:
-                target.home[name] = None
+            if name in target.storage:
+                target.storage[name] = None
     return other
 
 
@@ -255,7 +255,7 @@ def doubled(rank: Rank) -> list[dict[str, Any]]:
     does not make the sum.
     """
     metric = rank.filled()
-    if any(spec.kind != "sum" for target in targets(metric) for spec in target.specs.each):
+    if any(spec.kind != "sum" for target in targets(metric) for spec in target.states):
         return []
     for _ in range(25):
         metric = _merged(rank, metric)

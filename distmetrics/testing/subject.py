@@ -142,7 +142,7 @@ class Subject:
                 values = {**adapter.state(target.metric)}
                 values.pop(adapter.flag, None)
             else:
-                values = {spec.name: target.home.get(spec.name) for spec in target.specs.each}
+                values = {spec.name: target.storage.get(spec.name) for spec in target.states}
             for name, value in values.items():
                 state[f"{target.path}.{name}".lstrip(".")] = _copied(value)
         return state

@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any
 
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.crew import Crew
 from distmetrics.comm.current import use
-from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.single import SingleCommunicator
+from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
+from distmetrics.liveness.outcome import Outcome
+from distmetrics.liveness.pending_calls import is_connection_error
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import pools
-from distmetrics.testing.routed import routed
 from distmetrics.testing.scenarios import Rank, Scenario, plain
 from distmetrics.testing.shards import in_runs
 from distmetrics.testing.subject import Subject, quiet
@@ -37,8 +37,8 @@ def worlds(backend: str) -> Iterator[RunWorld]:
         with pools() as pool_of:
             yield lambda size, job: pool_of(size).outcomes(partial(_quietly, job))
     else:
-        with Crew() as crew:
-            yield lambda size, job: ThreadWorld(size, crew=crew).outcomes(job)
+        with ThreadPool() as pool:
+            yield lambda size, job: ThreadWorld(size, pool=pool).outcomes(job)
 
 
 @dataclass(frozen=True, slots=True)
