@@ -182,7 +182,7 @@ class GroupCommunicator:
         return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
     def _back(self, flat: Tensor, like: Tensor, *leading: int) -> Tensor:
-        return flat.view(like.dtype).reshape(*leading, *like.shape).to(like.device)
+        return flat.view(like.dtype).reshape([*leading, *like.shape]).to(like.device)
 
     def _run(
         self,

@@ -9,7 +9,6 @@ import ctypes
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import TracebackType
 
 _LAST = 1.0  # seconds at the end for a thread that has no more work
 
@@ -33,12 +32,7 @@ class ThreadPool:
     def __enter__(self) -> ThreadPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self, name: str, fn: Callable[[], None]) -> Task:
@@ -110,13 +104,13 @@ class Worker(threading.Thread):
         goes_on = True
         while goes_on and (task := self.tasks.get()) is not None:
             self.name = task.name
+            whole = False
             try:
                 task.fn()
-            except BaseException:
-                self._pool.take_back(self, task, whole=False)
-                raise
-            _forget_locals()
-            goes_on = self._pool.take_back(self, task, whole=True)
+                _forget_locals()
+                whole = True
+            finally:
+                goes_on = self._pool.take_back(self, task, whole=whole)
             del task  # and with it what the rank's function holds
 
 

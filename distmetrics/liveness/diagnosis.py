@@ -9,6 +9,7 @@ that very call still: it did so the whole time between.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,14 +18,8 @@ from distmetrics.liveness.departures import Departure, Departures
 from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, asks
 from distmetrics.liveness.process_info import process_state
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait, ranks_in
-from distmetrics.liveness.verdict import (
-    Verdict,
-    View,
-    find_verdict,
-    missing,
-    suspects,
-    where_all_are,
-)
+from distmetrics.liveness.verdict import Verdict
+from distmetrics.liveness.view import View, find_verdict, missing, suspects, where_all_are
 
 FIRST_LOOK = 0.15  # seconds of waiting before anything is published: most waits are over by then
 _ASK_AFTER = 0.3
@@ -112,28 +107,25 @@ class Diagnosis:
         facts |= {(state, rank, "") for rank, state in self._process_states(statuses).items()}
         facts |= {("foreign", rank, where) for rank, where in self._in_foreign(answers).items()}
         self._since = {fact: self._since.get(fact, now) for fact in facts}
+        seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        for (kind, rank, _), since in self._since.items():
+            seconds[kind][rank] = now - since
         return View(
             self.me.rank,
             self.wait,
             now - self.begun,
             self.timeout,
             statuses,
-            left=self._left(departures, now),
-            lost=self._seconds("gone", now),
-            stopped=self._seconds("stopped", now),
-            asked=frozenset(self._questions),
-            answers=answers,
-            confirmed=self._confirmed(statuses, answers),
-            foreign=self._seconds("foreign", now),
+            self._left(departures, seconds["left"]),
+            seconds,
+            dict.fromkeys(self._questions) | answers,
+            self._confirmed(statuses, answers),
         )
 
-    def _seconds(self, kind: str, now: float) -> dict[int, float]:
-        """Return for how many seconds a fact of some kind has held, by rank."""
-        return {rank: now - since for (of, rank, _), since in self._since.items() if of == kind}
-
-    def _left(self, departures: Sequence[Departure], now: float) -> dict[int, Departure]:
+    def _left(
+        self, departures: Sequence[Departure], seconds: Mapping[int, float]
+    ) -> dict[int, Departure]:
         """Return the departures of ranks that have left without making this call."""
-        seconds = self._seconds("left", now)
         left: dict[int, Departure] = {}
         for departure in departures:
             calls = departure.calls_of(self.wait.group, self.me.world)
@@ -165,7 +157,7 @@ class Diagnosis:
 
     def _confirmed(
         self, statuses: Mapping[int, RankStatus], answers: Mapping[int, Answer]
-    ) -> frozenset[int]:
+    ) -> set[int]:
         """Return the suspects that have answered, since all were seen, that they wait as before."""
         confirmed = set()
         for rank, (serial, question) in self._suspects.items():
@@ -174,18 +166,18 @@ class Diagnosis:
                 continue
             if answer is not None and answer.question >= question and answer.waits == serial:
                 confirmed.add(rank)
-        return frozenset(confirmed)
+        return confirmed
 
     def _ask(self, view: View, now: float) -> None:
         """Ask suspects at once, and from time to time those who have not come."""
-        waits = {rank: view.wait_of(rank) for rank in suspects(view) if rank != self.me.rank}
-        serials = {rank: wait.serial for rank, wait in waits.items() if wait is not None}
+        circle = [rank for rank in suspects(view) if rank != self.me.rank]
+        serials = {rank: view.waits[rank].serial for rank in circle}
         if {rank: serial for rank, (serial, _) in self._suspects.items()} != serials:
             self._suspects = {rank: (serial, self._put(rank)) for rank, serial in serials.items()}
         if view.waited < _ASK_AFTER or now < self._asked + min(5.0, max(_SLOWEST, view.waited / 4)):
             return
         self._asked = now
-        for rank in [rank for rank in missing(view) if view.wait_of(rank) is None][:_ASKED_AT_ONCE]:
+        for rank in [rank for rank in missing(view) if rank not in view.waits][:_ASKED_AT_ONCE]:
             self._put(rank)
 
     def _put(self, rank: int) -> int:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from distmetrics.liveness.rank_status import Answer, RankStatus
+from distmetrics.liveness.rank_status import Answer, RankStatus, encode
 from distmetrics.liveness.verdict import Verdict
 
 # In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
@@ -40,7 +40,7 @@ class GuardStore:
 
     def publish(self, status: RankStatus) -> None:
         """Say where this rank is."""
-        self._store.set(self._status_keys[self._rank], status.encode())
+        self._store.set(self._status_keys[self._rank], encode(status))
 
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
@@ -81,7 +81,7 @@ class GuardStore:
 
     def answer(self, answer: Answer) -> None:
         """Answer a question that was put to this rank."""
-        self._store.set(f"said/{self._rank}", answer.encode())
+        self._store.set(f"said/{self._rank}", encode(answer))
 
     def answers(self, ranks: Iterable[int]) -> dict[int, Answer]:
         """Return the latest answer of each rank that has given one."""
@@ -109,13 +109,9 @@ class GuardStore:
         """Remove the count of a call."""
         self._store.delete_key(_count_key(place))
 
-    def say_goodbye(self) -> None:
-        """Count this rank among those that are done with the store."""
-        self._store.add("bye", 1)
-
-    def goodbyes(self) -> int:
-        """Return how many ranks are done with the store."""
-        return int(self._store.add("bye", 0))
+    def goodbyes(self, more: int = 0) -> int:
+        """Return how many ranks are done with the store; ``more``: how many have just said so."""
+        return int(self._store.add("bye", more))
 
     def _get(self, key: str) -> bytes | None:
         return self._store.multi_get([key])[0] if self._store.check([key]) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,12 @@ class RankStatus:
     born: str
     wait: Wait | None = None
 
-    def encode(self) -> str:
-        """Write it for the store."""
-        wait = self.wait
-        fields = None if wait is None else [getattr(wait, name) for name in Wait.__slots__]
-        return json.dumps([self.machine, self.pid, self.born, fields])
-
     @classmethod
     def decode(cls, text: str | bytes) -> RankStatus:
-        """Read what :meth:`encode` wrote."""
-        machine, pid, born, fields = json.loads(text)
-        return cls(machine, pid, born, None if fields is None else Wait(*fields))
+        """Read what :func:`encode` wrote."""
+        values = json.loads(text)
+        wait = values.pop("wait")
+        return cls(**values, wait=None if wait is None else Wait(**wait))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +92,15 @@ class Answer:
     where: str = ""
     foreign: str = ""
 
-    def encode(self) -> str:
-        """Write it for the store."""
-        return json.dumps([self.question, self.waits, self.where, self.foreign])
-
     @classmethod
     def decode(cls, text: str | bytes) -> Answer:
-        """Read what :meth:`encode` wrote."""
-        return cls(*json.loads(text))
+        """Read what :func:`encode` wrote."""
+        return cls(**json.loads(text))
+
+
+def encode(value: RankStatus | Answer) -> str:
+    """Write a value for the store."""
+    return json.dumps(asdict(value))
 
 
 def ranks_in(text: str) -> tuple[int, ...]:

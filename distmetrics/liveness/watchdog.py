@@ -185,7 +185,7 @@ class Watchdog:
         raised = getattr(sys, "last_value", None)  # what ended the script, if something did
         self._leave(reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
-            self._asking.say_goodbye()
+            self._asking.goodbyes(1)
             # Rank 0 may host the store, and a rank that is in it then aborts.
             until = time.monotonic() + _FAREWELL
             while self._me.rank == 0 and time.monotonic() < until:

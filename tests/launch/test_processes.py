@@ -207,7 +207,7 @@ def test_a_rank_with_a_thread_that_never_ends_is_ended() -> None:
 
 def test_a_rank_that_is_deaf_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sleeps outside any collective: once another has failed it gets a moment, and is then ended."""
-    monkeypatch.setattr(processes, "_GRACE", 0.3)
+    monkeypatch.setattr(processes, "RAISING_GRACE", 0.3)
     ended = outcomes(2, ranks.starts_a_child, backend="gloo")
     assert isinstance(ended[1].error, KeyError)
     assert "was still busy" in str(ended[0].error)

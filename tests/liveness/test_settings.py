@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distmetrics import ConfigurationError
 from distmetrics.errors import rank_ranges
-from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
+from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, encode, ranks_in
 from distmetrics.liveness.settings import Settings, in_force, use_settings
 
 
@@ -64,10 +64,10 @@ waits = st.builds(Wait, st.integers(1), texts, texts, st.integers(1), texts, tex
 @given(st.builds(RankStatus, texts, st.integers(1), texts, st.none() | waits))
 def test_statuses_come_back_as_they_were(status: RankStatus) -> None:
     """Any text may stand in a name or a path."""
-    assert RankStatus.decode(status.encode()) == status
+    assert RankStatus.decode(encode(status)) == status
 
 
 @given(st.builds(Answer, st.integers(1), st.integers(0), texts, texts))
 def test_answers_come_back_as_they_were(answer: Answer) -> None:
     """Likewise."""
-    assert Answer.decode(answer.encode()) == answer
+    assert Answer.decode(encode(answer)) == answer
