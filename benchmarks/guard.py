@@ -1,5 +1,4 @@
-"""What the guard costs where nothing is wrong: a sync of 20 metrics, a training step, and while it
-waits for work.
+"""What the guard costs where nothing is wrong: in a sync, in a training step, and at rest.
 
 On and off take turns in the same processes, in blocks whose first repeat is left out, so that a
 drift of the machine meets both. Beside it: the bare collective of the same bytes, and what
@@ -38,7 +37,7 @@ IDLE = 5.0  # seconds of doing nothing
 
 def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) -> dict[str, float]:
     """Return the median seconds of an act with the guard on, and off."""
-    watchdog = comm._calls.watchdog
+    watchdog = comm.watchdog
     assert watchdog is not None
     found: dict[str, list[float]] = {"on": [], "off": []}
     for turn in range(-(-repeats // BLOCK) * 2):
@@ -46,7 +45,7 @@ def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) ->
             ("on", "off") if turn % 4 in (0, 3) else ("off", "on")
         )  # on off off on: a drift is no difference
         name = way[turn % 2]
-        comm._calls.watchdog = watchdog if name == "on" else None
+        comm.watchdog = watchdog if name == "on" else None
         act()
         gc.collect()
         gc.disable()
@@ -56,7 +55,7 @@ def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) ->
             act()
             found[name].append(time.perf_counter() - start)
         gc.enable()
-    comm._calls.watchdog = watchdog
+    comm.watchdog = watchdog
     return {name: statistics.median(times) for name, times in found.items()}
 
 

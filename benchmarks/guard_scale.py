@@ -1,5 +1,4 @@
-"""What the guard asks of the job's store in large worlds: its own code, against a store that
-counts.
+"""What the guard asks of the job's store in large worlds: its own code, and a counting store.
 
 Ranks, clock and store are simulated (tests/liveness/simulated.py); what the ranks do is what real
 ones do. A rank is late by a minute, or half of them are; counted are the store's calls in each
@@ -28,16 +27,12 @@ _POLL, _POLL_A_RANK = 0.1, 2.5e-4  # of the listeners, whose looks are reckoned 
 
 
 def quiet(world_size: int) -> float:
-    """Return the store's calls a second while all is well: each rank looks whether it is asked
-    something.
-    """
+    """Return the store's calls a second while all is well: each rank looks for questions."""
     return world_size / max(_POLL, world_size * _POLL_A_RANK)
 
 
 def simulate(world_size: int, late: Sequence[int]) -> dict[str, Any]:
-    """Let all ranks but ``late`` wait for a minute; return the calls of the store, without the
-    listeners'.
-    """
+    """Return the store's calls, but for the listeners', while all but ``late`` wait a minute."""
     job = Job(world_size)
     for rank in job.ranks:
         if rank.rank not in late:

@@ -35,9 +35,7 @@ KILLED = 0.15  # of the worlds
 
 
 def soak(comm: Any, seed: int, seconds: float, killed: int) -> dict[str, Any]:
-    """Run on every rank: epochs of random calls, the same on all; returns counts, and memory and
-    files over time.
-    """
+    """Make the same random calls on every rank; return counts, and memory and files over time."""
     same, own = random.Random(seed), random.Random(f"{seed} {comm.rank}")
     process, samples, calls = psutil.Process(), [], 0
     until = time.monotonic() + seconds

@@ -1,5 +1,6 @@
-"""Time of ``import distmetrics`` against ``import torch``: at most 1.15 times; and that of
-``import distlint``.
+"""Time of ``import distmetrics`` against ``import torch``: at most 1.15 times.
+
+And the time of ``import distlint``.
 
 python -m benchmarks.import_time
 """

@@ -1,5 +1,4 @@
-"""Sharded runs of a metric a second: worlds of threads, launched processes, and a pool of
-processes.
+"""Sharded runs of a metric a second: in threads, in launched processes, in a pool of processes.
 
 A run is what a test of a distributed metric is made of: every rank makes the metric, updates it
 with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after
@@ -117,11 +116,11 @@ def on_one_core() -> Iterator[None]:
 
 def threads(job: Callable[[Communicator], tuple[float, float]], runs: int) -> Timing:
     """Time worlds of threads."""
-    with on_one_core(), ThreadPool() as threads:
-        ThreadWorld(RANKS, pool=threads).run(job)
+    with on_one_core(), ThreadPool() as pool:
+        ThreadWorld(RANKS, pool=pool).run(job)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(runs):
-            value, _ = ThreadWorld(RANKS, pool=threads).run(job)[0]
+            value, _ = ThreadWorld(RANKS, pool=pool).run(job)[0]
         return time.perf_counter() - wall, time.process_time() - cpu, value
 
 

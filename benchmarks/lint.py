@@ -1,5 +1,4 @@
-"""distlint beside TorchFix and Fixit on the same files, cold and warm; its growth with lines; its
-memory.
+"""distlint beside TorchFix and Fixit on the same files: time, growth with lines, memory.
 
 All run over one copy of the corpus, in turn, with two processes each. Beside them the limit that a
 linter on LibCST cannot beat: ``libcst.parse_module`` alone, over the files that pass distlint's
@@ -103,9 +102,7 @@ def _memory(process: psutil.Process) -> int:
 
 
 def copy(corpus: Sequence[Path], to: Path) -> list[Path]:
-    """The Python files of the corpus, without the configuration of other tools that lies beside
-    them.
-    """
+    """Copy the Python files of the corpus, without other tools' configuration beside them."""
     files = []
     for folder in corpus:
         for path in sorted(folder.rglob("*.py")):

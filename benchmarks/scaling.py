@@ -1,5 +1,4 @@
-"""What a sync costs in worlds too large for this machine, from plans alone: rounds and bytes a
-rank.
+"""What a sync costs in worlds too large for this machine: rounds and bytes, from plans.
 
 The plan is made of the manifests and nothing else, so no process is needed. Shown for a confusion
 matrix of 1 000 classes and for the collection of 20 metrics of benchmarks/sync.py, beside

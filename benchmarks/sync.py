@@ -45,9 +45,7 @@ OURS, BARE, BARE_AT_ONCE = "distmetrics", "bare all_gather", "bare all_to_all"
 
 
 def meet(work: Tensor | None) -> None:
-    """Return on all ranks at about the same moment: after a barrier, and after up to twice ``TICK``
-    of computing.
-    """
+    """Return on all ranks at about the same moment: after a barrier and a little computing."""
     dist.barrier()
     if work is not None:
         moment = (
@@ -60,9 +58,7 @@ def meet(work: Tensor | None) -> None:
 def measure(
     comm: Communicator, name: str, repeats: int, back_to_back: bool = False
 ) -> dict[str, Any]:
-    """Run on every rank: time each way in turn; returns start and end of each repeat, collectives
-    and bytes.
-    """
+    """Time each way in turn; return start and end of each repeat, collectives and bytes."""
     if hasattr(
         os, "sched_setaffinity"
     ):  # one core a rank, as launchers bind them: a rank must not run on another's
@@ -145,8 +141,7 @@ def _torcheval(metrics: Any, comm: Communicator) -> tuple[Callable[[], Any], Cal
 
 
 def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Reduce the ranks' timings: a sync lasts from when the last rank has begun to when the last
-    rank is done.
+    """Reduce the ranks' timings: a sync lasts from the last rank's begin to the last rank's end.
 
     The ranks begin at different times, after a bare barrier by as much as a bare collective takes,
     which is no part of the sync; the monotonic clock is the same for all processes of a machine.

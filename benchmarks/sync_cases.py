@@ -1,6 +1,4 @@
-"""What benchmarks/sync.py syncs: each case makes the metrics that one rank holds, updated with its
-shard.
-"""
+"""The cases of benchmarks/sync.py: each makes the metrics of one rank, updated with its shard."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ class Case(NamedTuple):
 
 
 def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:
-    """Twenty metrics of ten classes with sum states: counts, confusion matrices; ``exact`` adds two
-    that keep lists.
-    """
+    """Twenty metrics of ten classes with sum states; ``exact`` adds two that keep lists."""
     made: dict[str, Any] = {}
     for average in ("macro", "micro"):
         for name in _NAMES:

@@ -1,5 +1,4 @@
-"""What a trainer costs: a step, the first step, and logging, against the raw loop of
-DistributedDataParallel.
+"""What a trainer costs against a raw loop of DDP: a step, the first step, and logging.
 
 Every way drives the same tiny model on the same data, in two processes that torchrun starts; the
 ways take turns, round by round. A tiny model, for what a trainer adds to a step is the same for a
@@ -60,9 +59,7 @@ def train(way: str, names: int, steps: int, out: Path) -> Times:
 def measure(
     ways: list[str], names: list[int], steps: int, rounds: int
 ) -> dict[str, dict[int, Times]]:
-    """Return the median over the rounds of each time, for each way and number of names; of "over"
-    the ends too.
-    """
+    """Return the median of each time, for each way and number of names; of "over" the ends too."""
     seen: dict[str, dict[int, list[Times]]] = {way: {count: [] for count in names} for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):

@@ -1,5 +1,4 @@
-"""One way to train, on one rank: the same tiny model and data, whoever drives the loop. Started by
-torchrun.
+"""One way to train, on one rank that torchrun starts: the same model and data for each.
 
     torchrun --nproc-per-node 2 -m benchmarks.trainer_ranks WAY NAMES STEPS BEGAN OUT
 
@@ -34,8 +33,7 @@ WARM = 2  # blocks that are not counted
 
 
 class Clock:
-    """Notes how long steps take, and between blocks of them takes as many of the raw loop, in the
-    same processes.
+    """Notes how long steps take, and as many of the raw loop between blocks of them.
 
     What a step takes depends on how busy the machine is, which changes within seconds; so the raw
     loop, which all ways are held against, is run by turns with them.
@@ -79,8 +77,7 @@ class Clock:
         return seconds
 
     def times(self, began: float, end: float) -> dict[str, float]:
-        """Return seconds of a step and of a raw one (medians), until the first, and from the last
-        to the epoch's end.
+        """Return seconds of a step and of a raw one (medians), until the first, and after the last.
 
         "over" is the median over the blocks of what a step takes over a raw one of the block's own
         turn.
@@ -245,9 +242,16 @@ def lightning(clock: Clock, steps: int) -> float:
             clock.tick()
 
     trainer = pl.Trainer(
-        accelerator="cpu", strategy="ddp", devices=2, max_epochs=1, callbacks=[Tick()], logger=False,
-        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
-    )  # fmt: skip
+        accelerator="cpu",
+        strategy="ddp",
+        devices=2,
+        max_epochs=1,
+        callbacks=[Tick()],
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
     trainer.fit(Net(), data(steps, 2))
     return time.perf_counter()
 
@@ -278,9 +282,8 @@ def main() -> None:
     if os.environ["RANK"] == "0":
         Path(out).write_text(json.dumps(clock.times(float(began), end)))
     sys.stderr.flush()
-    os._exit(
-        0
-    )  # gloo's threads of a wrapper that lives on abort the interpreter's exit now and then, under any way
+    # gloo's threads of a wrapper that lives on abort the interpreter's exit now and then.
+    os._exit(0)
 
 
 if __name__ == "__main__":

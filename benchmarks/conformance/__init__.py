@@ -1,5 +1,4 @@
-"""Conformance: is the synced value of every torchmetrics class the one that a single process would
-have computed?
+"""Conformance: does every torchmetrics class sync to the value of a single process?
 
 ``python -m benchmarks.conformance``: for each class, world size and layout of batches over ranks,
 the verdict for distmetrics and for torchmetrics' own sync. The table is in

@@ -1,5 +1,6 @@
-"""Run the benchmark: ``python -m benchmarks.conformance``, with the extra ``bench-conformance``
-installed.
+"""Run the benchmark: ``python -m benchmarks.conformance``.
+
+It needs the extra ``bench-conformance``.
 
 python -m benchmarks.conformance                                 # everything, to benchmarks/results
 python -m benchmarks.conformance --only 'AUROC|Retrieval'        # a part, printed only
@@ -99,9 +100,7 @@ def main() -> int:
 
 
 def _run(chosen: Sequence[Case], plan: Plan, jobs: int) -> tuple[list[Row], dict[str, str]]:
-    """Run the cases, one line each; return the rows and the classes that cannot be constructed
-    here.
-    """
+    """Run the cases; return the rows, and the classes that cannot be constructed here."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
     for number, (case, found, why) in enumerate(measure(chosen, plan, jobs), 1):
@@ -121,9 +120,7 @@ def _tally(rows: Sequence[Row], library: str) -> str:
 
 
 def facts(module: str, took: float) -> dict[str, str]:
-    """Return what a reader must know of a run: the command, the versions, the machine and the time
-    it took.
-    """
+    """Return what a reader must know of a run: command, versions, machine and duration."""
     words = ["python", "-m", module, *sys.argv[1:]]
     return {
         "command": f"`{shlex.join(words)}`",

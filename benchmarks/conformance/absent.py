@@ -1,5 +1,6 @@
-"""Which classes of torchmetrics are not run, and why: worked out, so that a new class is not
-forgotten.
+"""Which classes of torchmetrics are not run, and why.
+
+The list is worked out, so that a new class is not forgotten.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Why classes fail, as far as torchmetrics' code tells: shown beside the failures that a run has
-found.
-"""
+"""Why classes fail, as far as torchmetrics' code tells: shown beside a run's failures."""
 
 from __future__ import annotations
 
@@ -8,7 +6,10 @@ import re
 
 __all__ = ["cause_of", "is_possible"]
 
-_ATTRIBUTE = "compute() reads `{}`, which update() sets and which is no state: a rank without data does not have it"
+_ATTRIBUTE = (
+    "compute() reads `{}`, which update() sets and which is no state: a rank without data does "
+    "not have it"
+)
 _BY_ORDER = r"KernelInceptionDistance|InceptionScore"
 _CAUSES = {
     r"(Memorization.*)?FrechetInceptionDistance|FeatureShare": _ATTRIBUTE.format("orig_dtype"),
@@ -21,8 +22,8 @@ _CAUSES = {
     "still needs: wrong or out of bounds from the third rank on",
     _BY_ORDER: "the random subsets depend on the order of the images; those of another "
     "order than the ranks' are as good, but not the single process's",
-    r"(MultiScale)?StructuralSimilarityIndexMeasure|VisualInformationFidelity": "a value a sample, in another order "
-    "than the ranks'",
+    r"(MultiScale)?StructuralSimilarityIndexMeasure|VisualInformationFidelity": "a value a sample, "
+    "in another order than the ranks'",
     r"ExtendedEditDistance": "compute() counts the items of a list state that is declared to be "
     "concatenated: a list "
     "of one joined tensor counts as one sentence, and a joined tensor cannot be stacked",

@@ -43,7 +43,7 @@ class Plan:
 
 
 class _Worker:
-    """One process for worlds of threads, and a gloo world of each size: started when first asked."""
+    """One process for worlds of threads, and a gloo world of each size, started on demand."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -109,9 +109,7 @@ class _Notes:
 
 
 def measure(cases: Sequence[Case], plan: Plan, jobs: int) -> Iterator[tuple[Case, list[Row], str]]:
-    """Yield each case with its rows, in order, or with the reason why it cannot be constructed
-    here.
-    """
+    """Yield each case with its rows, or with the reason why it cannot be constructed here."""
     if jobs == 1:
         with _Worker(plan.limit) as worker:
             for case in cases:

@@ -52,9 +52,7 @@ class World:
         self.end()
 
     def ask(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call ``fn(*args)`` in every process; return what each returned, or an ``Ended`` that says
-        how it failed.
-        """
+        """Return what ``fn(*args)`` returned in every process, or an ``Ended`` if it failed."""
         if not self._ranks:
             self._start()
         question = pickle.dumps((fn, args))

@@ -1,6 +1,4 @@
-"""What runs in the processes: the single process, distmetrics on threads, and one rank of either
-library on gloo.
-"""
+"""What runs in the processes: one process, threads with distmetrics, ranks on gloo."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ def by_distmetrics(name: str, layout: str, epochs: int) -> Ended:
 
 
 def by_torchmetrics(name: str, layout: str, epochs: int) -> Ended:
-    """Be one rank of an initialised process group: let torchmetrics sync in compute, as it does
-    unless told not to.
-    """
+    """Be one rank of an initialised process group: torchmetrics syncs in compute."""
     return _attempt(_computed, name, layout, epochs)
 
 
@@ -91,8 +87,9 @@ def _epochs(
     epochs: int,
     value_of: Callable[[Any], Any],
 ) -> Any:
-    """Return the value of each epoch on these ranks' data, in a list if they are several; the
-    metric is one and reset.
+    """Return the value of each epoch on these ranks' data, in a list if there are several.
+
+    One metric is used for all, and reset between them.
 
     The second of more than two has its data dealt in another way, so that what was learned of the
     first is not enough.
@@ -121,8 +118,9 @@ def _raised(error: BaseException) -> Ended:
 
 
 def missing(name: str) -> str:
-    """Return why the metric cannot be constructed, or ""; only a package that is not installed is a
-    reason.
+    """Return why the metric cannot be constructed, or "".
+
+    Only a package that is not installed is a reason.
     """
     try:
         find(name).make()

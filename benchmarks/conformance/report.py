@@ -80,8 +80,9 @@ class Report:
         return "\n".join(lines)
 
     def _exceptions(self, library: str) -> str:
-        """List what is not ok, those together that fail alike: the same verdict in the same layouts
-        for one cause.
+        """List what is not ok, those together that fail alike.
+
+        That is: the same verdict in the same layouts for one cause.
         """
         failed: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in self.rows:
@@ -127,7 +128,10 @@ class Report:
             row for row in self.rows if row.package == "distmetrics" and row.transport == "gloo"
         ]
         kinds = len({row.kind for row in asked})
-        head = f"{len(asked)} cases of {kinds} classes were also synced by distmetrics between processes; "
+        head = (
+            f"{len(asked)} cases of {kinds} classes were also synced by distmetrics between "
+            "processes; "
+        )
         return head + (
             "the verdicts that differ:\n\n" + "\n".join(f"- {line}" for line in apart)
             if apart
@@ -191,17 +195,19 @@ def _cell(text: str) -> str:
 
 
 _PEER = """\
-Most failures have one of two causes. A rank without data gathers a filler tensor of torchmetrics' choice, whose dtype
-or number of dimensions is not that of the data: gloo aborts the process. And states that are lists without a reduction
-are gathered item by item, so that ranks with different numbers of updates call different numbers of collectives."""
+Most failures have one of two causes. A rank without data gathers a filler tensor of torchmetrics'
+choice, whose dtype or number of dimensions is not that of the data: gloo aborts the process. And
+states that are lists without a reduction are gathered item by item, so that ranks with different
+numbers of updates call different numbers of collectives."""
 
 _INTRODUCTION = """\
-Is the synced value the one that a single process would have computed? For each class, world size W and layout of
-batches over ranks, one metric object is updated with the batches of rank 0, then those of rank 1, and so on; that is
-the expected value. A case is *ok* if every rank returns it: integers equal, floats within 1e-5 relative or 1e-6
-absolute, NaN equal to NaN, the same types, shapes and keys, and bitwise the same on all ranks. Where the single process
-raises (most often: no data at all), the same error on every rank is ok.
+Is the synced value the one that a single process would have computed? For each class, world size
+W and layout of batches over ranks, one metric object is updated with the batches of rank 0, then
+those of rank 1, and so on; that is the expected value. A case is *ok* if every rank returns it:
+integers equal, floats within 1e-5 relative or 1e-6 absolute, NaN equal to NaN, the same types,
+shapes and keys, and bitwise the same on all ranks. Where the single process raises (most often:
+no data at all), the same error on every rank is ok.
 
-distmetrics runs on threads for every layout, and on gloo processes for a sample; torchmetrics' own sync runs on gloo
-processes for some layouts. *hang*: some ranks wait for others that have ended, or nobody moves until the time limit.
-*abort*: a process is killed by a signal."""
+distmetrics runs on threads for every layout, and on gloo processes for a sample; torchmetrics'
+own sync runs on gloo processes for some layouts. *hang*: some ranks wait for others that have
+ended, or nobody moves until the time limit. *abort*: a process is killed by a signal."""

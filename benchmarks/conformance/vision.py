@@ -22,8 +22,9 @@ _declared: list[Any] = []  # a torch Library forgets what it declared once it is
 
 
 def prepare() -> None:
-    """Import torchvision, if it is installed; where its operators are missing, declare their names
-    first.
+    """Import torchvision, if it is installed.
+
+    Where its operators are missing, their names are declared first.
     """
     if importlib.util.find_spec("torchvision") is None:
         return

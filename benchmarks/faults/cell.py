@@ -1,5 +1,4 @@
-"""One fault with one tool: start the ranks, send the signal, watch the survivors until they have
-ended.
+"""One fault with one tool: start the ranks, send the signal, watch the survivors.
 
 No process is left behind: each has a session of its own, and all that is left of those is killed.
 """
@@ -69,9 +68,7 @@ def run(fault: Fault, tool: Tool, limit: float, timeout: float) -> Run | None:
 def _started(
     fault: Fault, tool: Tool, folder: Path, timeout: float
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the job's processes, each in a session of its own; kill all of these sessions at the
-    end.
-    """
+    """Start the job's processes, each in a session of its own; kill them all at the end."""
     processes: list[subprocess.Popen[bytes]] = []
     port = _free_port()
     try:
@@ -166,8 +163,9 @@ class _Watch:
             os.kill(pid, self.fault.signal)
 
     def _look_for_the_dead(self) -> None:
-        """Note the ranks whose process has ended without a word; a launcher ends after all of its
-        ranks.
+        """Note the ranks whose process has ended without a word.
+
+        A launcher ends after all of its ranks.
         """
         launcher = len(self.processes) < self.fault.ranks
         for rank in range(self.fault.ranks):

@@ -1,5 +1,6 @@
-"""What a rank tells of itself: lines of JSON in a file of its own, read by the parent while the
-rank runs or hangs.
+"""What a rank tells of itself: lines of JSON in a file of its own.
+
+The parent reads them while the rank runs or hangs.
 
 Times are of the monotonic clock, which the processes of one machine share.
 """
@@ -49,9 +50,7 @@ def read(folder: Path, rank: int) -> list[Event]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an uncaught error prints but for its stack: its text, its notes, and those of its
-    causes.
-    """
+    """Return the text and notes of an error and of its causes, without the stack."""
     texts = ["".join(traceback.format_exception_only(one)).strip() for one in _chain(error)]
     return _NATIVE.sub("", "\n\nThe cause of it:\n".join(texts)).strip()[:_LONG]
 

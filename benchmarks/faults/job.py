@@ -1,6 +1,4 @@
-"""One rank's view of a job: the calls of the tool that is tried, and what the benchmark wants to
-know.
-"""
+"""One rank's view of a job: the calls of the tool that is tried, and what is recorded."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ _LONG = 600.0  # seconds: longer than any limit
 
 @dataclass
 class Job:
-    """What a program sees. Calls are the tool's own functions where they have the arguments, so
-    that it sees who calls.
+    """What a program sees.
+
+    Calls are the tool's own functions where they have the arguments, so that it sees who calls.
 
     Attributes:
         rank: of this process.

@@ -1,5 +1,4 @@
-"""The same faults in the ``validation_step`` of a LightningModule, as far as its own calls can say
-them.
+"""The same faults in the ``validation_step`` of a LightningModule, by its own calls.
 
 A reduction is ``self.log(..., sync_dist=True)``, which Lightning does at the end of the epoch, a
 gather is ``self.all_gather``, and what one rank does alone is ``trainer.strategy.barrier``. Lines

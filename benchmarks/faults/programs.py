@@ -1,5 +1,6 @@
-"""The programs, one a fault. A line of the rank at fault, by which a text may name it, ends in the
-comment "here".
+"""The programs, one a fault.
+
+A line of the rank at fault, by which a text may name it, ends in the comment "here".
 
 The calls are direct: the tool sees the program's line, and not one of the benchmark's. All ranks
 have met before.

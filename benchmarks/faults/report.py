@@ -222,14 +222,19 @@ def _words(row: Row) -> str:
 
 
 _INTRODUCTION = """\
-Real processes over gloo on one machine: 2 ranks, or 3 where one of them is lost. No agent such as torchrun's watches
-over them. Each fault is the same program for every tool, but for Lightning, whose own calls are used.
+Real processes over gloo on one machine: 2 ranks, or 3 where one of them is lost. No agent such as
+torchrun's watches over them. Each fault is the same program for every tool, but for Lightning,
+whose own calls are used.
 
-- Seconds are from the fault to the error on the first and on the last *survivor*: a rank that the fault has not taken
-  away. All tools but the first have the same patience. A signal is sent when the others wait for half a second.
+- Seconds are from the fault to the error on the first and on the last *survivor*: a rank that the
+  fault has not taken away. All tools but the first have the same patience. A signal is sent when
+  the others wait for half a second.
 - *hang*: a survivor has neither raised nor ended when the limit is over.
 - *wrong number*: a call returned what is not the right value, whatever happened later.
-- *names rank*, *names line*: the text of the error, on ranks that did nothing wrong, has the number of the rank that
-  did, or file and line of what that rank did. A rank's own traceback, which has the line where it waits itself, is not
-  counted."""
-_KEY = "*first* and *last*: seconds from the fault to the first and to the last error or abort among the survivors."
+- *names rank*, *names line*: the text of the error, on ranks that did nothing wrong, has the
+  number of the rank that did, or file and line of what that rank did. A rank's own traceback,
+  which has the line where it waits itself, is not counted."""
+_KEY = (
+    "*first* and *last*: seconds from the fault to the first and to the last error or abort among "
+    "the survivors."
+)

@@ -107,7 +107,7 @@ def names_rank(text: str, rank: int) -> bool:
 def names_line(text: str, places: Iterable[tuple[str, int]]) -> bool:
     """Whether a text has one of some places, as ``file.py:12`` or as tracebacks say it.
 
-    >>> names_line("rank 1 is in all_reduce  benchmarks/faults/programs.py:42 in skipped", [("programs.py", 42)])
+    >>> names_line("rank 1 is at  faults/programs.py:42 in skipped", [("programs.py", 42)])
     True
     """
     return any(

@@ -52,8 +52,8 @@ FAMILIES = {
     **{
         name: name
         for name in (
-            "classification", "regression", "clustering", "detection", "image", "nominal", "retrieval", "segmentation",
-            "shape", "text", "wrappers",
+            "classification", "regression", "clustering", "detection", "image", "nominal",
+            "retrieval", "segmentation", "shape", "text", "wrappers",
         )
     },
 }  # fmt: skip
@@ -110,9 +110,7 @@ def declared(checkout: Path) -> str:
 
 
 def files(tests: Path, family: str, limit: int) -> list[str]:
-    """Return what pytest is given for a family, relative to ``tests``: the first files, or all that
-    there is.
-    """
+    """Return what pytest is given for a family: paths relative to ``tests``."""
     place = tests / "unittests" / FAMILIES[family]
     if not limit or place.is_file():
         return [str(place.relative_to(tests))]
@@ -131,9 +129,7 @@ class _Asked:
     run_limit: float
 
     def run(self, sync: str) -> tuple[Run, dict[str, int]]:
-        """Run the tests with one sync; return how they ended, and how many each file has to choose
-        from.
-        """
+        """Run the tests with one sync; return how they ended, and how many each file has."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             tally, found, log = folder / "tally", folder / "found.xml", folder / "log"

@@ -1,5 +1,6 @@
-"""Why a test ends otherwise with distmetrics' sync, or fails with both: read from the failure, and
-looked into.
+"""Why a test ends otherwise with distmetrics' sync, or fails with both.
+
+Read from the failure, and looked into.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ CAUSES: dict[str, str] = {
         "`_defaults` has none; distmetrics reads the two side by side, and raises a ValueError "
         "before data moves"
     ),
-    r"test_sync_on_compute\[_test_sync_on_compute_list_state-True\]|test_sync_with_(empty|unequal_size)_lists": (
+    r"test_sync_on_compute\[_test_sync_on_compute_list_state-True\]"
+    r"|test_sync_with_(empty|unequal_size)_lists": (
         "`compute` returns the list state itself; in one process that is a list, and so it is on "
         "every rank with "
         "distmetrics, where torchmetrics' sync makes one tensor of it, which the test asserts"

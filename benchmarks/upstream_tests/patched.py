@@ -1,5 +1,4 @@
-"""Make torchmetrics' metrics sync through distmetrics, in this process: for its own unit tests, and
-for nothing else.
+"""Make torchmetrics' metrics sync through distmetrics: for its own unit tests alone.
 
 ``compute()`` and a block of ``sync_context()`` run inside :func:`distmetrics.synced`. ``sync()``
 and a forward with ``dist_sync_on_step`` leave the state of all ranks in the metric: distmetrics
@@ -28,9 +27,7 @@ _Context = Callable[..., AbstractContextManager[None]]
 
 
 def install(tally: Path) -> None:
-    """Replace the sync of every metric; each sync adds a byte to a file of this process in
-    ``tally``.
-    """
+    """Replace the sync of every metric; each adds a byte to a file in ``tally``."""
     if getattr(Metric, "_synced_by", None) == "distmetrics":
         return
     Metric._synced_by = "distmetrics"  # type: ignore[attr-defined]
@@ -55,8 +52,9 @@ def syncs(tally: Path) -> int:
 
 
 def _context(own: _Context, tally: Path) -> _Context:
-    """Return what takes the place of ``Metric.sync_context``: with its arguments, and where it
-    would raise, itself.
+    """Return what takes the place of ``Metric.sync_context``, with the same arguments.
+
+    Where that would raise, it is called itself.
     """
 
     @functools.wraps(own)
@@ -84,7 +82,7 @@ def _context(own: _Context, tally: Path) -> _Context:
 
 
 def _exchange(own: Callable[..., None], tally: Path) -> Callable[..., None]:
-    """Return what takes the place of ``_sync_dist``: it puts the state of all ranks in, for good."""
+    """Return what takes the place of ``_sync_dist``: the state of all ranks is put in, for good."""
 
     @functools.wraps(own)
     def _sync_dist(

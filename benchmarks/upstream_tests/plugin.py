@@ -1,5 +1,4 @@
-"""A pytest plugin for torchmetrics' unit tests: the distributed ones alone, a sample of them, and
-whose sync they use.
+"""A pytest plugin for torchmetrics' distributed unit tests: a sample, and whose sync.
 
 ``-p benchmarks.upstream_tests.plugin``, in both runs alike. It keeps the tests that are marked
 ``DDP``, tells every process of their pool whose sync to use, and makes a new pool after a test that
@@ -73,15 +72,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sample_note(tally: Path) -> Path:
-    """Return the file beside ``tally`` that tells how many distributed tests each test file has, in
-    all.
-    """
+    """Return the file beside ``tally`` with the number of distributed tests of each file."""
     return tally.with_suffix(".cases")
 
 
 def sample(ids: Iterable[str], each: int, seed: int) -> frozenset[str]:
-    """Choose up to ``each`` cases of every test function, the same ones whatever else is collected;
-    0 for all.
+    """Choose up to ``each`` cases of every test function; 0 for all.
+
+    They are the same ones whatever else is collected.
     """
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for name in ids:

@@ -13,11 +13,6 @@ from typing import Any
 
 from benchmarks.upstream_tests.causes import cause_of
 
-__all__ = [
-    "OUTCOMES", "Outcome", "Pair", "Run", "counts", "document", "explain", "joined", "markdown", "part", "read", "tell",
-    "totals", "write",
-]  # fmt: skip
-
 OUTCOMES = ("passed", "failed", "error", "skipped")
 _ELEMENTS = {"failure": "failed", "error": "error", "skipped": "skipped"}
 
@@ -80,8 +75,9 @@ class Pair:
 
 
 def read(text: str) -> Run:
-    """Read pytest's XML. Of a test that has two entries, as one whose teardown fails, the worse
-    counts.
+    """Read pytest's XML.
+
+    Of a test that has two entries, as one whose teardown fails, the worse counts.
     """
     tests: dict[str, Outcome] = {}
     uncollected: dict[str, str] = {}
@@ -125,9 +121,7 @@ def _line(said: str, length: int = 240) -> str:
 
 
 def part(run: Run, place: str) -> Run:
-    """Return what a run found below a place: a test file, such as ``bases/test_ddp.py``, or a
-    folder.
-    """
+    """Return what a run found below a test file, such as ``bases/test_ddp.py``, or a folder."""
     start = "unittests." + place.removesuffix(".py").replace("/", ".")
 
     def within(name: str) -> bool:
@@ -141,9 +135,7 @@ def part(run: Run, place: str) -> Run:
 
 
 def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make one document of those of runs of different families; facts that differ are told one
-    after the other.
-    """
+    """Make one document of those of several runs; facts that differ follow one another."""
     found: dict[str, Any] = {"facts": {}, "totals": {}, "families": {}}
     for one in parts:
         for name, said in one["facts"].items():
@@ -242,12 +234,14 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 _INTRODUCTION = """\
-The distributed cases (`ddp=True`) of torchmetrics' unit tests, each in a pool of two gloo processes: as they are, and
-with metrics that sync through distmetrics. Both runs have the same tests, and a new pool after every test that failed.
-A test that does not end in its time has failed."""
+The distributed cases (`ddp=True`) of torchmetrics' unit tests, each in a pool of two gloo
+processes: as they are, and with metrics that sync through distmetrics. Both runs have the same
+tests, and a new pool after every test that failed. A test that does not end in its time has
+failed."""
 
 _SYNCED = """\
-With distmetrics' sync, {tests} tests made {syncs} syncs through distmetrics; with torchmetrics' own, {none}."""
+With distmetrics' sync, {tests} tests made {syncs} syncs through distmetrics; with torchmetrics'
+own, {none}."""
 
 
 def _table(found: Mapping[str, Any]) -> str:

@@ -30,8 +30,7 @@ BATCH = 32
 
 
 def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
-    """Load a bundled data set of scikit-learn in its own order: three fifths to train, the rest to
-    validate.
+    """Load a bundled data set of scikit-learn in its own order, three fifths of it to train.
 
     Returns: training set, validation set, number of classes.
     """
@@ -46,8 +45,7 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
 
 
 def shard_bounds(samples: int, world_size: int) -> list[int]:
-    """Cut ``samples`` into contiguous shards in the ratio 1 : 2 : 3 …, as files of different size
-    would.
+    """Return where contiguous shards in the ratio 1 : 2 : 3 … begin, and the end.
 
     >>> shard_bounds(100, 4)
     [0, 10, 30, 60, 100]
@@ -57,9 +55,7 @@ def shard_bounds(samples: int, world_size: int) -> list[int]:
 
 
 class ShardedData(DataModule):
-    """A data set whose validation part lies in shards of different size, one a rank; the trainer
-    adds no sampler.
-    """
+    """A data set whose validation part lies in shards of different size, one a rank."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -105,9 +101,7 @@ def update(metrics: Mapping[str, Metric], logits: Tensor, y: Tensor) -> Tensor:
 
 
 class Classifier(Module):
-    """A small network; at the end of validation it writes down what each way of syncing makes of
-    the same shards.
-    """
+    """A small network that reports what each way of syncing makes of its validation."""
 
     def __init__(self, val_set: TensorDataset, classes: int, report: Path) -> None:
         super().__init__()
@@ -136,9 +130,7 @@ class Classifier(Module):
             metric.reset()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Update every metric, and log them the right way: a value with its batch size, metrics as
-        objects.
-        """
+        """Update every metric, and log them the right way: metrics as objects."""
         x, y = batch
         loss = update(self.by_name, self.net(x), y)
         self.log("loss", loss)
@@ -152,9 +144,7 @@ class Classifier(Module):
             self.report.write_text(json.dumps(results))
 
     def padded_metrics(self) -> dict[str, Metric]:
-        """Evaluate again as most trainers deal data out: DistributedSampler repeats samples until
-        ranks are even.
-        """
+        """Evaluate again on what DistributedSampler deals out, which repeats samples."""
         comm = distmetrics.current()
         sampler: DistributedSampler[Any] = DistributedSampler(
             self.val_set, comm.world_size, comm.rank, shuffle=False
@@ -170,36 +160,30 @@ class Classifier(Module):
 
 
 def compare(metrics: Mapping[str, Metric], padded: Mapping[str, Metric]) -> dict[str, Any]:
-    """Compute every metric in the ways that people do; called on every rank, the same result on
-    every rank.
+    """Compute every metric in the ways that people do; the same result on every rank.
 
     Args:
         metrics: with this rank's shard in them.
         padded: with what a padding sampler would have dealt this rank; synced by torchmetrics.
     """
-    local = {name: _local(metric) for name, metric in metrics.items()}
-    per_rank = distmetrics.all_gather_object(local, name="demo")
-    theirs, their_calls = {}, {}
+    alone = {name: _alone(metric) for name, metric in metrics.items()}
+    of_ranks = distmetrics.all_gather_object(alone, name="demo")
+    theirs, their_calls, our_calls = {}, {}, {}
     for name, metric in metrics.items():
         with counted_torch_calls() as calls:
-            theirs[name] = _plain(metric.clone().compute())
+            theirs[name] = metric.clone().compute().tolist()
         their_calls[name] = calls.total()
-    our_calls = {}
-    for name, metric in metrics.items():
         recording = RecordingCommunicator(distmetrics.current())
         distmetrics.sync_and_compute(metric, comm=recording, name=name)
         our_calls[name] = len(recording.calls)
     recording = RecordingCommunicator(distmetrics.current())
-    ours = {
-        name: _plain(value)
-        for name, value in distmetrics.sync_and_compute(metrics, comm=recording).items()
-    }
+    ours = distmetrics.sync_and_compute(metrics, comm=recording)
     return {
-        "rank 0 alone": per_rank[0],
-        "mean of ranks": {name: _mean([values[name] for values in per_rank]) for name in metrics},
-        "padded sampler": {name: _plain(metric.compute()) for name, metric in padded.items()},
+        "rank 0 alone": of_ranks[0],
+        "mean of ranks": {name: _mean([values[name] for values in of_ranks]) for name in metrics},
+        "padded sampler": {name: metric.compute().tolist() for name, metric in padded.items()},
         "torchmetrics": theirs,
-        "distmetrics": ours,
+        "distmetrics": {name: value.tolist() for name, value in ours.items()},
         "collectives": {
             "torchmetrics": their_calls,
             "distmetrics": our_calls,
@@ -208,15 +192,11 @@ def compare(metrics: Mapping[str, Metric], padded: Mapping[str, Metric]) -> dict
     }
 
 
-def _local(metric: Metric) -> Any:
+def _alone(metric: Metric) -> Any:
     """Return this rank's value alone, as a metric computed without sync gives it."""
-    alone = metric.clone()
-    alone._to_sync = False
-    return _plain(alone.compute())
-
-
-def _plain(value: Tensor) -> Any:
-    return value.tolist()
+    copy = metric.clone()
+    copy._to_sync = False
+    return copy.compute().tolist()
 
 
 def _mean(values: list[Any]) -> Any:

@@ -1,313 +1,232 @@
-"""``python -m distmetrics doctor``: what is wrong with a machine, or with a job, before a training
-run finds out.
+"""``python -m distmetrics doctor``: what is wrong with a machine or a job, before a training run.
 
 Alone it looks at this machine and starts two processes. Under a launcher every rank looks at its
-own, they meet, and compare: what is shown, and the exit code, are the same on all of them. Nothing
-waits for longer than it is told to.
+own, they meet, and compare: the table and the exit code are the same on all of them. Nothing waits
+for longer than it is told to.
 """
 
 from __future__ import annotations
 
-import functools
+import importlib.util
+import json
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.cli import doctor_environ, doctor_table
-from distmetrics.cli.doctor_checks import machine_checks
-from distmetrics.cli.doctor_finding import Finding, Status, failed, merged, of_error
-from distmetrics.cli.doctor_join import Meeting, Watchdog, found_store
-from distmetrics.cli.doctor_machine import Machine, this_machine
-from distmetrics.cli.doctor_measure import measure
-from distmetrics.cli.doctor_ranks import Facts, chosen_backend, compared
+from distmetrics.cli.console import console, counted, first_line, table
+from distmetrics.cli.doctor_checks import Finding, launcher, merged, of_error, own_checks
+from distmetrics.cli.doctor_meeting import Meeting, open_store
+from distmetrics.cli.doctor_ranks import RankFacts, compared, measured, on_gpus, own_facts
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.errors import DistmetricsError, PeerLostError, compose, who
-from distmetrics.launch.environment import reachable
-from distmetrics.launch.place import Environment
+from distmetrics.errors import DistmetricsError, PeerLostError, who
+from distmetrics.launch.clusters import reachable
+from distmetrics.launch.environment import Environment
 from distmetrics.launch.processes import launch
 from distmetrics.liveness.settings import Settings, put_in_force
 
 _ALONE = 2  # processes that are started where nothing launched a job
-_LOOKUP = 10.0  # seconds for an answer of a name server, of a longer time-out
-_BACKEND_SAYS = "The backend says: "  # in an error of a communicator
 _SPARE = 10.0  # seconds in which a wait that is over is also told
+_COLOUR = {"fail": "bold red", "warn": "yellow", "ok": "green"}
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to look.
+def doctor(*, timeout: float, backend: str, as_json: bool) -> int:
+    """Check, show the findings; return 1 if a check failed, else 0.
 
-    Attributes:
+    Args:
         timeout: seconds that ranks have to come, and that a collective may take.
         backend: "gloo" or "nccl", or "auto" for nccl where each rank has a GPU to itself.
         as_json: print JSON.
     """
-
-    timeout: float = 30.0
-    backend: str = "auto"
-    as_json: bool = False
-
-
-def doctor(options: Options) -> int:
-    """Check, show what was found; return 1 if a check failed, else 0."""
-    with put_in_force(
-        Settings("off")
-    ):  # it watches over itself, whatever the variables say, which it looks at
-        return _look(options)
-
-
-def _look(options: Options) -> int:
-    machine = this_machine(min(_LOOKUP, options.timeout / 4))
-    environment, launcher = doctor_environ.launcher(os.environ)
-    local = _local(machine, environment, launcher)
-    if environment is not None:
-        return _Job(options, machine, environment, local).run()
-    if launcher.status == "ok":
-        found = [*local, _gpus(machine, options.backend), *_two_processes(options, machine)]
-    else:
-        found = [
-            *local,
-            Finding("rendezvous", "warn", "not tried: who the ranks are is not known", launcher.do),
-        ]
-    _show(found, options, "", 1)
-    return int(failed(found))
+    # It watches over itself, whatever the guard's variables say.
+    with put_in_force(Settings("off")):
+        place, launched = launcher(os.environ)
+        own = [launched, *own_checks(os.environ, place)]
+        if place is not None:
+            return _Rank(place, own, timeout, backend, as_json).run()
+        if launched.status == "ok":
+            own += _two_processes(timeout, backend)
+        else:
+            text = "not tried: who the ranks are is not known"
+            own.append(Finding("rendezvous", "warn", text, launched.do))
+        show(own, as_json)
+        return failed(own)
 
 
-def _local(machine: Machine, environment: Environment | None, launcher: Finding) -> list[Finding]:
-    environ = os.environ
-    several = environment is not None and environment.local_world_size < environment.world_size
-    versions, *others = machine_checks(machine, environ, several=several)
-    return [
-        versions,
-        launcher,
-        doctor_environ.main_address(environ, environment, machine),
-        doctor_environ.main_port(environ, environment, machine),
-        doctor_environ.threads(environ, environment, machine),
-        doctor_environ.settings(environ),
-        *others,
-    ]
+def failed(findings: Sequence[Finding]) -> int:
+    """Return 1 if a check failed, else 0."""
+    return int(any(finding.status == "fail" for finding in findings))
 
 
-def _show(findings: list[Finding], options: Options, launcher: str, world_size: int) -> None:
-    if options.as_json:
-        print(doctor_table.as_json(findings, launcher=launcher, world_size=world_size), flush=True)  # noqa: T201
-    else:
-        doctor_table.show(findings)
-
-
-def _gpus(machine: Machine, backend: str) -> Finding:
-    """Tell of this machine's GPUs; that ranks share one can only be seen in their job."""
-    if not machine.gpus and backend == "nccl":
-        return Finding(
-            "devices", "fail", "no GPU", "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use gloo."
-        )
-    if not machine.gpus:
-        return Finding("devices", "ok", "no GPU")
-    kinds = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
-    said = f"{len(machine.gpus)} GPU{'s' * (len(machine.gpus) > 1)}: {kinds}"
-    if "nccl" not in machine.backends:
-        bad: Status = "fail" if backend == "nccl" else "warn"
-        return Finding(
-            "devices",
-            bad,
-            f"{said}, and torch has no nccl",
-            "install a build of torch that has it.",
-        )
-    if len(machine.gpus) < _ALONE and backend == "nccl":
-        return Finding(
-            "devices", "fail", f"{said}: too few for two ranks of nccl", "leave out --backend nccl."
-        )
-    return Finding("devices", "ok", said)
-
-
-def _two_processes(options: Options, machine: Machine) -> list[Finding]:
-    """Start two processes of this machine, and measure between them."""
-    fast = len(machine.gpus) >= _ALONE and "nccl" in machine.backends and options.backend != "gloo"
-    connect = functools.partial(dist.init_process_group, timeout=timedelta(seconds=options.timeout))
-    started, limit = time.time(), 2 * options.timeout
-    ended = launch(
-        _one_of_two, _ALONE, fast, started, options.timeout, connect=connect, limit=limit
-    )
-    errors = [outcome.error for outcome in ended if outcome.error is not None]
-    if errors:
+def _two_processes(timeout: float, backend: str) -> list[Finding]:
+    """Start two processes of this machine, and examine them as a job of two ranks."""
+    if backend == "auto" and torch.cuda.device_count() < _ALONE:
+        backend = "gloo"
+    connect = partial(dist.init_process_group, timeout=timedelta(seconds=timeout))
+    job = (time.time(), timeout, backend)
+    outcomes = launch(_one_of_two, _ALONE, *job, connect=connect, limit=2 * timeout)
+    if errors := [outcome.error for outcome in outcomes if outcome.error is not None]:
         do = "see the other checks; if the machine is just slow, give a longer --timeout."
         return [replace(of_error("rendezvous", errors[0]), do=do)]
-    found: list[Finding] = ended[0].value
-    return found
+    findings: list[Finding] = outcomes[0].value
+    return findings
 
 
-def _one_of_two(comm: Communicator, fast: bool, started: float, timeout: float) -> list[Finding]:
-    seconds = max(all_gather_object(time.time() - started, comm=comm, name="start"))
-    said = f"{_ALONE} processes of this machine started and connected in {seconds:.1f} s"
-    group = _over_gpus(comm.rank, timeout) if fast else None
-    begin: Callable[[str], None] = lambda what: None  # noqa: E731  (the parent has the clock)
-    return [
-        Finding("rendezvous", "ok", said, numbers={"seconds": seconds}),
-        *measure(comm, group, step=begin),
-    ]
+def _one_of_two(comm: Communicator, started: float, timeout: float, backend: str) -> list[Finding]:
+    return _examined(comm, own_facts(comm.rank, time.time() - started), comm.rank, timeout, backend)
 
 
-def _over_gpus(local_rank: int, timeout: float) -> GroupCommunicator:
+def _examined(
+    comm: Communicator, facts: RankFacts, local_rank: int, timeout: float, backend: str
+) -> list[Finding]:
+    """Gather the findings and facts of all ranks, compare, and measure."""
+    ranks = all_gather_object(facts, comm=comm, name="facts")
+    findings = [*merged([rank.findings for rank in ranks]), *compared(ranks, backend)]
+    if not on_gpus(ranks, backend):
+        return findings + measured(comm)
     torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    return GroupCommunicator(dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout)))
+    group = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
+    return findings + measured(comm, GroupCommunicator(group))
 
 
-class _Job:
+@dataclass(frozen=True, slots=True)
+class _Rank:
     """This process as one rank of a job that a launcher started."""
 
-    def __init__(
-        self, options: Options, machine: Machine, environment: Environment, local: list[Finding]
-    ) -> None:
-        self._options, self._machine = options, machine
-        self._environment, self._local = environment, local
-        self._meeting: Meeting | None = None
-        self._step = ""
-        self._deaf = (
-            options.timeout
-        )  # seconds that a rank may wait for a lost one, and hear of nothing
-        # A collective that waits for a lost rank ends after the time-out; only then it is asked who
-        # is left.
-        self._watchdog = Watchdog(2 * options.timeout + _SPARE, self._give_up)
+    place: Environment
+    own: list[Finding]
+    timeout: float
+    backend: str
+    as_json: bool
 
     def run(self) -> int:
-        """Meet, compare, measure, show; end the process where the group is broken, which could hang
-        the way out.
-        """
-        with self._watchdog:
-            try:
-                waited = self._meet()
-            except (DistmetricsError, RuntimeError) as error:
-                self._tell([*self._local, of_error("rendezvous", error)], alone=True)
-                return 1
-            try:
-                found = self._examine(waited)
-            except (DistmetricsError, RuntimeError) as error:
-                self._tell([*self._local, of_error("group", self._named(error))], alone=True)
-                _exit_now()
-            self._tell(found)
-            dist.destroy_process_group()
-        return int(failed(found))
-
-    def _begin(self, step: str) -> None:
-        self._step = step
-        self._watchdog.step(step)
-
-    def _meet(self) -> float:
-        """Meet the other ranks at the store; return how many seconds this one waited."""
-        self._begin("the meeting of all ranks")
-        deadline = time.monotonic() + self._options.timeout
-        self._environment = found = reachable(self._environment)
-        store = found_store(found, os.environ, deadline)
-        where = f"{found.main_address}:{found.main_port}"
-        self._meeting = Meeting(store, found, where, self._options.timeout)
-        return self._meeting.sign_in(deadline)
-
-    def _examine(self, waited: float) -> list[Finding]:
-        """Connect, gather what each rank found, compare it, and measure."""
-        assert self._meeting is not None
-        self._begin("the connection of all ranks")
-        started, timeout, place = time.monotonic(), self._options.timeout, self._environment
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore("group", self._meeting.store),  # type: ignore[attr-defined]
-            rank=place.rank,
-            world_size=place.world_size,
-            timeout=timedelta(seconds=timeout),
-        )
-        comm = GroupCommunicator(departures=self._meeting.departures)
-        GroupCommunicator.register(comm)
-        self._deaf = 0.0
-        mine = self._facts(waited, time.monotonic() - started)
-        self._begin("the exchange of what ranks found")
-        facts = all_gather_object(mine, comm=comm, name="facts")
-        found = [
-            *merged([fact.findings for fact in facts]),
-            *compared(facts, self._options.backend),
-        ]
-        group = None
-        if chosen_backend(facts, self._options.backend) == "nccl":
-            self._begin("the connection of all GPUs")
-            group = _over_gpus(place.local_rank, timeout)
-        return [*found, *measure(comm, group, step=self._begin)]
-
-    def _facts(self, waited: float, connected: float) -> Facts:
-        return Facts(
-            findings=tuple(self._local),
-            host=self._machine.host,
-            boot=self._machine.boot,
-            local_rank=self._environment.local_rank,
-            local_world_size=self._environment.local_world_size,
-            versions=self._machine.versions,
-            backends=self._machine.backends,
-            gpus=self._machine.gpus,
-            waited=waited,
-            connected=connected,
-        )
-
-    def _named(self, error: Exception) -> Exception:
-        """Name the ranks that do not answer any more, if there are such."""
-        assert self._meeting is not None
-        me = self._environment.rank
-        self._watchdog.step("the roll call")
+        """Meet, compare, measure, show; end the process where it failed, for groups may hang."""
+        limit = 3 * self.timeout + _SPARE
+        watchdog = threading.Timer(limit, self._give_up, [limit])
+        watchdog.daemon = True
+        watchdog.start()
         try:
-            missing = self._meeting.roll_call(f"failed during {self._step}", self._deaf)
-        except (
-            RuntimeError
-        ):  # the store went, with the process that hosts it: nobody can be told any more
-            missing, self._meeting = [0], None
-        if not missing or me in missing:
-            return error
-        said = [line for line in str(error).splitlines() if line.startswith(_BACKEND_SAYS)]
-        text = compose(
-            f"{who(missing)} stopped answering during {self._step}",
-            {me: f"waited for {'it' if len(missing) == 1 else 'them'}"}
-            | dict.fromkeys(missing, "does not answer"),
-            notes=said or [f"{_BACKEND_SAYS}{error}"],
-            likely="the process was killed or stopped, or its machine is gone.",
-            do=f"read the log of {who(missing)}, and the kernel's log of its machine (dmesg: out "
-            "of memory?).",
-        )
-        return PeerLostError(text, rank=me, peers=missing)
+            findings, whole = self._examined_or_broken()
+        finally:
+            watchdog.cancel()
+        if not whole:
+            _exit_now()
+        dist.destroy_process_group()
+        return failed(findings)
 
-    def _give_up(self, step: str, limit: float) -> None:
+    def _examined_or_broken(self) -> tuple[list[Finding], bool]:
+        """Return the findings once they were shown, and whether the group is whole."""
+        meeting, started = None, time.monotonic()
+        try:
+            place = reachable(self.place)
+            meeting = Meeting(open_store(place, os.environ, self.timeout), place, self.timeout)
+            meeting.sign_in()
+            findings, whole = self._connected(meeting, started), True
+        except (DistmetricsError, RuntimeError) as error:
+            findings, whole = [*self.own, of_error("rendezvous", error)], False
+        self._tell(findings, alone=not whole)
+        if meeting is not None:
+            meeting.part()
+        return findings, whole
+
+    def _connected(self, meeting: Meeting, started: float) -> list[Finding]:
+        """Connect all ranks, and examine them; an error names the ranks that no longer answer."""
+        rank, local_rank = self.place.rank, self.place.local_rank
+        try:
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("group", meeting.store),
+                rank=rank,
+                world_size=self.place.world_size,
+                timeout=timedelta(seconds=self.timeout),
+            )
+            comm = GroupCommunicator()
+            GroupCommunicator.register(comm)
+            facts = own_facts(local_rank, time.monotonic() - started, self.own)
+            return _examined(comm, facts, local_rank, self.timeout, self.backend)
+        except (DistmetricsError, RuntimeError) as error:
+            lost = meeting.lost()
+            if not lost:
+                raise
+            raise PeerLostError(
+                f"{who(lost)} stopped answering",
+                per_rank={rank: f"waited: {first_line(error)}"}
+                | dict.fromkeys(lost, "does not answer"),
+                likely="the process was killed or stopped, or its machine is gone.",
+                do=f"read the log of {who(lost)}, and the kernel's log of its machine (dmesg: out "
+                "of memory?).",
+            ) from error
+
+    def _give_up(self, limit: float) -> None:
         """End this process, which hangs in a call; in the watchdog's thread."""
-        text = compose(
-            f"{step} has not ended after {limit:g} s, and the store of the job does not answer",
-            {},
+        error = PeerLostError(
+            f"no end after {limit:g} s, and the store of the job does not answer",
             likely="the process or machine of rank 0 is stopped, or another program has "
             "MASTER_PORT there.",
             do="see that rank 0 runs, and that nothing else listens on its port.",
         )
-        self._meeting = None  # it may be the store that hangs
         try:
-            self._tell(
-                [*self._local, of_error("group", PeerLostError(text, rank=self._environment.rank))],
-                alone=True,
-            )
+            self._tell([*self.own, of_error("rendezvous", error)], alone=True)
         finally:
             _exit_now()
 
-    def _tell(self, found: list[Finding], *, alone: bool = False) -> None:
-        """Show what was found on rank 0; the others speak too where rank 0 could not hear of them."""
-        rank, world_size = self._environment.rank, self._environment.world_size
-        if rank == 0:
-            _show(found, self._options, self._environment.launcher, world_size)
+    def _tell(self, findings: list[Finding], *, alone: bool) -> None:
+        """Show the findings on rank 0; others speak too where rank 0 could not hear of them."""
+        if self.place.rank == 0:
+            show(findings, self.as_json, self.place.launcher, self.place.world_size)
         elif alone:
-            doctor_table.complain(rank, found)
-        if self._meeting is not None:
-            self._meeting.part()
+            bad = [finding for finding in findings if finding.status != "ok"]
+            sys.stderr.write(f"distmetrics doctor, rank {self.place.rank}:\n{plain(bad)}\n")
 
 
 def _exit_now() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+def show(
+    findings: Sequence[Finding], as_json: bool, launcher: str = "", world_size: int = 1
+) -> None:
+    """Print JSON, or a table (plain lines where rich is not installed) and how it came out."""
+    if as_json:
+        report = {"ok": not failed(findings), "launcher": launcher, "world_size": world_size}
+        report["findings"] = [asdict(finding) for finding in findings]
+        print(json.dumps(report, indent=1), flush=True)  # noqa: T201
+        return
+    if importlib.util.find_spec("rich") is None:
+        print(plain(findings))  # noqa: T201
+    else:
+        from rich.text import Text
+
+        grid = table("", "check", "found")
+        for finding in findings:
+            status = Text(finding.status, _COLOUR[finding.status])
+            grid.add_row(status, finding.name, Text("\n".join(finding.lines())))
+        console().print(grid)
+    counts = {status: sum(each.status == status for each in findings) for status in _COLOUR}
+    warnings = f"{counted(counts['warn'], 'warning')}, {counts['ok']} ok."
+    print(f"{counted(counts['fail'], 'check')} failed, {warnings}", flush=True)  # noqa: T201
+
+
+def plain(findings: Sequence[Finding]) -> str:
+    """Return one finding a line, with further lines below it.
+
+    >>> print(plain([Finding("names", "fail", "no address", "mend it", (1,))]))
+    fail  names          rank 1: no address
+                         Do: mend it
+    """
+    texts = ("\n".join(finding.lines()).replace("\n", f"\n{'':21}") for finding in findings)
+    heads = (f"{finding.status:<4}  {finding.name:<14} " for finding in findings)
+    return "\n".join(map("".join, zip(heads, texts, strict=True)))

@@ -1,189 +1,192 @@
-"""The checks of ``doctor`` that look at one machine: versions, names, interfaces, memory, files."""
+"""The checks of ``doctor`` that each process makes: its launcher, names and interfaces."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from distmetrics.cli.doctor_finding import Finding, Status
-from distmetrics.cli.doctor_machine import Machine
+from distmetrics.errors import ConfigurationError, DistmetricsError, compose, who
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import Environment
 
-SLOW_LOOKUP = 1.0  # seconds; a name server that works takes milliseconds
-_OLDEST_TORCH = (2, 6)
-_ENOUGH_SHARED = 1 << 30  # Docker gives 64 MiB, which a few batches fill
-_ENOUGH_FILES = 4096
-_SHARED = "/dev/shm"  # noqa: S108  (not a temporary file: the memory that processes share)
-
-
-def machine_checks(machine: Machine, environ: Mapping[str, str], *, several: bool) -> list[Finding]:
-    """Run them all; ``several``: whether the job spans machines."""
-    return [
-        versions(machine),
-        names(machine, environ, several=several),
-        interfaces(machine, environ, several=several),
-        shared_memory(machine),
-        open_files(machine),
-    ]
+Status = Literal["ok", "warn", "fail"]
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SLOW_LOOKUP = 1.0  # seconds; a name server that works takes milliseconds
 
 
-def versions(machine: Machine) -> Finding:
-    """Tell the versions; refuse a torch that is too old, or that has no gloo, which the rest of the
-    checks needs.
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: of the check.
+        status: "ok", "warn" for what is slow or will bite later, "fail" for what stops a job or
+            makes it wrong.
+        found: what was found.
+        do: what to do about it; nothing where all is well.
+        ranks: who found it; empty where it is about the job as a whole.
+        numbers: what was measured, for machines.
     """
-    said = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
-    said = f"{said}; backends: {', '.join(machine.backends) or 'none'}"
-    if "gloo" not in machine.backends:
-        return Finding(
-            "versions",
-            "fail",
-            f"{said}: gloo is not there",
-            "install a build of torch that has gloo.",
-        )
-    torch = machine.versions.get("torch", "")
-    if _release(torch) < _OLDEST_TORCH:
-        return Finding("versions", "fail", f"{said}: torch is too old", "pip install 'torch>=2.6'.")
-    return Finding("versions", "ok", said)
+
+    name: str
+    status: Status
+    found: str
+    do: str = ""
+    ranks: tuple[int, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return who found what, and what to do."""
+        text = f"{who(self.ranks)}: {self.found}" if self.ranks else self.found
+        return [*text.split("\n"), *([f"Do: {self.do}"] if self.do else [])]
 
 
-def _release(version: str) -> tuple[int, ...]:
-    parts = version.split("+")[0].split(".")[:2]
-    return tuple(int(part) for part in parts if part.isdigit())
+def of_error(name: str, error: BaseException) -> Finding:
+    """Return an error as a failed check, whose advice stands apart."""
+    if not isinstance(error, DistmetricsError):
+        return Finding(name, "fail", f"{type(error).__name__}: {error}")
+    text = compose(error.what, error.per_rank, notes=error.notes, likely=error.likely)
+    return Finding(name, "fail", text, error.do)
 
 
-def names(machine: Machine, environ: Mapping[str, str], *, several: bool) -> Finding:
-    """Look up this machine's own name, as gloo does for each group unless it is told an interface."""
+def merged(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Return each check's findings: one where all ranks agree, else one for each that differs.
+
+    Ranks on which a check is fine are told together, in the words of the first of them.
+
+    >>> ok, bad = Finding("names", "ok", "fine"), Finding("names", "fail", "no address", "mend it")
+    >>> [(finding.status, finding.ranks) for finding in merged([[ok], [bad], [ok]])]
+    [('ok', (0, 2)), ('fail', (1,))]
+    """
+    findings = []
+    for of_check in zip(*by_rank, strict=True):
+        alike: dict[str, list[int]] = {}
+        for rank, finding in enumerate(of_check):
+            text = "" if finding.status == "ok" else finding.found
+            alike.setdefault(text, []).append(rank)
+        for ranks in alike.values():
+            who_found = tuple(ranks) if len(alike) > 1 else ()
+            findings.append(replace(of_check[ranks[0]], ranks=who_found))
+    return findings
+
+
+def launcher(environ: Mapping[str, str]) -> tuple[Environment | None, Finding]:
+    """Return who this process is; None where nobody launched it, or the variables contradict."""
+    try:
+        place = detect(environ)
+    except ConfigurationError as error:
+        return None, of_error("launcher", error)
+    if place is not None:
+        where = f"rank 0 at {place.main_address}:{place.main_port}"
+        here = f"{place.local_world_size} on this machine, {where}"
+        text = f"{place.launcher} says {place.world_size} ranks, {here}"
+        return place, Finding("launcher", "ok", text)
+    half = [name for name in TORCHRUN[:3] if name in environ]  # an address alone is no job
+    if not half:
+        return None, Finding("launcher", "ok", "no launcher: this process is on its own")
+    missing = [name for name in TORCHRUN[:2] if name not in environ]
+    text = f"set: {', '.join(half)}; not set: {', '.join(missing)}: who started this process?"
+    do = f"start the job by torchrun, or set all of {', '.join(TORCHRUN)}, or unset them."
+    return None, Finding("launcher", "fail", text, do)
+
+
+def own_checks(environ: Mapping[str, str], place: Environment | None) -> list[Finding]:
+    """Return the findings of the checks that need no other rank."""
+    several = place is not None and place.local_world_size < place.world_size
     told = bool(environ.get("GLOO_SOCKET_IFNAME"))
-    answer = machine.lookup(machine.host)
-    do = f"put {machine.host} with the address of its network interface into /etc/hosts, or set GLOO_SOCKET_IFNAME."
-    bad: Status = "fail" if several and not told else "warn"
-    if answer.problem:
-        return Finding(
-            "names", bad, f"the host name {machine.host} does not resolve: {answer.problem}", do
-        )
-    to = ", ".join(answer.addresses)
-    said = f"the host name {machine.host} resolves to {to}"
-    if several and all(map(is_loopback, answer.addresses)):
-        return Finding("names", bad, f"{said}, where other machines can't reach it", do)
-    if answer.seconds >= SLOW_LOOKUP:
-        slow = f"{said}, after {answer.seconds:.1f} s: each group of gloo waits for that"
-        return Finding("names", "warn", slow, f"mend the name server (/etc/resolv.conf), or {do}")
-    return Finding("names", "ok", said, numbers={"seconds": answer.seconds})
-
-
-def interfaces(machine: Machine, environ: Mapping[str, str], *, several: bool) -> Finding:
-    """List interfaces, say which gloo takes, and refuse those that are asked for and not there."""
-    there = (
-        ", ".join(
-            f"{name} {address or '(no IPv4)'}" for name, address in machine.interfaces.items()
-        )
-        or "none"
-    )
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        asked = environ.get(variable, "")
-        said = f"{variable}={asked}"
-        if missing := unmatched(variable, asked, machine.interfaces):
-            what = f"{said}, but there is no interface {', '.join(missing)}; there are: {there}"
-            return Finding(
-                "interfaces", "fail", what, f"unset {variable}, or name an interface that is there."
-            )
-        addresses = _addresses(variable, asked, machine.interfaces)
-        if several and addresses and all(map(is_loopback, addresses)):
-            what = f"{said} is not reached from the job's other machines; there are: {there}"
-            return Finding(
-                "interfaces", "fail", what, f"set {variable} to the interface of their network."
-            )
-    return Finding("interfaces", "ok", f"{there}; gloo takes {taken_by_gloo(machine, environ)}")
-
-
-def unmatched(variable: str, asked: str, interfaces: Iterable[str]) -> list[str]:
-    """Return the names in a variable that match no interface; NCCL takes prefixes, ``=`` exact ones
-    and ``^`` others.
-
-    >>> unmatched("GLOO_SOCKET_IFNAME", "eth", ["eth0"]), unmatched("NCCL_SOCKET_IFNAME", "eth", ["eth0"])
-    (['eth'], [])
-    """
-    there = list(interfaces)
-    parts = [part.strip() for part in asked.lstrip("^=").split(",") if part.strip()]
-    if variable == "NCCL_SOCKET_IFNAME" and not asked.startswith("="):
-        if asked.startswith("^"):
-            left = [name for name in there if not name.startswith(tuple(parts))]
-            return [] if left or not there else [f"but {', '.join(parts)}"]
-        return [] if any(name.startswith(tuple(parts)) for name in there) else parts
-    return [part for part in parts if part not in there]
-
-
-def _addresses(variable: str, asked: str, interfaces: Mapping[str, str]) -> list[str]:
-    """Return the addresses of the interfaces that a variable asks for."""
-    if not asked or asked.startswith("^"):
-        return []
-    parts = tuple(part.strip() for part in asked.lstrip("=").split(","))
-    prefix = variable == "NCCL_SOCKET_IFNAME" and not asked.startswith("=")
-    return [
-        address
-        for name, address in interfaces.items()
-        if name in parts or (prefix and name.startswith(parts))
+    there = [name for _, name in socket.if_nameindex()]
+    findings = [
+        host_name(socket.gethostname(), several=several, told=told),
+        interfaces(there, environ, several=several),
     ]
+    if place is not None and place.main_address:  # else ranks tell it through MPI
+        findings.append(main_address(place.main_address, several=several))
+    return findings
 
 
-def taken_by_gloo(machine: Machine, environ: Mapping[str, str]) -> str:
-    """Say which address gloo listens on: the interface it is told, else the host name's, else the
-    loopback.
-    """
-    if told := environ.get("GLOO_SOCKET_IFNAME"):
-        return f"{told}, as GLOO_SOCKET_IFNAME says"
-    by_address = {address: name for name, address in machine.interfaces.items() if address}
-    for address in machine.lookup(machine.host).addresses:
-        if not machine.listen(address, 0):
-            name = by_address.get(address) or (
-                "loopback" if is_loopback(address) else "an interface"
-            )
-            return f"{address} ({name}), to which the host name resolves"
-    return "the loopback, as the host name is no address of this machine"
+def main_address(address: str, *, several: bool) -> Finding:
+    """Look up where rank 0 is reached; ``several``: by other machines too."""
+    do = "set MASTER_ADDR to a name or address of rank 0's machine that all of them reach."
+    return _resolved("main address", f"rank 0's address {address}", address, do, "fail", several)
+
+
+def host_name(name: str, *, several: bool, told: bool) -> Finding:
+    """Look up this machine's own name, as gloo does for each group unless told an interface."""
+    do = f"put {name} with the address of its network into /etc/hosts, or set GLOO_SOCKET_IFNAME."
+    bad: Status = "fail" if several and not told else "warn"
+    return _resolved("names", f"the host name {name}", name, do, bad, several)
+
+
+def _resolved(check: str, what: str, name: str, do: str, bad: Status, several: bool) -> Finding:
+    started = time.perf_counter()
+    try:
+        addresses = lookup(name)
+    except (OSError, UnicodeError) as error:
+        return Finding(check, bad, f"{what} does not resolve: {error}", do)
+    seconds = time.perf_counter() - started
+    text = f"{what} resolves to {', '.join(addresses)}"
+    if several and all(map(is_loopback, addresses)):
+        return Finding(check, bad, f"{text}, where other machines can't reach it", do)
+    if seconds >= _SLOW_LOOKUP:
+        text += f", after {seconds:.1f} s: each connection waits for that"
+        return Finding(check, "warn", text, f"mend the name server (/etc/resolv.conf), or {do}")
+    return Finding(check, "ok", text, numbers={"seconds": seconds})
+
+
+def lookup(name: str) -> list[str]:
+    """Return the addresses of a name."""
+    entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address.
+    """Return True if only this machine reaches an address.
 
-    >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.1"), is_loopback("")
-    (True, True, False, False)
+    >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.1")
+    (True, True, False)
     """
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:  # no address at all: an interface may have none
+    except ValueError:  # no address
         return False
 
 
-def shared_memory(machine: Machine) -> Finding:
-    """Look at /dev/shm, through which DataLoader's workers and NCCL hand over data."""
-    if machine.shared is None:
-        return Finding("shared memory", "ok", "no /dev/shm on this system")
-    total, free = machine.shared
-    said = f"{_SHARED} has {_size(total)}, {_size(free)} free"
-    if min(total, free) < _ENOUGH_SHARED:
-        why = "DataLoader workers and NCCL put data there, and die with a bus error when it is full"
-        do = "start the container with --shm-size=8g (or --ipc=host); on a machine of your own, remove old files there."
-        return Finding("shared memory", "warn", f"{said}: {why}", do)
-    return Finding("shared memory", "ok", f"{_SHARED} has {_size(total)}")
+def interfaces(there: Sequence[str], environ: Mapping[str, str], *, several: bool) -> Finding:
+    """Refuse interfaces that gloo or NCCL are told to take and that are not there, or not reached.
 
-
-def open_files(machine: Machine) -> Finding:
-    """Look at the limit of open files: each peer is a socket, and each tensor of a DataLoader's
-    worker a file.
+    Args:
+        there: the interfaces of this machine.
+        environ: the variables of this process.
+        several: the job is on several machines.
     """
-    limit = machine.open_files
-    if limit is None:
-        return Finding("open files", "ok", "no limit")
-    if limit < _ENOUGH_FILES:
-        why = "each peer is a socket, and each tensor that a DataLoader worker sends an open file"
-        do = f"ulimit -n {16 * _ENOUGH_FILES} in the shell that starts the job, or LimitNOFILE= of its service."
-        return Finding("open files", "warn", f"a process may open {limit} files: {why}", do)
-    return Finding("open files", "ok", f"a process may open {limit} files")
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        value = environ.get(variable, "")
+        taken = matching(variable, value, there) if value else ["any"]
+        local = all(name.startswith("lo") for name in taken)
+        if not taken or (several and local):
+            problem = "is not reached from other machines" if taken else "is not there"
+            text = f"{variable}={value} {problem}; there are: {', '.join(there)}"
+            do = f"unset {variable}, or set it to the interface of the job's network."
+            return Finding("interfaces", "fail", text, do)
+    return Finding("interfaces", "ok", ", ".join(there))
 
 
-def _size(count: int) -> str:
-    """Write bytes.
+def matching(variable: str, value: str, there: Sequence[str]) -> list[str]:
+    """Return the interfaces that a variable asks for; [] where gloo does not get all of its own.
 
-    >>> _size(64 << 20), _size(3 << 29)
-    ('64 MiB', '1.5 GiB')
+    NCCL takes prefixes, exact names after ``=``, and all others after ``^``.
+
+    >>> there = ["lo", "eth0"]
+    >>> matching("GLOO_SOCKET_IFNAME", "eth", there), matching("NCCL_SOCKET_IFNAME", "eth", there)
+    ([], ['eth0'])
     """
-    return f"{count / (1 << 20):.0f} MiB" if count < 1 << 30 else f"{count / (1 << 30):.1f} GiB"
+    names = tuple(name.strip() for name in value.lstrip("^=").split(","))
+    exactly = [name for name in there if name in names]
+    if variable == "GLOO_SOCKET_IFNAME":
+        return exactly if len(exactly) == len(names) else []
+    taken = exactly if "=" in value[:2] else [name for name in there if name.startswith(names)]
+    return [name for name in there if name not in taken] if value.startswith("^") else taken

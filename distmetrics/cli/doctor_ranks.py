@@ -1,185 +1,207 @@
-"""What ``doctor`` compares between ranks: versions, machines, GPUs."""
+"""The checks of ``doctor`` between ranks: versions, devices, latency and bandwidth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import platform
+import socket
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from distmetrics.cli.doctor_finding import Finding, Status
-from distmetrics.cli.doctor_machine import Gpu
+import torch
+import torch.distributed as dist
+
+from distmetrics._version import __version__
+from distmetrics.cli.console import counted
+from distmetrics.cli.doctor_checks import Finding, Status
+from distmetrics.collectives.ops import all_gather_object
+from distmetrics.comm.base import Communicator
 from distmetrics.errors import compose, who
 
-_MUST_AGREE = ("torch", "distmetrics")  # what talks to itself on the other ranks
-_SLOW_CONNECT = 3.0
+_MUST_AGREE = {"torch", "distmetrics"}  # what talks to itself on the other ranks
+_PAYLOAD = 16 << 20  # bytes
+_SECONDS = 2.0  # for the collectives of one size
+_SLOW, _STALL = 0.010, 0.100  # seconds of 8 bytes: the median, the 99th percentile
+_NARROW = {"cpu": 0.1e9, "cuda": 1e9}  # bytes a second: gigabit Ethernet; any bus of GPUs
+_NETWORK = "look for a wrong interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) or a slow network."
+
+
+class Gpu(NamedTuple):
+    """A GPU that a process can see."""
+
+    uuid: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RankFacts:
     """What a rank tells the others of itself.
 
     Attributes:
-        findings: of the checks of its machine.
+        findings: of its own checks.
         host: the name of its machine.
-        boot: tells machines of the same name apart.
-        local_rank: its place there, as the launcher says.
-        local_world_size: the number of ranks there, as the launcher says.
         versions: of Python and packages.
-        backends: of ``torch.distributed`` that it has.
-        gpus: those that it sees.
-        gpu: the one that is its own.
-        waited: seconds that it waited for the others to come.
-        connected: seconds in which the group was made then.
+        nccl: this build of torch has it.
+        gpu: the one that a script takes by its local rank.
+        seconds: from its start until all ranks were connected.
     """
 
-    findings: tuple[Finding, ...] = ()
+    findings: Sequence[Finding] = ()
     host: str = "localhost"
-    boot: str = ""
-    local_rank: int = 0
-    local_world_size: int = 1
     versions: Mapping[str, str] = field(default_factory=dict)
-    backends: tuple[str, ...] = ("gloo",)
-    gpus: tuple[Gpu, ...] = ()
-    waited: float = 0.0
-    connected: float = 0.0
-
-    @property
-    def gpu(self) -> Gpu | None:
-        """The GPU that a script takes by its local rank."""
-        return self.gpus[self.local_rank % len(self.gpus)] if self.gpus else None
+    nccl: bool = False
+    gpu: Gpu | None = None
+    seconds: float = 0.0
 
 
-def compared(facts: Sequence[Facts], backend: str) -> list[Finding]:
-    """Compare the ranks; ``backend``: "auto", "gloo" or "nccl"."""
-    return [rendezvous(facts), same_versions(facts), machines(facts), devices(facts, backend)]
-
-
-def rendezvous(facts: Sequence[Facts]) -> Finding:
-    """Tell how long it took until all ranks had come, and until they were connected."""
-    longest = max(fact.waited for fact in facts)
-    last = min(range(len(facts)), key=lambda rank: facts[rank].waited)
-    connected = max(fact.connected for fact in facts)
-    came = (
-        f"{len(facts)} ranks came within {longest:.1f} s, rank {last} last"
-        if len(facts) > 1
-        else "one rank"
+def own_facts(local_rank: int, seconds: float, findings: Sequence[Finding] = ()) -> RankFacts:
+    """Return what this process tells the others of itself."""
+    gpu = None
+    if count := torch.cuda.device_count():
+        properties = torch.cuda.get_device_properties(local_rank % count)
+        gpu = Gpu(str(properties.uuid), properties.name)
+    known = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "distmetrics": __version__,
+    }
+    return RankFacts(
+        findings=findings,
+        host=socket.gethostname(),
+        versions=known,
+        nccl=dist.is_nccl_available(),
+        gpu=gpu,
+        seconds=seconds,
     )
-    said = f"{came}; connected in {connected:.1f} s"
-    numbers = {"waited_s": longest, "connected_s": connected}
-    if connected >= _SLOW_CONNECT:
-        do = "see what is said of names; a name server that does not answer costs 5 s for each connection."
-        return Finding("rendezvous", "warn", said, do, (), numbers)
-    return Finding("rendezvous", "ok", said, numbers=numbers)
 
 
-def same_versions(facts: Sequence[Facts]) -> Finding:
-    """Compare versions: those of torch and of distmetrics must be the same, others should."""
-    names = dict.fromkeys(name for fact in facts for name in fact.versions)
-    differ = [name for name in names if len({fact.versions.get(name) for fact in facts}) > 1]
+def compared(ranks: Sequence[RankFacts], backend: str) -> list[Finding]:
+    """Compare the ranks; ``backend``: "auto", "gloo" or "nccl"."""
+    return [rendezvous(ranks), versions(ranks), devices(ranks, backend)]
+
+
+def rendezvous(ranks: Sequence[RankFacts]) -> Finding:
+    """Tell how long it took until all ranks were connected, and for whom the others waited."""
+    seconds = [rank.seconds for rank in ranks]
+    machines = counted(len({rank.host for rank in ranks}), "machine")
+    last = f"rank {seconds.index(min(seconds))} came last"
+    text = f"{counted(len(ranks), 'rank')} on {machines} connected in {max(seconds):.1f} s; {last}"
+    return Finding("rendezvous", "ok", text, numbers={"seconds": max(seconds)})
+
+
+def versions(ranks: Sequence[RankFacts]) -> Finding:
+    """Compare versions: those of torch and of distmetrics must be the same, Python's should."""
+    known = ranks[0].versions
+    differ = [name for name in known if any(r.versions[name] != known[name] for r in ranks)]
     if not differ:
-        return Finding("same versions", "ok", "all ranks have the same")
+        text = ", ".join(f"{name} {version}" for name, version in known.items())
+        return Finding("versions", "ok", text)
     lines = {
-        rank: ", ".join(f"{name} {fact.versions.get(name, 'is not there')}" for name in differ)
-        for rank, fact in enumerate(facts)
+        number: ", ".join(f"{name} {rank.versions[name]}" for name in differ)
+        for number, rank in enumerate(ranks)
     }
     text = compose(f"ranks have different versions of {', '.join(differ)}", lines)
-    status: Status = "fail" if set(differ) & set(_MUST_AGREE) else "warn"
-    return Finding("same versions", status, text, "install the same versions on all machines.")
+    status: Status = "fail" if _MUST_AGREE & set(differ) else "warn"
+    return Finding("versions", status, text, "install the same versions on all machines.")
 
 
-def machines(facts: Sequence[Facts]) -> Finding:
-    """Compare where ranks are with what the launcher says of it."""
-    hosts = _groups(facts, _where)
-    said = (
-        f"{len(facts)} rank{'s' * (len(facts) > 1)} on {len(hosts)} machine{'s' * (len(hosts) > 1)}"
-    )
-    twice = _groups(facts, lambda fact: (_where(fact), fact.local_rank))
-    clash = [ranks for ranks in twice.values() if len(ranks) > 1]
-    do = "set LOCAL_RANK and LOCAL_WORLD_SIZE for each machine; torchrun does."
-    if clash:
-        local = facts[clash[0][0]].local_rank
-        what = f"{who(clash[0])} are all local rank {local} of {facts[clash[0][0]].host}, as if they shared a GPU"
-        return Finding("machines", "warn", f"{said}; {what}", do)
-    wrong = {
-        rank: fact
-        for rank, fact in enumerate(facts)
-        if fact.local_world_size != len(hosts[_where(fact)])
-    }
-    if wrong:
-        rank, fact = next(iter(wrong.items()))
-        what = (
-            f"{said}; rank {rank} is told of {fact.local_world_size} on {fact.host}, and there are "
-        )
-        return Finding("machines", "warn", f"{what}{len(hosts[_where(fact)])}", do)
-    return Finding("machines", "ok", said)
+def on_gpus(ranks: Sequence[RankFacts], backend: str) -> bool:
+    """Return True if the speed of NCCL is measured: where each rank has a GPU to itself."""
+    own = {rank.gpu for rank in ranks if rank.nccl} - {None}
+    return len(own) == len(ranks) and backend != "gloo"
 
 
-def chosen_backend(facts: Sequence[Facts], asked: str) -> str:
-    """Return the backend whose speed is measured: NCCL where each rank has a GPU to itself."""
-    own = {fact.gpu.uuid for fact in facts if fact.gpu is not None}
-    able = len(own) == len(facts) and all("nccl" in fact.backends for fact in facts)
-    return "nccl" if able and asked != "gloo" else "gloo"
-
-
-def devices(facts: Sequence[Facts], backend: str) -> Finding:
-    """See whether each rank has a GPU to itself, if there are GPUs."""
-    with_gpu = [rank for rank, fact in enumerate(facts) if fact.gpu is not None]
-    without = [rank for rank in range(len(facts)) if rank not in with_gpu]
-    if backend == "nccl" and any("nccl" not in fact.backends for fact in facts):
-        which = who(rank for rank, fact in enumerate(facts) if "nccl" not in fact.backends)
-        what = f"nccl is asked for, and torch of {which} has none"
-        return Finding(
-            "devices", "fail", what, "install a build of torch that has it, or use gloo."
-        )
-    if not with_gpu:
-        if backend == "nccl":
-            do = "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use gloo."
-            return Finding("devices", "fail", "nccl is asked for, and no rank sees a GPU", do)
-        return Finding("devices", "ok", "no GPU: gloo, on the processors")
+def devices(ranks: Sequence[RankFacts], backend: str) -> Finding:
+    """Check that each rank has a GPU to itself, and NCCL to use it, unless all is done on gloo."""
+    without = [number for number, rank in enumerate(ranks) if rank.gpu is None]
+    of_gpu: dict[Gpu, list[int]] = {}
+    for number, rank in enumerate(ranks):
+        if rank.gpu is not None:
+            of_gpu.setdefault(rank.gpu, []).append(number)
+    if backend == "gloo" or (backend == "auto" and not of_gpu):
+        return Finding("devices", "ok", "gloo, on the processors")
     if without:
-        what = f"{who(without)} {'sees' if len(without) == 1 else 'see'} no GPU, and {who(with_gpu)} do"
-        do = "see nvidia-smi there, CUDA_VISIBLE_DEVICES, and what the scheduler was asked for."
-        return Finding("devices", "fail" if backend != "gloo" else "warn", what, do)
-    shared = [
-        ranks
-        for ranks in _groups(facts, lambda fact: fact.gpu and fact.gpu.uuid).values()
-        if len(ranks) > 1
-    ]
-    if shared:
-        said = [f"{who(ranks)} are all on {_name(facts[ranks[0]])}" for ranks in shared]
-        do = "start no more ranks on a machine than it has GPUs, and let each see its own or take cuda:LOCAL_RANK."
-        return Finding("devices", "fail" if backend != "gloo" else "warn", "\n".join(said), do)
-    kinds = _groups(facts, lambda fact: fact.gpu and fact.gpu.name)
-    if chosen_backend(facts, backend) == "gloo":
-        why = "gloo is asked for" if backend == "gloo" else "this torch has no nccl"
-        what = f"each rank has a GPU, and {why}: tensors go through the processors' memory, slowly"
-        return Finding(
-            "devices", "warn", what, "use nccl for tensors on GPUs: backend='cpu:gloo,cuda:nccl'."
-        )
-    if len(kinds) > 1:
-        said = [f"{who(ranks)}: {name}" for name, ranks in kinds.items()]
-        return Finding(
-            "devices",
-            "warn",
-            "GPUs differ\n" + "\n".join(said),
-            "expect all to wait for the slowest.",
-        )
-    return Finding(
-        "devices", "ok", f"nccl, a GPU of its own for each rank: {', '.join(map(str, kinds))}"
-    )
+        do = "see nvidia-smi, CUDA_VISIBLE_DEVICES, and what the scheduler was asked for."
+        return Finding("devices", "fail", f"no GPU for {who(without)}", do)
+    if len(of_gpu) < len(ranks):
+        shared = [f"{who(group)}: {gpu.name} {gpu.uuid}" for gpu, group in of_gpu.items()]
+        text = "\n".join(["ranks share a GPU", *shared])
+        do = "start no more ranks than GPUs, and let each see its own or take cuda:LOCAL_RANK."
+        return Finding("devices", "fail", text, do)
+    if not all(rank.nccl for rank in ranks):
+        text = "each rank has a GPU, and torch has no nccl: tensors go through the processors"
+        do = "install a build of torch that has nccl, or use --backend gloo."
+        return Finding("devices", "fail" if backend == "nccl" else "warn", text, do)
+    kinds = ", ".join(sorted({gpu.name for gpu in of_gpu}))
+    return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {kinds}")
 
 
-def _name(fact: Facts) -> str:
-    assert fact.gpu is not None
-    return f"one GPU, {fact.gpu.name} {fact.gpu.uuid} of {fact.host}"
+class Speed(NamedTuple):
+    """Seconds of each small collective, bytes a second of large ones, and "cpu" or "cuda"."""
+
+    latencies: list[float]
+    bandwidth: float
+    device: str
 
 
-def _where(fact: Facts) -> tuple[str, str]:
-    return fact.host, fact.boot
+def measured(comm: Communicator, fast: Communicator | None = None) -> list[Finding]:
+    """Measure collectives, gather, judge; the same findings on every rank.
+
+    Args:
+        comm: over gloo.
+        fast: over the GPUs, if there are; then speeds are theirs.
+    """
+    transport = fast or comm
+    small = torch.zeros(1, dtype=torch.float64, device=transport.device)
+    large = torch.zeros(_PAYLOAD // 4, device=transport.device)
+    latencies = _times(transport, lambda: transport.all_reduce(small, "sum"), 200)
+    large_times = _times(transport, lambda: transport.all_reduce(large, "sum"), 10)
+    # As if all moved over one wire of each rank: out to the others, and back.
+    moved = 2 * _PAYLOAD * (comm.world_size - 1) / comm.world_size
+    speed = Speed(latencies, moved / statistics.median(large_times), transport.device.type)
+    speeds = all_gather_object(speed, comm=comm, name="speeds")
+    return [latency(speeds), bandwidth(speeds)]
 
 
-def _groups(facts: Sequence[Facts], key: Callable[[Facts], Hashable]) -> dict[Hashable, list[int]]:
-    """Return the ranks by what ``key`` says of them."""
-    found: dict[Hashable, list[int]] = {}
-    for rank, fact in enumerate(facts):
-        found.setdefault(key(fact), []).append(rank)
-    return found
+def _times(comm: Communicator, call: Callable[[], object], most: int) -> list[float]:
+    """Return the seconds of each call: as many as fit into two seconds, after one to warm up."""
+
+    def timed() -> float:
+        started = time.perf_counter()
+        call()
+        if comm.device.type == "cuda":
+            torch.cuda.synchronize(comm.device)
+        return time.perf_counter() - started
+
+    timed()
+    slowest = comm.all_reduce(torch.tensor(timed(), device=comm.device), "max")
+    rounds = int(_SECONDS / max(float(slowest), 1e-9))  # the same on all ranks
+    return [timed() for _ in range(max(2, min(most, rounds)))]
+
+
+def latency(speeds: Sequence[Speed]) -> Finding:
+    """Judge how long a collective of 8 bytes takes."""
+    middle = statistics.median(statistics.median(speed.latencies) for speed in speeds)
+    late = max(statistics.quantiles(speed.latencies, n=100)[-1] for speed in speeds)
+    numbers = {"median_s": middle, "p99_s": late, "rounds": len(speeds[0].latencies)}
+    text = f"all_reduce of 8 bytes: median {middle * 1e3:.2f} ms"
+    text += f", 99th percentile {late * 1e3:.2f} ms"
+    if middle >= _SLOW or late >= _STALL:
+        text += ": each small collective of training waits for that"
+        return Finding("latency", "warn", text, f"{_NETWORK} Is a machine busy?", numbers=numbers)
+    return Finding("latency", "ok", text, numbers=numbers)
+
+
+def bandwidth(speeds: Sequence[Speed]) -> Finding:
+    """Judge how fast large tensors move."""
+    if len(speeds) == 1:
+        return Finding("bandwidth", "ok", "one rank: nothing moves")
+    middle = statistics.median(speed.bandwidth for speed in speeds)
+    text = f"all_reduce of {_PAYLOAD >> 20} MiB: {middle / 1e9:.2f} GB/s over the bus of each rank"
+    numbers = {"all_reduce_bytes_per_s": middle}
+    if middle < _NARROW[speeds[0].device]:
+        text += ": gradients will take long"
+        return Finding("bandwidth", "warn", text, _NETWORK, numbers=numbers)
+    return Finding("bandwidth", "ok", text, numbers=numbers)

@@ -1,172 +1,147 @@
-"""``python -m distmetrics verify --strategies all``: every strategy against the single process."""
+"""``python -m distmetrics verify TARGET``: metrics judged by the laws of distributed metrics."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from distmetrics.cli.verify_table import judge, tables
-from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.registry import available
+from distmetrics.cli.console import first_line, progress
+from distmetrics.cli.verify_table import show
+from distmetrics.cli.verify_targets import Target, arguments, inputs, targets
+from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.testing import laws
+from distmetrics.testing.batches import as_batch
+from distmetrics.testing.check import check_metric, drawn
+from distmetrics.testing.laws import Laws
+from distmetrics.testing.report import Report
+from distmetrics.testing.subject import quiet
 
-START, END = "<!-- made by python -m distmetrics verify -->", "<!-- end -->"
-PARTS, SPMD = (
-    ("float32", "uneven", "bf16"),
-    "xla-spmd",
-)  # those of verify_cell, which is not imported here
-_SECONDS = 1500  # that a cell may take: deepspeed builds an extension first, XLA compiles each shape of batch
+_TRIED = 5  # examples, one of which must make a value
+_SETS = {"all": laws.ALL, "default": laws.DEFAULT, "numerics": laws.NUMERICS, "exact": laws.EXACT}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How metrics are judged; as of ``check_metric``."""
+
+    laws: str = "default"
+    sync: Literal["distmetrics", "own"] = "distmetrics"
+    backend: Literal["threads", "gloo"] = "threads"
+    world_sizes: Sequence[int] = (2, 3)
+    inputs: str = ""
+    max_examples: int = 10
+    seed: int = 0
 
 
 def verify(
-    strategies: str,
-    devices: Sequence[int],
-    *,
-    as_json: bool = False,
-    update: Path | None = None,
-    pythons: Sequence[str] = (),
+    target: str, options: Options, *, given: Sequence[str], as_json: bool, html: Path | None
 ) -> int:
-    """Run every strategy in every world, print the lines; return 0 if all that was run equals one
-    process.
+    """Judge the metrics that a target names, and show the result.
 
     Args:
-        strategies: names with commas between, or "all".
-        devices: world sizes; for a strategy with one process its replicas.
+        target: ``package.module:Name`` or ``package.module``.
+        options: how to judge.
+        given: arguments of constructors, ``name=value``.
         as_json: print JSON.
-        update: a page whose tables are to be made anew, between its two marks.
-        pythons: interpreters for strategies whose library is not here: ``xla=PATH`` and the like.
+        html: a file for the page.
+
+    Returns: 0 if no law is broken, 1 if one is, 2 if nothing could be judged.
 
     Raises:
-        ConfigurationError: a strategy that there is not.
+        ConfigurationError: a target, law or argument that there is not.
+        MissingDependencyError: rich is not installed.
     """
-    names, chosen = _chosen(strategies), _pythons(pythons)
-    verdicts = []
-    with tempfile.TemporaryDirectory() as folder:
-        expected: dict[tuple[str, int], dict[str, Any]] = {}
-        for name in names:
-            python = chosen.get(name.partition("-")[0], sys.executable)
-            for count in devices if name != "single" else [1]:
-                if (python, count) not in expected:
-                    expected[python, count] = _expected(python, count, Path(folder))
-                verdict = judge(
-                    name, count, _run(python, name, count, Path(folder)), expected[python, count]
-                )
-                verdicts.append(verdict)
-                if not as_json:
-                    print(f"{name:18} {count}  {verdict}", flush=True)  # noqa: T201
-                    for line in verdict.differ:
-                        print(f"{'':21} {line}")  # noqa: T201
+    if not as_json and importlib.util.find_spec("rich") is None:
+        raise MissingDependencyError.of("rich", "test", "the table of verify, not its --json,")
+    wanted, metrics = chosen(options.laws), targets(target, arguments(given))
+    rows: list[Report | dict[str, Any]] = []
+    for number, metric in enumerate(metrics, 1):
+        with progress(f"{metric.name} ({number} of {len(metrics)})", quiet=as_json):
+            rows.append(judge(metric, wanted, options))
     if as_json:
-        print(json.dumps([asdict(verdict) for verdict in verdicts], indent=1))  # noqa: T201
-    if update is not None:
-        update.write_text(_replaced(update.read_text(), tables(verdicts)))
-    return int(any(verdict.wrong for verdict in verdicts))
+        records = [row if isinstance(row, dict) else row.to_dict() for row in rows]
+        print(json.dumps(records, indent=1))  # noqa: T201
+    else:
+        show(rows)
+    if html is not None:
+        from distmetrics.testing.page import write
+
+        write(rows, html, f"Laws of {target}")
+    reports = [row for row in rows if isinstance(row, Report)]
+    return 2 if not reports else int(not all(report.ok for report in reports))
 
 
-def _chosen(strategies: str) -> list[str]:
-    known = [name for name in available() if name != "auto"]
-    known.insert(known.index("xla") + 1, SPMD)
-    if strategies == "all":
-        return [name for name in known if name != "ddp_notebook"]  # ddp_fork by another name
-    names = [name.strip() for name in strategies.split(",")]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ConfigurationError(
-            f"there is no strategy {', '.join(unknown)}; there are {', '.join(known)}"
-        )
-    return names
-
-
-def _pythons(given: Sequence[str]) -> dict[str, str]:
-    """Read ``xla=PATH``; ``tpu_spawn`` is xla's."""
-    found = {}
-    for item in given:
-        name, _, path = item.partition("=")
-        if name not in available() or not Path(path).is_file():
-            raise ConfigurationError(
-                f"--python takes STRATEGY=PATH of an interpreter, got {item!r}"
-            )
-        found[name] = path
-    return found | ({"tpu_spawn": found["xla"]} if "xla" in found else {})
-
-
-def _expected(python: str, devices: int, folder: Path) -> dict[str, Any]:
-    """Return what one process finds with the batches that so many ranks have together."""
-    found = _run(python, "single", devices, folder)
-    if found["problems"]:
-        raise ConfigurationError(f"the single process could not be run: {found['problems']}")
-    return found
-
-
-def _run(python: str, strategy: str, devices: int, folder: Path) -> dict[str, Any]:
-    """Run one cell in a process of its own, and another one for what is left where a part fails."""
-    out = folder / f"{strategy}{devices}-{abs(hash(python))}.json"
-    left = [part for part in PARTS if devices > 1 or part != "uneven"]
-    problems: dict[str, str] = {}
-    found: dict[str, Any] = {}
-    while left:
-        why = _process(python, [strategy, str(devices), str(out), *left], strategy, devices)
-        found = json.loads(out.read_text()) if out.exists() else {}
-        left = [part for part in left if part not in found]
-        if left:
-            problems[left.pop(0)] = why
-    if len(problems) > 1 and len(set(problems.values())) == 1 and "float32" in problems:
-        problems = {"float32": problems["float32"]}  # nothing can be run: said once
-    return found | {"problems": problems}
-
-
-def _process(python: str, arguments: Sequence[str], strategy: str, devices: int) -> str:
-    """Run the parts of a cell; return what it ended with, if it did not come to its end."""
-    command = [python, "-m", "distmetrics.cli.verify_cell", *arguments]
+def judge(target: Target, wanted: Laws, options: Options) -> Report | dict[str, Any]:
+    """Judge one metric; where that cannot be done, return why, as the page takes it."""
+    failure = {"metric": target.name, "sync": options.sync, "backend": options.backend}
+    if target.guess.unknown or (target.trouble and not options.inputs):
+        return failure | {"error": target.trouble}
+    batches = inputs(options.inputs, target.guess)
     try:
-        done = subprocess.run(  # noqa: S603  (our own module)
-            command,
-            env=_environ(strategy, devices),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
+        if refusal := _refusal(target.make, batches, options.seed):
+            return failure | {"error": refusal}
+        report = check_metric(
+            target.make,
+            batches,
+            laws=wanted,
+            world_sizes=tuple(options.world_sizes),
+            sync=options.sync,
+            backend=options.backend,
+            max_examples=options.max_examples,
+            seed=options.seed,
         )
-    except subprocess.TimeoutExpired:
-        return f"no end after {_SECONDS} s"
-    return _cause(done.stderr) or f"exit code {done.returncode}"
+    except Exception as error:  # noqa: BLE001  (a metric may raise anything: told in its row)
+        return failure | {"error": f"{type(error).__name__}: {first_line(error)}"}
+    return replace(report, metric=target.name)
 
 
-def _environ(strategy: str, devices: int) -> Mapping[str, str]:
-    here = str(Path(__file__).parents[2])  # for an interpreter that does not have us installed
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    }
-    environ |= {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [here, environ.get("PYTHONPATH")])),
-    }
-    if strategy == SPMD:
-        environ["CPU_NUM_DEVICES"] = str(devices)
-    return environ
+def _refusal(make: Callable[[], Any], batches: Any, seed: int) -> str:
+    """Return why no batches make a value in a single process, or "" if some do.
+
+    Every law would hold for the wrong reason.
+    """
+    cause = ""
+    for example in drawn(batches, _TRIED, seed) if hasattr(batches, "example") else [batches]:
+        try:
+            with quiet():
+                metric = make()
+                if hasattr(metric, "update"):
+                    for batch in map(as_batch, example):
+                        metric.update(*batch.args, **batch.kwargs)
+                    metric.compute()
+        except Exception as error:  # noqa: BLE001  (a metric may raise anything: told in its row)
+            cause = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            return ""
+    advice = "pass other --inputs, or --arg for its constructor"
+    return f"it gives no value in a single process, {cause}; {advice}"
 
 
-def _cause(text: str) -> str:
-    """Return the last error in a traceback, without its class, or the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.partition("Error: ")[2] for line in lines if "Error: " in line]
-    return (errors or lines or [""])[-1]
+def chosen(text: str) -> Laws:
+    """Return the laws that a text names, by names, numbers or sets; ``-name`` leaves one out.
 
+    >>> len(chosen("default,-rank-order")), [law.number for law in chosen("1,no-hang")]
+    (18, [1, 15])
 
-def _replaced(page: str, table: str) -> str:
-    """Return the page with other tables between its marks."""
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
+    Raises:
+        InputError: there is no such law.
+    """
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    if not names:
         raise ConfigurationError(
-            f"the page has no marks {START} and {END} for the tables to go between"
+            "--laws names none; write names or numbers with commas between, all, or default"
         )
-    return f"{before}{START}\n{table}\n{END}{after}"
+    selected = laws.DEFAULT if names[0].startswith("-") else laws.DEFAULT - laws.ALL
+    for name in names:
+        plain = name.removeprefix("-")
+        named = _SETS[plain] if plain in _SETS else Laws.of(laws.find(plain))
+        if plain == name:
+            selected |= named
+        else:
+            for law in named:
+                selected = selected.off(law, because="switched off on the command line")
+    return selected

@@ -1,181 +1,64 @@
-"""What ``python -m distmetrics verify`` found, as lines and as tables."""
+"""The table of ``verify TARGET``: metrics by laws; below it what is broken, and how."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-EXACT, CLOSE = 0.0, 1e-6
-LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 2e-3}  # of a weight's difference, by part
-_IN_PARTS = "bf16 in parts"  # of verify_cell, which is not imported here
-_MATRIX, _WRONG = "confusion", "WRONG "
-_HEADS = {"float32": "weights", "uneven": "uneven training", "bf16": "bf16"}
+from distmetrics.cli.console import console, counted, first_line, table
+from distmetrics.testing.laws import Law
+from distmetrics.testing.report import Report, columns
+
+_WIDE = 160  # letters that 24 laws take
+_FEW = 3  # metrics that fit beside each other
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One strategy in one world.
-
-    Attributes:
-        strategy: its name.
-        devices: processes, or replicas in one.
-        equal: for each metric the layouts in which it is the single process's.
-        differ: ``layout/name`` of each value that is not, with both values.
-        weights: the largest difference of a trained weight from the single process's, by part.
-        in_parts: that in bf16 from the single process that has the gradients of the ranks' parts
-            one after the other; None where that was not run.
-        problems: why a part could not be run, by part.
-    """
-
-    strategy: str
-    devices: int
-    equal: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    differ: Sequence[str] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)
-    in_parts: float | None = None
-    problems: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def wrong(self) -> bool:
-        """Whether something that was run is not as it should be."""
-        return bool(self.differ) or any(
-            self.weight(part).startswith(_WRONG) for part in self.weights
-        )
-
-    def weight(self, part: str) -> str:
-        """Say how far the weights of a part are off, and what of it is rounding."""
-        value = self.weights[part]
-        if value <= LIMITS[part]:
-            return f"{value:.0e}"
-        if part == "bf16" and self.in_parts is not None and self.in_parts <= CLOSE:
-            return f"{value:.1e} (from the same parts {self.in_parts:.0e})"
-        return f"{_WRONG}{value:.0e}"
-
-    def __str__(self) -> str:
-        said = []
-        if self.equal or self.differ:
-            same = sum(len(layouts) for layouts in self.equal.values())
-            said.append(f"{_WRONG if self.differ else 'ok '}{same}/{same + len(self.differ)}")
-        said += [f"{_HEADS[part]} {self.weight(part)}" for part in self.weights]
-        said += [
-            f"{_HEADS[part] if said else ''} not run: {why}".strip()
-            for part, why in self.problems.items()
-        ]
-        return ", ".join(said)
+def show(rows: Sequence[Report | Mapping[str, Any]]) -> None:
+    """Print the table; of one metric the whole report, of several a line for each violation."""
+    screen = console(_WIDE, soft_wrap=True)
+    reports = [row for row in rows if isinstance(row, Report)]
+    if reports:
+        screen.print(_table(reports))
+    if len(rows) == len(reports) == 1:
+        screen.print(str(reports[0]), markup=False)
+    else:
+        for violation in (each for report in reports for each in report.violations):
+            text = f"breaks {violation.law.number} {violation.law.name}"
+            line = f"{violation.metric} {text}: {first_line(violation.detail)}"
+            screen.print(line, style="red", markup=False)
+    for row in rows:
+        if not isinstance(row, Report):
+            screen.print(f"not judged  {row['metric']}: {row['error']}", markup=False)
+    broken = sum(not report.ok for report in reports)
+    left = len(rows) - len(reports)
+    rest = f"; {left} could not be judged." if left else "."
+    screen.print(f"\n{counted(len(reports), 'metric')} judged, {broken} of them break a law{rest}")
 
 
-def judge(
-    strategy: str, devices: int, found: Mapping[str, Any], expected: Mapping[str, Any]
-) -> Verdict:
-    """Compare one cell with the single process: counts exactly, the rest to 1e-6.
-
-    Args:
-        strategy: its name.
-        devices: processes, or replicas in one.
-        found: the cell's; ``found["problems"]`` has why a part was not run.
-        expected: those of one process with the same batches.
-    """
-    wanted = expected["logged"]["even"]
-    equal: dict[str, list[str]] = {}
-    differ = []
-    for layout, values in found.get("logged", {}).items():
-        for name in sorted(wanted.keys() | values.keys()):
-            got, want = values.get(name), wanted.get(name)
-            if got is not None and want is not None and _same(name, got, want):
-                equal.setdefault(name, []).append(layout)
-            else:
-                differ.append(f"{layout}/{name}: {got} instead of {want}")
-    weights = {part: _apart(found[part], expected[part]) for part in LIMITS if part in found}
-    parts = (
-        _apart(found["bf16"], expected[_IN_PARTS])
-        if "bf16" in found and _IN_PARTS in expected
-        else None
-    )
-    return Verdict(strategy, devices, equal, differ, weights, parts, found.get("problems", {}))
-
-
-def _apart(found: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the largest difference; NaN anywhere is infinitely far."""
-    worst = max(abs(one - other) for one, other in zip(found, expected, strict=True))
-    return math.inf if any(math.isnan(value) for value in found) else worst
-
-
-def _same(name: str, got: float, want: float) -> bool:
-    return abs(got - want) <= (EXACT if name.startswith(_MATRIX) else CLOSE * max(1.0, abs(want)))
-
-
-def tables(verdicts: Iterable[Verdict]) -> str:
-    """Write the verdicts: a table of strategies by metrics, and one of strategies by worlds."""
-    by: dict[str, dict[int, Verdict]] = {}
-    for verdict in verdicts:
-        by.setdefault(verdict.strategy, {})[verdict.devices] = verdict
-    return f"{_by_metric(by)}\n\n{_by_world(by)}"
-
-
-def _by_metric(by: Mapping[str, Mapping[int, Verdict]]) -> str:
-    names = {
-        name: None for row in by.values() for verdict in row.values() for name in _metrics(verdict)
+def _table(reports: Sequence[Report]) -> Any:
+    """Return a row a law and a column a metric; of many metrics a row a metric."""
+    laws = columns(reports)
+    style: dict[str, Any] = {
+        "caption": "✓ holds  ✗ broken  – skipped  ○ declared off",
+        "caption_justify": "left",
     }
-    lines = [
-        _line("strategy", *names, *_HEADS.values()),
-        "|---|" + "---|" * (len(names) + len(_HEADS)),
-    ]
-    for strategy, row in by.items():
-        cells = [_metric_cell(name, row.values()) for name in names]
-        lines.append(
-            _line(f"`{strategy}`", *cells, *(_weight_cell(part, row.values()) for part in _HEADS))
-        )
-    return "\n".join(lines)
+    if len(reports) > _FEW:
+        grid = table("metric", *(str(law.number) for law in laws), padding=(0, 0, 0, 1), **style)
+        for report in reports:
+            grid.add_row(report.metric, *(_cell(report, law) for law in laws))
+        return grid
+    names = [report.metric.rpartition(":")[2] for report in reports]
+    grid = table("", "law", *names, padding=(0, 1), **style)
+    for law in laws:
+        grid.add_row(str(law.number), law.name, *(_cell(report, law) for report in reports))
+    return grid
 
 
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _metrics(verdict: Verdict) -> list[str]:
-    """Return the metrics of a cell; the entries of the matrix are one."""
-    named = [*verdict.equal, *(line.partition(":")[0].partition("/")[2] for line in verdict.differ)]
-    return sorted({_group(name) for name in named})
-
-
-def _group(name: str) -> str:
-    return "confusion matrix" if name.startswith(_MATRIX) else name
-
-
-def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
-    """Say in how many worlds and layouts a metric is right, of those that were run."""
-    right = run = 0
-    for verdict in row:
-        bad = {
-            line.partition("/")[0]
-            for line in verdict.differ
-            if metric == _group(line.partition(":")[0].split("/")[1])
-        }
-        good = {
-            layout
-            for name, found in verdict.equal.items()
-            if _group(name) == metric
-            for layout in found
-        }
-        right, run = right + len(good - bad), run + len(good | bad)
-    return ("" if right == run else _WRONG) + f"{right}/{run}" if run else "not run"
-
-
-def _weight_cell(part: str, row: Iterable[Verdict]) -> str:
-    """Say how far a weight was off at most, over the worlds that were run."""
-    found = [verdict for verdict in row if part in verdict.weights]
-    if not found:
-        return "not run"
-    return max(
-        found, key=lambda each: (each.weight(part).startswith(_WRONG), each.weights[part])
-    ).weight(part)
-
-
-def _by_world(by: Mapping[str, Mapping[int, Verdict]]) -> str:
-    worlds = sorted({devices for row in by.values() for devices in row})
-    lines = [_line("strategy", *map(str, worlds)), "|---|" + "---|" * len(worlds)]
-    for strategy, row in by.items():
-        lines.append(_line(f"`{strategy}`", *(str(row.get(devices, "")) for devices in worlds)))
-    return "\n".join(lines)
+def _cell(report: Report, law: Law) -> str:
+    if any(violation.law == law for violation in report.violations):
+        return "[bold red]✗[/]"
+    if law in report.off:
+        return "[dim]○[/]"
+    if law in report.judged:
+        return "[green]✓[/]"
+    return "[yellow]–[/]" if law in report.skipped else ""

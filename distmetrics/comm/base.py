@@ -87,7 +87,7 @@ class Communicator(Protocol):
 
 
 class Passing:
-    """Base of communicators that pass their calls on to another one, ``inner``: same rank, same world."""
+    """Base of communicators that pass their calls on to another one, ``inner``."""
 
     inner: Communicator
 

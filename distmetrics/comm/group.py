@@ -19,10 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
-from distmetrics.errors import ConfigurationError, DistmetricsError, rank_ranges
+from distmetrics.errors import ConfigurationError, rank_ranges
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
-from distmetrics.liveness.watchdog import watchdog_of_job
 
 if not dist.is_initialized():
     # Its functions have the group of this moment as a default argument. Imported later, by
@@ -56,7 +55,7 @@ _REDUCIBLE = frozenset(
 )
 
 
-class GroupCommunicator:
+class GroupCommunicator(PendingCalls):
     """One rank's end of a process group.
 
     Args:
@@ -76,33 +75,11 @@ class GroupCommunicator:
         self._weak_group = weakref.ref(dist.group.WORLD if group is None else group)
         GroupCommunicator._any_made = True
         group = self._group
-        self.rank: int = dist.get_rank(group)
+        device = _transport_device(group)
+        members = rank_ranges(dist.get_process_group_ranks(group))
+        super().__init__(dist.get_rank(group), group.group_name, members, device, departures)
         self.world_size: int = dist.get_world_size(group)
-        self.device = _transport_device(group)
-        self._is_gloo = self.device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
-        self._calls = PendingCalls(
-            self.rank,
-            group.group_name,
-            rank_ranges(dist.get_process_group_ranks(group)),
-            self.device,
-            departures,
-            watchdog_of_job(departures),
-        )
-
-    @property
-    def past(self) -> int:
-        """Hash of the calls made on this communicator directly, by no collective of ours."""
-        return self._calls.past
-
-    @property
-    def direct_calls(self) -> Sequence[str]:
-        """The last of them."""
-        return self._calls.direct_calls
-
-    @property
-    def calls(self) -> int:
-        """How many collectives this group has made."""
-        return self._calls.calls
+        self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
 
     @property
     def _group(self) -> Any:
@@ -193,31 +170,8 @@ class GroupCommunicator:
         **options: Any,
     ) -> None:
         """Call a function of torch.distributed on this group and wait for its end."""
-        group = self._group
-        self.wait_for(
-            kind, lambda: function(*tensors, group=group, async_op=True, **options), tensors, x
-        )
-
-    def wait_for(
-        self, kind: str, start: Callable[[], Any], held: Any = None, x: Tensor | None = None
-    ) -> None:
-        """Start a call of torch's own on this group, one that was agreed upon, and wait for its end.
-
-        Args:
-            kind: of the call: the same on all ranks.
-            start: begins it and returns torch's handle of it.
-            held: the tensors that it works on.
-            x: the tensor that describes it in errors.
-        """
-        self._calls.run(current_call(kind, x), kind, start, held)
-
-    def give_up(self, error: BaseException, scope: str) -> None:
-        """Tell the others that this rank has left a block by an exception; refuse later calls."""
-        self._calls.give_up(error, scope)
-
-    def blame(self, error: BaseException) -> DistmetricsError | None:
-        """Return an error that names the rank behind a connection error of a call made elsewhere."""
-        return self._calls.blame(error)
+        options.update(group=self._group, async_op=True)
+        self.run(current_call(kind, x), kind, lambda: function(*tensors, **options), tensors)
 
 
 @atexit.register

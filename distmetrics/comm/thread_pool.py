@@ -119,7 +119,7 @@ _thread_dict.restype = ctypes.c_void_p  # not py_object, which takes the referen
 
 
 def _forget_locals() -> None:
-    """Forget what this thread keeps in any ``threading.local``: the interpreter has it in a dict."""
+    """Forget what this thread keeps in any ``threading.local``: it is in a dict of the thread."""
     address = _thread_dict()
     if address:
         # Lent by the interpreter, and held from here on.

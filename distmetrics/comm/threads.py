@@ -137,8 +137,8 @@ class ThreadWorld:
         frames = sys._current_frames()
         outcomes = {}
         for rank in late:
-            text = f"rank {rank} was still busy after {limit:g} s, the limit of this run, and was left behind"
-            error = PeerLostError(text, rank=rank)
+            text = f"was still busy after {limit:g} s, the limit of this run, and was left behind"
+            error = PeerLostError(f"rank {rank} {text}", rank=rank)
             frame = frames.get(tasks[rank].ident)
             if frame is not None:
                 stack = traceback.extract_stack(frame)
@@ -189,9 +189,7 @@ class ThreadWorld:
     def _leave(self, outcome: Outcome) -> None:
         with self._change:
             failed = outcome.error is not None
-            self._gone[outcome.rank] = Departure(
-                outcome.rank, 0, reason(outcome.error), failed=failed
-            )
+            self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
             self._end_vain_waits()
 
     def _end_vain_waits(self) -> None:

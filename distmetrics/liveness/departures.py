@@ -27,21 +27,20 @@ class Departure:
 
     Attributes:
         rank: of the job.
-        calls: how many transport calls of the group of all ranks it has made.
         why: in a few words.
         failed: whether it failed, or came to its end.
-        groups: the number of calls of each group by its name, where they are known.
+        calls: how many calls of each process group it has made, by the group's name; nothing where
+            somebody else says that it left.
     """
 
     rank: int
-    calls: int
     why: str
     failed: bool
-    groups: dict[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
 
-    def calls_of(self, group: str, world: str) -> int | None:
+    def calls_of(self, group: str) -> int | None:
         """Return how many calls of a group the rank has made; None where that is not known."""
-        return self.groups.get(group, self.calls if group == world else None)
+        return self.calls.get(group, None if self.calls else 0)
 
 
 def reason(error: BaseException | None) -> str:
@@ -71,24 +70,15 @@ class Departures:
         self.store = store
         self._seen: list[Departure] = []
 
-    def leave(
-        self,
-        rank: int,
-        why: str,
-        *,
-        failed: bool,
-        calls: int = 0,
-        groups: Mapping[str, int] | None = None,
-    ) -> None:
-        """Publish that ``rank`` has left after ``calls`` transport calls."""
+    def leave(self, departure: Departure) -> None:
+        """Publish that a rank has left."""
         number = self.store.add("left", 1)
-        departure = Departure(rank, calls, why, failed, dict(groups or {}))
         self.store.set(f"left/{number}", json.dumps(asdict(departure)))
 
     def leave_for(self, rank: int, why: str) -> None:
         """Publish for ``rank``, which failed, unless it said so itself."""
         if all(departure.rank != rank for departure in self.published()):
-            self.leave(rank, why, failed=True)
+            self.leave(Departure(rank, why, failed=True))
 
     def published(self) -> list[Departure]:
         """Return every departure published so far, oldest first."""
@@ -96,9 +86,13 @@ class Departures:
             self._seen.append(Departure(**json.loads(self.store.get(key))))
         return [*self._seen]
 
-    def before(self, call: int) -> dict[int, Departure]:
-        """Return the departures of ranks that will never make transport call ``call`` (from 1)."""
-        return {gone.rank: gone for gone in self.published() if gone.calls < call}
+    def before(self, group: str, number: int) -> dict[int, Departure]:
+        """Return the departures of ranks that will never make a group's call ``number``."""
+        left = {departure.rank: departure for departure in self.published()}
+        calls = {rank: departure.calls_of(group) for rank, departure in left.items()}
+        return {
+            rank: left[rank] for rank, made in calls.items() if made is not None and made < number
+        }
 
 
 def meet(store: Any, departures: Departures, rank: int, world_size: int) -> None:

@@ -128,7 +128,7 @@ class Diagnosis:
         """Return the departures of ranks that have left without making this call."""
         left: dict[int, Departure] = {}
         for departure in departures:
-            calls = departure.calls_of(self.wait.group, self.me.world)
+            calls = departure.calls_of(self.wait.group)
             if calls is None:  # it may have made this call; if so, the wait ends in a moment
                 never_comes = seconds[departure.rank] >= _OWN_WORD
             else:

@@ -7,8 +7,8 @@ host is silent: they are for the guard's own threads, never for the user's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from distmetrics.liveness.rank_status import Answer, RankStatus, encode
 from distmetrics.liveness.verdict import Verdict
@@ -19,6 +19,7 @@ ALL_ASK = 64
 _FIRST = 3
 # Seconds between two looks for a question: at most 4 000 looks a second in all.
 _POLL, _POLL_A_RANK = 0.1, 2.5e-4
+T = TypeVar("T")
 
 
 class GuardStore:
@@ -124,3 +125,12 @@ def _count_key(place: tuple[str, int]) -> str:
 def asks(nth: int, world_size: int) -> bool:
     """True if the rank that came as the ``nth`` to a call finds out who is missing."""
     return world_size <= ALL_ASK or nth <= _FIRST
+
+
+def within(seconds: float, fn: Callable[[], T]) -> T | None:
+    """Return what a function returns, or None where a silent store holds it for too long."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(fn()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None

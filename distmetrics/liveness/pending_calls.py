@@ -10,7 +10,7 @@ import ctypes
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, w
 from distmetrics.liveness.departures import NAMING_GRACE, Departures, reason
 from distmetrics.liveness.rank_report import PendingCall
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
-from distmetrics.liveness.watchdog import Watchdog
+from distmetrics.liveness.watchdog import watchdog_of_job
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
 _OWN_WORDS = 0.5  # seconds of NAMING_GRACE, where its process is gone, or nobody can be asked
@@ -40,6 +40,11 @@ class PendingCalls:
         members: its ranks of the job, in short.
         device: of the transport.
         departures: where they are published, if somewhere.
+
+    Attributes:
+        calls: how many calls the group has made.
+        past: hash of those that were made directly, by no collective of ours.
+        direct_calls: the last of them.
         watchdog: the guard of this rank, if one watches it.
     """
 
@@ -50,18 +55,19 @@ class PendingCalls:
         members: str,
         device: torch.device,
         departures: Departures | None,
-        watchdog: Watchdog | None,
     ) -> None:
-        self.calls = 0
-        self.past = 0
+        self.rank, self.device = rank, device
+        self.calls = self.past = 0
         self.direct_calls: deque[str] = deque(maxlen=_KEPT)
-        self.watchdog = watchdog
-        self._rank = rank
-        self._name = name
-        self._members = members
-        self._device = device
+        self.watchdog = watchdog_of_job(departures)
+        self._name, self._members = name, members
         self._departures = departures
         self._broken: Verdict | None = None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many calls each group of this rank has made by its name, as far as is known."""
+        return {self._name: self.calls} if self.watchdog is None else {**self.watchdog.log.counts}
 
     def run(self, call: Call, kind: str, start: Callable[[], Any], held: Any = None) -> None:
         """Start a call of the transport and wait for its end; ``held``: the tensors it works on.
@@ -72,13 +78,13 @@ class PendingCalls:
             RuntimeError: the backend refuses to make such a call.
         """
         if self._broken is not None:
-            raise self._broken.error(self._rank, call.site)
+            raise self._broken.error(self.rank, call.site)
         self.calls += 1
         if under_way() is None:
             self._note_direct_call(call, kind)
         pending = PendingCall(call, self._name, self._members, self.calls, kind)
         if self.watchdog is not None:
-            self.watchdog.enter(pending)
+            self.watchdog.log.enter(pending)
         begun = ended = False
         try:
             work = start()
@@ -115,12 +121,12 @@ class PendingCalls:
         deadline = time.monotonic() + NAMING_GRACE
         while True:
             published = self._departures.published()
-            left = {gone.rank: gone for gone in published if gone.rank != self._rank}
+            left = {gone.rank: gone for gone in published if gone.rank != self.rank}
             if left or time.monotonic() >= deadline:
                 break
             time.sleep(_MOMENT)
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        return departed(left, {self._rank: doing}).error(self._rank) if left else None
+        return departed(left, {self.rank: doing}).error(self.rank) if left else None
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
@@ -129,7 +135,7 @@ class PendingCalls:
         left = f"left {scope}: it {reason(error)}"
         notes = ("The other ranks have been told.",)
         self._broken = Verdict(
-            DivergedError.code, f"this rank has {left}", (self._rank,), notes=notes
+            DivergedError.code, f"this rank has {left}", (self.rank,), notes=notes
         )
         if self.watchdog is not None:
             self.watchdog.depart(left)
@@ -144,7 +150,7 @@ class PendingCalls:
 
     def _ended(self, work: Any, seconds: float) -> bool:
         """True if a call has ended within some seconds."""
-        if self._device.type != "cpu":
+        if self.device.type != "cpu":
             return _ended_on_device(work, seconds)
         try:
             work.wait(timedelta(seconds=seconds))
@@ -157,8 +163,8 @@ class PendingCalls:
     def _verdict(self, pending: PendingCall) -> Verdict | None:
         if self.watchdog is not None:
             return self.watchdog.look(pending)
-        left = {} if self._departures is None else self._departures.before(self.calls)
-        return departed(left, {self._rank: f"waits in {pending.call}"}) if left else None
+        left = {} if self._departures is None else self._departures.before(self._name, self.calls)
+        return departed(left, {self.rank: f"waits in {pending.call}"}) if left else None
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
         """Return the error for a broken connection; who watches the lost rank may be late."""
@@ -177,9 +183,7 @@ class PendingCalls:
 
     def _unnamed(self, pending: PendingCall, error: RuntimeError, gone: list[int]) -> Verdict:
         """Return a verdict of what the backend says, and of processes that are gone."""
-        lines = {self._rank: f"waits in {pending.call}"} | dict.fromkeys(
-            gone, "its process is gone"
-        )
+        lines = {self.rank: f"waits in {pending.call}"} | dict.fromkeys(gone, "its process is gone")
         return Verdict(
             PeerLostError.code,
             f"the connection to {who(gone) if gone else 'another rank'} broke",
@@ -192,7 +196,7 @@ class PendingCalls:
     def _break(self, verdict: Verdict, pending: PendingCall) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""
         self._broken = verdict
-        error = verdict.error(self._rank, pending.call.site)
+        error = verdict.error(self.rank, pending.call.site)
         if self.watchdog is not None:
             self.watchdog.fail(error)
         return error

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import threading
 import time
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distmetrics.comm.base import Call
 from distmetrics.errors import DistmetricsError
-from distmetrics.liveness.process_info import Place
+from distmetrics.liveness.process_info import Place, place_of
 from distmetrics.liveness.rank_status import Identity
+from distmetrics.liveness.settings import REPORT
 from distmetrics.liveness.verdict import Verdict
 
 SCHEMA = 1
+_KEPT = 50  # calls that a report has
+_log = logging.getLogger("distmetrics.guard")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,13 +55,48 @@ class PendingCall:
     verdict: Verdict | None = None
 
 
-def write_report(
-    folder: Path,
-    me: Identity,
-    calls: Iterable[PendingCall],
-    error: DistmetricsError | None,
-    place: Place,
-) -> None:
+class CallLog:
+    """The last calls of this rank over all its groups, and the thread that made the last one.
+
+    Attributes:
+        calls: the last of them.
+        counts: how many calls each group has made, by its name.
+        thread: the thread that has made the last call.
+        alone: whether the main thread has made all calls.
+    """
+
+    def __init__(self) -> None:
+        self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
+        self.counts: dict[str, int] = {}
+        self.thread = threading.get_ident()
+        self.alone = True
+        self._serial = 0
+
+    def enter(self, pending: PendingCall) -> None:
+        """Note that this thread begins a call."""
+        self.thread = threading.get_ident()
+        self.alone = self.alone and self.thread == threading.main_thread().ident
+        self._serial += 1
+        pending.serial = self._serial
+        self.counts[pending.group] = pending.number
+        self.calls.append(pending)
+
+    def leave(self, pending: PendingCall, *, begun: bool) -> None:
+        """Note that a call is over, or was never begun."""
+        pending.ended = time.time()
+        self.counts[pending.group] = pending.number - (not begun)
+
+    def waits(self) -> int:
+        """Return the serial number of the call that this rank is in, or 0."""
+        last = self.calls[-1] if self.calls else None
+        return 0 if last is None or last.ended is not None else last.serial
+
+    def place(self) -> Place:
+        """Return where the thread is that has made the last call."""
+        return place_of(self.thread)
+
+
+def write_report(folder: Path, me: Identity, log: CallLog, error: DistmetricsError | None) -> None:
     """Write ``rank-<r>.json``: this rank's last calls, where it is, and what it raises."""
     content = {
         "schema": SCHEMA,
@@ -66,14 +106,18 @@ def write_report(
         "pid": me.pid,
         "written": time.time(),
         "error": None if error is None else _error(error),
-        "where": [str(site) for site in place.stack],
-        "calls": [_call(pending, me.world) for pending in calls],
+        "where": [str(site) for site in log.place().stack],
+        "calls": [_call(pending, me.world) for pending in [*log.calls]],
     }
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{me.rank}.json"
     half = path.with_suffix(".part")
-    half.write_text(json.dumps(content))
-    half.replace(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        half.write_text(json.dumps(content))
+        half.replace(path)
+    except OSError as failure:  # of the folder: the user's error must still be raised
+        text = "rank %d can't write its report into the folder of %s: %s"
+        _log.warning(text, me.rank, REPORT, failure)
 
 
 def _error(error: DistmetricsError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Why a wait ends: the same on every rank of a group, of a world of threads, or of a launch. Pure."""
+"""Why a wait ends: the same words for groups, for worlds of threads and for launches. Pure."""
 
 from __future__ import annotations
 
@@ -103,6 +103,19 @@ def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdi
     likely = "collectives of overlapping groups in a different order on different ranks."
     do = "make every rank of a group call the same collectives, in the same order."
     return Verdict(DivergedError.code, f"deadlock: {what}", tuple(peers), lines, likely, do)
+
+
+def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
+    """Return the verdict that nobody can be asked, since the job's store does not answer."""
+    return Verdict(
+        PeerLostError.code,
+        f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank waits",
+        per_rank={rank: doing},
+        likely="its host (rank 0, where no launcher has it) is stopped or gone, or the network is "
+        "cut.",
+        do="see to that process first; torchrun hosts the store outside the ranks.",
+        notes=(f"The store says: {error}",) if error else (),
+    )
 
 
 def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:

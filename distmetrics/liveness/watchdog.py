@@ -19,26 +19,24 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.errors import DistmetricsError, PeerLostError
-from distmetrics.liveness.departures import Departures, reason
+from distmetrics.errors import DistmetricsError
+from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
-from distmetrics.liveness.guard_store import ALL_ASK, GuardStore
-from distmetrics.liveness.process_info import Place, machine, place_of, process_state, this_process
-from distmetrics.liveness.rank_report import PendingCall, write_report
+from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, within
+from distmetrics.liveness.process_info import machine, process_state, this_process
+from distmetrics.liveness.rank_report import CallLog, PendingCall, write_report
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait
-from distmetrics.liveness.settings import REPORT, Settings, in_force
-from distmetrics.liveness.verdict import Verdict
+from distmetrics.liveness.settings import Settings, in_force
+from distmetrics.liveness.verdict import Verdict, silent_store
 
 STORE_SILENT = 4.0  # seconds in which a call of the store must be done while a rank waits
 _FIRST_ANSWER = 10.0  # seconds in which the job's store must answer a rank's first call
-_KEPT = 50  # calls that a report has
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
 _END = 10.0  # seconds that a process has to end, once its group has broken
@@ -46,7 +44,6 @@ _MOMENT = 0.01  # seconds between two looks whether the others have left
 _SOON = 0.1  # seconds between two looks whether all ranks have come
 _RETRY = 0.5  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
-T = TypeVar("T")
 
 
 class Watchdog:
@@ -71,8 +68,7 @@ class Watchdog:
         departures: Departures | None = None,
     ) -> None:
         self.settings = settings
-        self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
-        self.counts: dict[str, int] = {}
+        self.log = CallLog()
         self._me = Identity(rank, world_size, machine(), *this_process(), world)
         self.patience = first_look(self._me)
         self._says_goodbye = departures is None
@@ -82,8 +78,6 @@ class Watchdog:
         guard: Any = PrefixStore("guard", store)
         self._asking = GuardStore(guard.clone(), rank, world_size)
         self._answering = GuardStore(guard.clone(), rank, world_size)
-        self._thread = threading.get_ident()
-        self._serial, self._alone = 0, True
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
@@ -102,19 +96,9 @@ class Watchdog:
             thread.start()
         atexit.register(self._at_exit)
 
-    def enter(self, pending: PendingCall) -> None:
-        """Note that this thread begins a call."""
-        self._thread = threading.get_ident()
-        self._alone = self._alone and self._thread == threading.main_thread().ident
-        self._serial += 1
-        pending.serial = self._serial
-        self.counts[pending.group] = pending.number
-        self.calls.append(pending)
-
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
         """Note that the call is over, or was never begun."""
-        pending.ended = time.time()
-        self.counts[pending.group] = pending.number - (not begun)
+        self.log.leave(pending, begun=begun)
         if pending.watched:
             self._bell.set()
 
@@ -138,14 +122,14 @@ class Watchdog:
         self._failed = self._reported = True
         if self.settings.report is None:
             return
-        self._report(error, place_of(self._thread))
+        write_report(self.settings.report, self._me, self.log, error)
         if not self._store_error:
-            _within(_LAST, lambda: [self._asking.ask(peer, report=True) for peer in error.peers])
+            within(_LAST, lambda: [self._asking.ask(peer, report=True) for peer in error.peers])
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
         if os.getpid() == self._me.pid:
-            _within(_LAST, lambda: self._leave(why, failed=True))
+            within(_LAST, lambda: self._leave(why, failed=True))
 
     def close(self) -> None:
         """End the threads: the process ends, or its group is gone."""
@@ -155,7 +139,7 @@ class Watchdog:
         self._bell.set()
         atexit.unregister(self._at_exit)
         if self._says_goodbye:
-            _within(_FAREWELL + _LAST, self._say_goodbye)
+            within(_FAREWELL + _LAST, self._say_goodbye)
         for thread in self._threads:
             thread.join(_LAST)
         self._held = None
@@ -196,32 +180,21 @@ class Watchdog:
     def _leave(self, why: str, *, failed: bool) -> None:
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
-            calls = self.counts.get(self._me.world, 0)
-            self._departures.leave(
-                self._me.rank, why, failed=failed, calls=calls, groups=self.counts
-            )
+            self._departures.leave(Departure(self._me.rank, why, failed, {**self.log.counts}))
 
     def _silence(self, pending: PendingCall) -> Verdict | None:
         """Return a verdict where the store has not answered for too long."""
         since = self._busy_since
         if since is None or (seconds := time.monotonic() - since) < STORE_SILENT:
             return None
-        return Verdict(
-            PeerLostError.code,
-            f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank "
-            "waits",
-            per_rank={self._me.rank: f"waits in {pending.call}"},
-            notes=(f"The store says: {self._store_error}",) if self._store_error else (),
-            likely="its host (rank 0, where no launcher has it) is stopped or gone, or the "
-            "network is cut.",
-            do="see to that process first; torchrun hosts the store outside the ranks.",
-        )
+        doing = f"waits in {pending.call}"
+        return silent_store(self._me.rank, doing, seconds, self._store_error)
 
     def _diagnosis(self, pending: PendingCall) -> Diagnosis:
         everybody = pending.group == self._me.world
         text = f"{pending.call}{'' if everybody else f'  (group of ranks {pending.members})'}"
         place = pending.group, pending.members, pending.number, pending.kind
-        wait = Wait(pending.serial, *place, text, self._alone)
+        wait = Wait(pending.serial, *place, text, self.log.alone)
         begun = time.monotonic() - (time.time() - pending.started)
         timeout = self.settings.timeout
         return Diagnosis(self._me, wait, timeout, self._asking, self._departures, begun)
@@ -266,22 +239,11 @@ class Watchdog:
         # Where the store is gone, whoever waits finds that out by itself.
         with contextlib.suppress(RuntimeError):
             while (question := self._answering.next_question(self._closed)) is not None:
-                place = place_of(self._thread)
-                last = self.calls[-1] if self.calls else None
-                waits = 0 if last is None or last.ended is not None else last.serial
-                self._answering.answer(Answer(question, waits, str(place), place.group))
-                if not self._reported and self._answering.report_wanted():
-                    self._report(None, place)
-
-    def _report(self, error: DistmetricsError | None, place: Place) -> None:
-        folder = self.settings.report
-        if folder is None:
-            return
-        try:
-            write_report(folder, self._me, [*self.calls], error, place)
-        except OSError as failure:  # of the folder: the user's error must still be raised
-            text = "rank %d can't write its report into the folder of %s: %s"
-            _log.warning(text, self._me.rank, REPORT, failure)
+                place = self.log.place()
+                self._answering.answer(Answer(question, self.log.waits(), str(place), place.group))
+                folder = self.settings.report
+                if folder is not None and not self._reported and self._answering.report_wanted():
+                    write_report(folder, self._me, self.log, None)
 
 
 # By the group of all ranks.
@@ -307,7 +269,7 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
         except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
             return str(error)
 
-    made = _within(_FIRST_ANSWER, make) or f"nothing within {_FIRST_ANSWER:g} s"
+    made = within(_FIRST_ANSWER, make) or f"nothing within {_FIRST_ANSWER:g} s"
     if isinstance(made, str):
         text = f"distmetrics watches no rank of this job: its store says {made}"
         warnings.warn(text, stacklevel=4)
@@ -315,12 +277,3 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
     _watchdogs[world] = made
     weakref.finalize(world, made.close)
     return made
-
-
-def _within(seconds: float, fn: Callable[[], T]) -> T | None:
-    """Return what a function returns, or None where a silent store holds it for too long."""
-    results: list[T] = []
-    thread = threading.Thread(target=lambda: results.append(fn()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return results[0] if results else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,8 +17,8 @@ import pytest
 import torch.distributed as dist
 
 from distmetrics.cli import main
-from distmetrics.cli.doctor_environ import _TORCH
-from distmetrics.cli.doctor_join import Meeting, Watchdog, found_store
+from distmetrics.cli.doctor_checks import TORCHRUN
+from distmetrics.cli.doctor_meeting import Meeting, open_store
 from distmetrics.errors import ConfigurationError, PeerLostError
 from distmetrics.launch.environment import Environment
 from tests.machines import torchrun, two_machines
@@ -29,7 +30,7 @@ STRANGE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "DISTMETRICS_STORE", "DIS
 
 @pytest.fixture(autouse=True)
 def on_its_own(monkeypatch):
-    for name in (*_TORCH, *STRANGE):
+    for name in (*TORCHRUN, *STRANGE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -75,10 +76,8 @@ def statuses(found):
 
 MEASURED = {
     "rendezvous": {"seconds"},
-    "clocks": {"offset_s", "uncertainty_s"},
     "latency": {"median_s", "p99_s", "rounds"},
-    "bandwidth": {"all_reduce_bytes_per_s", "all_gather_bytes_per_s"},
-    "stragglers": {"slowest_work_s"},
+    "bandwidth": {"all_reduce_bytes_per_s"},
 }
 
 
@@ -91,7 +90,6 @@ def test_alone_it_starts_two_processes(capsys):
     assert {name: set(found[name]["numbers"]) for name in MEASURED} == MEASURED
     assert found["latency"]["numbers"]["median_s"] > 0
     assert found["launcher"]["found"] == "no launcher: this process is on its own"
-    assert abs(found["clocks"]["numbers"]["offset_s"]) <= found["clocks"]["numbers"]["uncertainty_s"] + 0.01
 
 
 @pytest.mark.gloo
@@ -101,35 +99,32 @@ def test_an_interface_that_is_not_there_fails_twice():
     _, found = by_name(out)
     assert code == 1, err
     assert statuses(found) == {"interfaces": "fail", "rendezvous": "fail"}
-    assert "GLOO_SOCKET_IFNAME=nope0, but there is no interface nope0; there are: " in found["interfaces"]["found"]
+    assert "GLOO_SOCKET_IFNAME=nope0 is not there; there are: " in found["interfaces"]["found"]
 
 
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("guard", ["on", "maybe"])
-def test_under_torchrun_all_ranks_end_alike(guard):
+@pytest.mark.parametrize("variables", [{"DISTMETRICS_GUARD": "maybe"}, {"NCCL_SOCKET_IFNAME": "nope0"}])
+def test_under_torchrun_all_ranks_end_alike(variables):
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *DOCTOR, "--json")
-    ((out, err, code),) = ended(start(*command, DISTMETRICS_GUARD=guard))
+    ((out, err, code),) = ended(start(*command, **variables))
     whole, found = by_name(out)  # one object: rank 1 prints nothing
-    assert (whole["launcher"], whole["world_size"], whole["ok"]) == ("torchrun", 2, guard == "on")
-    assert found["machines"]["found"] == "2 ranks on 1 machine"
-    assert found["same versions"]["status"] == "ok"
-    if guard == "on":
-        assert (code, statuses(found)) == (0, {}), err
-    else:
-        assert statuses(found) == {"settings": "fail"}
-        assert found["settings"]["ranks"] == []  # all of them
-        assert code == 1
+    fine = "NCCL_SOCKET_IFNAME" not in variables
+    assert (whole["launcher"], whole["world_size"], whole["ok"]) == ("torchrun", 2, fine)
+    assert found["rendezvous"]["found"].startswith("2 ranks on 1 machine connected in ")
+    assert found["versions"]["status"] == "ok"
+    assert (code, statuses(found)) == ((0, {}) if fine else (1, {"interfaces": "fail"})), err
+    assert found["interfaces"]["ranks"] == []  # all of them
 
 
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
 def test_what_is_wrong_on_one_rank_is_the_exit_code_of_all():
     port = free_port()
-    first, second = ended(rank(0, 2, port), rank(1, 2, port, DISTMETRICS_TIMEOUT="soon"))
+    first, second = ended(rank(0, 2, port), rank(1, 2, port, NCCL_SOCKET_IFNAME="nope0"))
     assert (first[2], second[2]) == (1, 1)
-    assert "rank 1: DISTMETRICS_TIMEOUT: not a time in seconds: 'soon'" in first[0]
-    assert "Do: say 300, for one." in first[0]
+    assert "rank 1: NCCL_SOCKET_IFNAME=nope0 is not there" in first[0]
+    assert "Do: unset NCCL_SOCKET_IFNAME" in first[0]
     assert "1 check failed" in first[0]
     assert (second[0], second[1]) == ("", "")
 
@@ -159,7 +154,7 @@ def test_a_port_that_is_taken():
         ((out, _, code),) = ended(rank(0, 2, taken.getsockname()[1], "--timeout", "3", "--json"))
     _, found = by_name(out)
     assert code == 1
-    assert statuses(found) == {"main port": "fail", "rendezvous": "fail"}
+    assert statuses(found) == {"rendezvous": "fail"}
     assert found["rendezvous"]["found"].startswith("rank 0 can't open the store at 127.0.0.1:")
 
 
@@ -172,8 +167,8 @@ def test_a_rank_that_is_lost_after_it_came_is_named(what):
     port = free_port()
     others = [rank(number, 3, port, "--timeout", "4") for number in range(2)]
     place = Environment(launcher="torchrun", rank=2, world_size=3, local_rank=2, local_world_size=3, main_port=port)
-    store = found_store(place, {}, time.monotonic() + 60)
-    Meeting(store, place, "there", 60).sign_in(time.monotonic() + 60)
+    store = open_store(place, {}, 60)
+    Meeting(store, place, 60).sign_in()
     if what != "connects to nobody":
         group = dist.PrefixStore("group", store)
         dist.init_process_group("gloo", store=group, rank=2, world_size=3, timeout=timedelta(seconds=60))
@@ -185,10 +180,9 @@ def test_a_rank_that_is_lost_after_it_came_is_named(what):
         if dist.is_initialized():
             dist.destroy_process_group()
     assert (first[2], second[2]) == (1, 1)
-    step = "the connection of all ranks" if what == "connects to nobody" else "the exchange of what ranks found"
-    assert f"rank 2 stopped answering during {step}" in first[0]
-    assert f"rank 2 stopped answering during {step}" in second[1]
-    assert "The backend says: " in second[1]
+    assert "rank 2 stopped answering" in first[0]
+    assert "rank 2 stopped answering" in second[1]
+    assert re.search(r"rank 1  waited: \w", second[1])
 
 
 @pytest.mark.long
@@ -202,7 +196,7 @@ def test_a_store_that_is_silent_is_no_hang():
         ((out, err, code),) = ended(rank(1, 2, silent.getsockname()[1], "--timeout", "2"))
     assert (code, out) == (1, "")
     assert "rank 1:\n" in err
-    assert "the meeting of all ranks has not ended after 14 s, and the store of the job does not answer" in err
+    assert "no end after 16 s, and the store of the job does not answer" in err
 
 
 @pytest.mark.long
@@ -219,14 +213,17 @@ def test_two_machines():
 
 
 def meetings(*ranks, size=2, patience=10.0):
-    """Let ranks meet at one store, as threads; returns what each waited, or the error."""
+    """Let ranks meet at one store, as threads; returns the error of each, or None."""
     store, results = dist.HashStore(), {}
 
     def come(number, mine, after):
         time.sleep(after)
-        place = Environment(launcher="torchrun", rank=mine, world_size=size, local_rank=0, local_world_size=1)
+        place = Environment(
+            launcher="torchrun", rank=mine, world_size=size, local_rank=0, local_world_size=1, main_port=1
+        )
         try:
-            results[number] = Meeting(store, place, "there:1", patience).sign_in(time.monotonic() + patience)
+            Meeting(store, place, patience).sign_in()
+            results[number] = None
         except (ConfigurationError, PeerLostError) as error:
             results[number] = error
 
@@ -238,15 +235,14 @@ def meetings(*ranks, size=2, patience=10.0):
     return [results[number] for number in range(len(ranks))]
 
 
-def test_ranks_meet_and_the_last_did_not_wait():
-    first, second = meetings((0, 0.0), (1, 0.3))
-    assert first > second
+def test_ranks_meet():
+    assert meetings((0, 0.0), (1, 0.3)) == [None, None]
 
 
 def test_who_is_missing_is_the_same_for_all():
     found = meetings((0, 0.0), (2, 0.2), (3, 0.0), size=5, patience=0.5)
     assert {str(error).partition("\n")[0] for error in found} == {
-        "ranks 1, 4 of 5 never came to there:1 within 0.5 s",
+        "ranks 1, 4 of 5 never came to 127.0.0.1:1 within 0.5 s",
     }
     assert all(error.peers == (1, 4) for error in found)
 
@@ -272,41 +268,9 @@ def test_ranks_that_disagree_on_their_number():
     places = [
         Environment(launcher="torchrun", rank=0, world_size=size, local_rank=0, local_world_size=1) for size in (1, 3)
     ]
-    Meeting(store, places[0], "there", 1).sign_in(time.monotonic() + 1)
+    Meeting(store, places[0], 1).sign_in()
     with pytest.raises(ConfigurationError, match="rank 0 says 3, others 1"):
-        Meeting(store, places[1], "there", 1).sign_in(time.monotonic() + 1)
-
-
-def test_roll_call(monkeypatch):
-    monkeypatch.setattr("distmetrics.cli.doctor_join._ROLL_CALL", 0.2)
-    store, place = dist.HashStore(), {"launcher": "torchrun", "world_size": 3, "local_rank": 0, "local_world_size": 1}
-    ends = [Meeting(store, Environment(rank=number, **place), "there", 1) for number in range(3)]
-    assert ends[0].roll_call("a") == [1, 2]
-    assert ends[2].roll_call("b") == [1]
-    assert ends[1].roll_call("c") == []
-    assert [departure.why for departure in ends[1].departures.published()] == ["a", "b", "c"]
-
-
-def test_the_watchdog_bites_once_a_step_takes_too_long():
-    bitten = threading.Event()
-    said = []
-
-    def bite(step, limit):
-        said.append((step, limit))
-        bitten.set()
-
-    with Watchdog(0.3, bite) as watchdog:
-        watchdog.step("a call that never returns")
-        assert bitten.wait(20)
-    assert said == [("a call that never returns", 0.3)]
-
-
-def test_the_watchdog_leaves_alone_what_goes_on():
-    said = []
-    with Watchdog(30.0, lambda step, limit: said.append(step)) as watchdog:
-        for number in range(3):
-            watchdog.step(str(number))
-    assert said == []
+        Meeting(store, places[1], 1).sign_in()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
@@ -320,7 +284,7 @@ def test_variables_that_say_too_little(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     assert main(["doctor", "--json"]) == 1
     _, found = by_name(capsys.readouterr().out)
-    assert found["launcher"]["found"] == "RANK is set, but WORLD_SIZE is not: who started this process?"
+    assert found["launcher"]["found"] == "set: RANK; not set: WORLD_SIZE: who started this process?"
     assert found["rendezvous"]["status"] == "warn"
     monkeypatch.setenv("WORLD_SIZE", "two")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

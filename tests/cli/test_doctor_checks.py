@@ -1,153 +1,26 @@
-"""The checks of ``doctor`` by examples: machines and variables that are as they should be, and that are not."""
+"""The checks of ``doctor`` by examples: machines, variables and ranks that are as they should be, and not."""
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import threading
+import time
 from dataclasses import replace
 
 import pytest
 
-from distmetrics.cli import doctor_checks, doctor_environ, doctor_table
-from distmetrics.cli.doctor import _gpus
-from distmetrics.cli.doctor_environ import launcher, main_address, main_port, settings
-from distmetrics.cli.doctor_finding import Finding, failed, merged, of_error
-from distmetrics.cli.doctor_machine import Gpu, Lookup, Machine, this_machine
+from distmetrics.cli import doctor, doctor_checks, doctor_ranks
+from distmetrics.cli.doctor_checks import Finding, interfaces, launcher, merged, of_error
+from distmetrics.cli.doctor_ranks import Gpu, RankFacts, Speed, compared, measured, on_gpus
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.environment import Environment
+from distmetrics.launch.processes import launch
 
-MACHINE = Machine(
-    host="node0",
-    cores=8,
-    interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": ""},
-    versions={"python": "3.11.7", "torch": "2.6.0+cpu", "distmetrics": "0.1.0"},
-    shared=(8 << 30, 8 << 30),
-    open_files=65536,
-    lookup=lambda name: Lookup(("10.0.0.1",), 0.001),
-    listen=lambda address, port: "",
-)
-JOB = Environment(
-    launcher="torchrun",
-    rank=0,
-    world_size=4,
-    local_rank=0,
-    local_world_size=2,
-    main_address="node0",
-    main_port=29500,
-)
-ONE_MACHINE = replace(JOB, local_world_size=4)
-NODE0 = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
-
-
-def answers(*addresses, after=0.001, problem=""):
-    return replace(MACHINE, lookup=lambda name: Lookup(addresses, after, problem))
-
-
-def said(finding):
-    return finding.status, finding.found
-
-
-def test_a_machine_that_is_fine():
-    found = doctor_checks.machine_checks(MACHINE, {}, several=True)
-    assert {finding.name: finding.status for finding in found} == dict.fromkeys(
-        ["versions", "names", "interfaces", "shared memory", "open files"], "ok"
-    )
-    assert not any(finding.do for finding in found)
-
-
-@pytest.mark.parametrize(
-    ("torch", "backends", "status", "text"),
-    [
-        ("2.13.0+cpu", ("gloo",), "ok", "torch 2.13.0+cpu"),
-        ("2.6.0a0+git12", ("gloo", "nccl"), "ok", "backends: gloo, nccl"),
-        ("2.5.1", ("gloo",), "fail", "torch is too old"),
-        ("2.7.0", (), "fail", "backends: none: gloo is not there"),
-    ],
-)
-def test_versions(torch, backends, status, text):
-    found = doctor_checks.versions(replace(MACHINE, versions={"torch": torch}, backends=backends))
-    assert found.status == status
-    assert text in found.found
-
-
-@pytest.mark.parametrize(
-    ("machine", "several", "environ", "status", "text"),
-    [
-        (answers("127.0.1.1"), False, {}, "ok", "resolves to 127.0.1.1"),
-        (answers("127.0.1.1"), True, {}, "fail", "where other machines can't reach it"),
-        (answers("127.0.1.1", "10.0.0.1"), True, {}, "ok", "resolves to"),
-        (answers("127.0.1.1"), True, {"GLOO_SOCKET_IFNAME": "eth0"}, "warn", "where other machines can't reach it"),
-        (answers("10.0.0.1", after=5.01), False, {}, "warn", "after 5.0 s: each group of gloo waits for that"),
-        (
-            answers(problem="Name or service not known"),
-            False,
-            {},
-            "warn",
-            "does not resolve: Name or service not known",
-        ),
-        (answers(problem="no answer within 7.5 s"), True, {}, "fail", "does not resolve: no answer within 7.5 s"),
-    ],
-)
-def test_names(machine, several, environ, status, text):
-    found = doctor_checks.names(machine, environ, several=several)
-    assert found.status == status
-    assert text in found.found
-    assert bool(found.do) == (status != "ok")
-
-
-@pytest.mark.parametrize(
-    ("environ", "several", "status", "text"),
-    [
-        ({}, True, "ok", "gloo takes 10.0.0.1 (eth0), to which the host name resolves"),
-        ({"GLOO_SOCKET_IFNAME": "eth0"}, True, "ok", "gloo takes eth0, as GLOO_SOCKET_IFNAME says"),
-        ({"GLOO_SOCKET_IFNAME": "eth0,ib0"}, True, "ok", "gloo takes eth0,ib0"),
-        (
-            {"GLOO_SOCKET_IFNAME": "eth"},
-            False,
-            "fail",
-            "GLOO_SOCKET_IFNAME=eth, but there is no interface eth; there are",
-        ),
-        ({"GLOO_SOCKET_IFNAME": "eth0,eth7"}, False, "fail", "there is no interface eth7;"),
-        ({"GLOO_SOCKET_IFNAME": "lo"}, False, "ok", "gloo takes lo"),
-        ({"GLOO_SOCKET_IFNAME": "lo"}, True, "fail", "is not reached from the job's other machines"),
-        ({"NCCL_SOCKET_IFNAME": "eth"}, True, "ok", "eth0 10.0.0.1"),
-        ({"NCCL_SOCKET_IFNAME": "=eth"}, True, "fail", "there is no interface eth;"),
-        ({"NCCL_SOCKET_IFNAME": "=eth0"}, True, "ok", "ib0 (no IPv4)"),
-        ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, True, "ok", "eth0 10.0.0.1"),
-        ({"NCCL_SOCKET_IFNAME": "^lo,eth,ib"}, True, "fail", "there is no interface but lo, eth, ib;"),
-        ({"NCCL_SOCKET_IFNAME": "lo"}, True, "fail", "NCCL_SOCKET_IFNAME=lo is not reached"),
-        ({"NCCL_SOCKET_IFNAME": "en"}, True, "fail", "there is no interface en;"),
-    ],
-)
-def test_interfaces(environ, several, status, text):
-    found = doctor_checks.interfaces(MACHINE, environ, several=several)
-    assert (found.status, text in found.found) == (status, True), found
-
-
-def test_gloo_takes_the_loopback_where_the_host_name_is_elsewhere():
-    elsewhere = replace(answers("10.9.9.9"), listen=lambda address, port: "Cannot assign requested address")
-    assert doctor_checks.taken_by_gloo(elsewhere, {}).startswith("the loopback, as the host name is no address")
-
-
-@pytest.mark.parametrize(
-    ("shared", "status", "text"),
-    [
-        (None, "ok", "no /dev/shm"),
-        ((8 << 30, 8 << 30), "ok", "/dev/shm has 8.0 GiB"),
-        ((64 << 20, 60 << 20), "warn", "/dev/shm has 64 MiB, 60 MiB free: DataLoader workers"),
-        ((8 << 30, 1 << 20), "warn", "8.0 GiB, 1 MiB free"),
-    ],
-)
-def test_shared_memory(shared, status, text):
-    found = doctor_checks.shared_memory(replace(MACHINE, shared=shared))
-    assert (found.status, text in found.found) == (status, True), found
-
-
-@pytest.mark.parametrize(("limit", "status"), [(None, "ok"), (4096, "ok"), (4095, "warn"), (256, "warn")])
-def test_open_files(limit, status):
-    assert doctor_checks.open_files(replace(MACHINE, open_files=limit)).status == status
+NODE0 = {
+    "RANK": "0",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+}
 
 
 @pytest.mark.parametrize(
@@ -155,222 +28,244 @@ def test_open_files(limit, status):
     [
         ({}, "ok", "no launcher: this process is on its own"),
         (NODE0, "ok", "torchrun says 4 ranks, 2 on this machine, rank 0 at node0:29500"),
-        ({"RANK": "0"}, "fail", "RANK is set, but WORLD_SIZE is not"),
-        ({"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "fail", "WORLD_SIZE and LOCAL_RANK are set, but RANK is not"),
-        ({"LOCAL_RANK": "0"}, "fail", "LOCAL_RANK is set, but RANK and WORLD_SIZE are not"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "fail", "MASTER_ADDR is not: ranks cannot find each other"),
+        ({"RANK": "0"}, "fail", "set: RANK; not set: WORLD_SIZE"),
+        (
+            {"WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+            "fail",
+            "set: WORLD_SIZE, LOCAL_RANK; not set: RANK",
+        ),
+        ({"LOCAL_RANK": "0"}, "fail", "set: LOCAL_RANK; not set: RANK, WORLD_SIZE"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "fail", "MASTER_ADDR is not: ranks cannot find"),
         (NODE0 | {"RANK": "4"}, "fail", "torchrun says rank 4 in a world of 4"),
-        (NODE0 | {"WORLD_SIZE": "four"}, "fail", "torchrun set WORLD_SIZE='four', which is no number"),
+        (NODE0 | {"WORLD_SIZE": "four"}, "fail", "set WORLD_SIZE='four', which is no number"),
         (NODE0 | {"LOCAL_RANK": "3"}, "fail", "local rank 3 in a world of 2"),
         (NODE0 | {"MASTER_PORT": "http"}, "fail", "MASTER_PORT='http', which is no number"),
         ({"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, "ok", "no launcher"),
-        (NODE0 | {"DISTMETRICS_STORE": "store"}, "fail", "DISTMETRICS_STORE is set, as for the ranks that distmetrics"),
     ],
 )
 def test_who_launched_it(environ, status, text):
-    environment, found = launcher(environ)
-    assert (found.status, text in found.found) == (status, True), found
-    assert (environment is not None) == ("torchrun says 4 ranks" in text)
+    place, finding = launcher(environ)
+    assert (finding.status, text in finding.found) == (status, True), finding
+    assert (place is not None) == ("torchrun says 4 ranks" in text)
+
+
+def answering(monkeypatch, answer, after=0.0):
+    def lookup(name):
+        clock[0] += after
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    clock = [0.0]
+    monkeypatch.setattr(doctor_checks, "lookup", lookup)
+    monkeypatch.setattr(doctor_checks.time, "perf_counter", lambda: clock[0])
+
+
+UNKNOWN = socket.gaierror("Name or service not known")
 
 
 @pytest.mark.parametrize(
-    ("machine", "place", "environ", "status", "text"),
+    ("answer", "after", "several", "told", "status", "text"),
     [
-        (MACHINE, None, {}, "ok", "not set"),
-        (MACHINE, JOB, NODE0, "ok", "MASTER_ADDR=node0 resolves to 10.0.0.1"),
-        (MACHINE, replace(JOB, launcher="slurm"), {}, "ok", "rank 0's machine node0 resolves"),
-        (
-            answers(problem="Name or service not known"),
-            JOB,
-            NODE0,
-            "fail",
-            "MASTER_ADDR=node0 does not resolve: Name or",
-        ),
-        (answers(problem="gone"), None, {"MASTER_ADDR": "node0"}, "fail", "does not resolve: gone"),
-        (answers("127.0.0.1"), JOB, NODE0, "fail", "is the loopback address, and the job is on several machines"),
-        (answers("127.0.0.1"), ONE_MACHINE, NODE0, "ok", "resolves to 127.0.0.1"),
-        (answers("10.0.0.1", after=5.0), JOB, NODE0, "warn", "after 5.0 s: each connection to it waits"),
+        (["127.0.1.1"], 0, False, False, "ok", "the host name node0 resolves to 127.0.1.1"),
+        (["127.0.1.1"], 0, True, False, "fail", "where other machines can't reach it"),
+        (["127.0.1.1", "10.0.0.1"], 0, True, False, "ok", "resolves to"),
+        (["127.0.1.1"], 0, True, True, "warn", "where other machines can't reach it"),
+        (["10.0.0.1"], 5.01, False, False, "warn", "after 5.0 s: each connection waits for that"),
+        (UNKNOWN, 0, False, False, "warn", "does not resolve: Name or service not known"),
+        (UNKNOWN, 0, True, False, "fail", "does not resolve: Name or service not known"),
     ],
 )
-def test_main_address(machine, place, environ, status, text):
-    found = main_address(environ, place, machine)
-    assert (found.status, text in found.found) == (status, True), found
-
-
-def test_rank_0_is_not_on_the_machine_that_the_address_names():
-    away = replace(MACHINE, listen=lambda address, port: "Cannot assign requested address")
-    text = "MASTER_ADDR=node0 is no address of rank 0's machine node0: Cannot assign requested address"
-    assert said(main_address(NODE0, JOB, away)) == ("warn", text)
-    assert main_address(NODE0, replace(JOB, rank=1), away).status == "ok"
-    assert main_address(NODE0 | {"TORCHELASTIC_USE_AGENT_STORE": "True"}, JOB, away).status == "ok"
-
-
-TAKEN = replace(MACHINE, listen=lambda address, port: "Address already in use")
+def test_names(monkeypatch, answer, after, several, told, status, text):
+    answering(monkeypatch, answer, after)
+    finding = doctor_checks.host_name("node0", several=several, told=told)
+    assert (finding.status, text in finding.found) == (status, True), finding
+    assert bool(finding.do) == (status != "ok")
 
 
 @pytest.mark.parametrize(
-    ("machine", "place", "environ", "status", "text"),
+    ("answer", "after", "several", "status", "text"),
     [
-        (MACHINE, None, {}, "ok", "not set, and not needed"),
-        (MACHINE, replace(JOB, launcher="slurm", main_port=15123), {}, "ok", "15123"),
-        (MACHINE, JOB, NODE0, "ok", "29500, free on rank 0's machine"),
-        (MACHINE, replace(JOB, main_port=0), {}, "fail", "MASTER_PORT is not set"),
-        (MACHINE, JOB, NODE0 | {"MASTER_PORT": "0"}, "fail", "MASTER_PORT='0' is no port"),
-        (MACHINE, JOB, NODE0 | {"MASTER_PORT": "70000"}, "fail", "MASTER_PORT='70000' is no port"),
-        (MACHINE, None, {"MASTER_PORT": "http"}, "fail", "MASTER_PORT='http' is no port"),
-        (TAKEN, JOB, NODE0, "fail", "rank 0 can't listen on MASTER_PORT=29500: Address already in use; another job"),
-        (TAKEN, replace(JOB, rank=1), NODE0, "ok", "29500"),
-        (TAKEN, JOB, NODE0 | {"TORCHELASTIC_USE_AGENT_STORE": "True"}, "ok", "29500"),
-        (TAKEN, None, {"MASTER_PORT": "29500"}, "ok", "29500"),
+        (["10.0.0.1"], 0, True, "ok", "rank 0's address node0 resolves to 10.0.0.1"),
+        (UNKNOWN, 0, True, "fail", "does not resolve: Name or service not known"),
+        (["127.0.0.1"], 0, True, "fail", "where other machines can't reach it"),
+        (["127.0.0.1"], 0, False, "ok", "resolves to 127.0.0.1"),
+        (["10.0.0.1"], 5.0, True, "warn", "after 5.0 s: each connection waits for that"),
     ],
 )
-def test_main_port(machine, place, environ, status, text):
-    found = main_port(environ, place, machine)
-    assert (found.status, text in found.found) == (status, True), found
-    assert bool(found.do) == (status != "ok")
+def test_main_address(monkeypatch, answer, after, several, status, text):
+    answering(monkeypatch, answer, after)
+    finding = doctor_checks.main_address("node0", several=several)
+    assert (finding.status, text in finding.found) == (status, True), finding
 
 
 @pytest.mark.parametrize(
-    ("value", "place", "status", "do"),
+    ("environ", "several", "status", "text"),
     [
-        (None, None, "ok", ""),
-        (None, JOB, "warn", "export OMP_NUM_THREADS=4."),
-        ("4", JOB, "ok", ""),
-        ("5", JOB, "warn", "export OMP_NUM_THREADS=4."),
-        ("4,2", JOB, "ok", ""),
-        ("8", None, "ok", ""),
-        ("9", None, "warn", "export OMP_NUM_THREADS=8."),
-        ("1", replace(JOB, world_size=16, local_world_size=16), "warn", "start fewer processes here."),
-        ("0", JOB, "fail", "set it to 4."),
-        ("many", JOB, "fail", "set it to 4."),
-        ("", JOB, "fail", "set it to 4."),
+        ({}, True, "ok", "lo, eth0, ib0"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, True, "ok", "lo, eth0, ib0"),
+        ({"GLOO_SOCKET_IFNAME": "eth0,ib0"}, True, "ok", "lo, eth0, ib0"),
+        ({"GLOO_SOCKET_IFNAME": "eth"}, False, "fail", "=eth is not there; there are: lo, eth0"),
+        ({"GLOO_SOCKET_IFNAME": "eth0,eth7"}, False, "fail", "=eth0,eth7 is not there"),
+        ({"GLOO_SOCKET_IFNAME": "lo"}, False, "ok", "lo, eth0"),
+        ({"GLOO_SOCKET_IFNAME": "lo"}, True, "fail", "is not reached from other machines"),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, True, "ok", "lo, eth0"),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, True, "fail", "NCCL_SOCKET_IFNAME==eth is not there"),
+        ({"NCCL_SOCKET_IFNAME": "=eth0"}, True, "ok", "lo, eth0"),
+        ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, True, "ok", "lo, eth0"),
+        ({"NCCL_SOCKET_IFNAME": "^lo,eth,ib"}, True, "fail", "=^lo,eth,ib is not there"),
+        ({"NCCL_SOCKET_IFNAME": "lo"}, True, "fail", "NCCL_SOCKET_IFNAME=lo is not reached"),
+        ({"NCCL_SOCKET_IFNAME": "en"}, True, "fail", "NCCL_SOCKET_IFNAME=en is not there"),
     ],
 )
-def test_threads(value, place, status, do):
-    found = doctor_environ.threads({} if value is None else {"OMP_NUM_THREADS": value}, place, MACHINE)
-    assert (found.status, found.do) == (status, do)
+def test_interfaces(environ, several, status, text):
+    finding = interfaces(["lo", "eth0", "ib0"], environ, several=several)
+    assert (finding.status, text in finding.found) == (status, True), finding
 
 
-@pytest.mark.parametrize(
-    ("environ", "status", "text"),
-    [
-        ({}, "ok", "no variable"),
-        ({"DISTMETRICS_GUARD": "ON", "DISTMETRICS_TIMEOUT": "8.5"}, "ok", "no variable"),
-        ({"DISTMETRICS_GUARD": "maybe"}, "fail", "DISTMETRICS_GUARD: no such mode: 'maybe'"),
-        ({"DISTMETRICS_TIMEOUT": "30s"}, "fail", "DISTMETRICS_TIMEOUT: not a time in seconds: '30s'"),
-        ({"DISTMETRICS_TIMEOUT": "0"}, "fail", "DISTMETRICS_TIMEOUT: not a time in seconds: 0.0"),
-        ({"DISTMETRICS_TIMEOUT": "nan"}, "fail", "DISTMETRICS_TIMEOUT: not a time in seconds: nan"),
-        ({"TORCH_DISTRIBUTED_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "0"}, "ok", "no variable"),
-        ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "warn", "TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective"),
-        ({"CUDA_LAUNCH_BLOCKING": "1"}, "warn", "CUDA_LAUNCH_BLOCKING is set"),
-        (
-            {"CUDA_LAUNCH_BLOCKING": "1", "DISTMETRICS_TIMEOUT": "-1"},
-            "fail",
-            "not a time in seconds: -1.0\nCUDA",
-        ),
-    ],
+OK, BAD = (
+    Finding("names", "ok", "node0 resolves"),
+    Finding("names", "fail", "no address", "mend it"),
 )
-def test_settings(environ, status, text):
-    found = settings(environ)
-    assert (found.status, text in found.found) == (status, True), found
-
-
-OK, BAD = Finding("names", "ok", "node0 resolves"), Finding("names", "fail", "no address", "mend it")
 
 
 def test_what_all_ranks_found_is_one_finding_of_no_rank():
     assert merged([[OK], [OK]]) == [OK]
-    assert merged([[BAD, OK], [BAD, OK]]) == [BAD, OK]
+    assert merged([[OK, BAD], [OK, BAD]]) == [OK, BAD]
 
 
-def test_what_differs_has_its_ranks_and_the_worst_comes_first():
-    slow, other = replace(OK, status="warn", found="after 5 s"), replace(OK, found="node1 resolves")
-    found = merged([[OK], [other], [slow], [BAD], [BAD]])
-    assert [(each.status, each.ranks) for each in found] == [("fail", (3, 4)), ("warn", (2,)), ("ok", (0, 1))]
-    assert found[-1].found == "rank 0: node0 resolves\nrank 1: node1 resolves"
-    many = merged([[replace(OK, found=str(rank))] for rank in range(9)])
-    assert many[0].found.splitlines()[-2:] == ["rank 3: 3", "and 5 more"]
-    assert failed(found)
-    assert not failed([OK, slow])
+def test_what_differs_has_its_ranks():
+    slow = replace(OK, status="warn", found="after 5 s")
+    findings = merged([[OK], [replace(OK, found="node1 resolves")], [slow], [BAD], [BAD]])
+    assert [(each.status, each.ranks) for each in findings] == [
+        ("ok", (0, 1)),
+        ("warn", (2,)),
+        ("fail", (3, 4)),
+    ]
+    assert findings[0].found == "node0 resolves"
+    assert doctor.failed(findings) == 1
+    assert doctor.failed([OK, slow]) == 0
 
 
 def test_an_error_s_advice_stands_apart():
-    error = PeerLostError("rank 1 never came\n\nLikely: a firewall\nDo:     read its log.")
+    error = PeerLostError("rank 1 never came", likely="a firewall", do="read its log.")
     assert of_error("rendezvous", error) == Finding(
-        "rendezvous", "fail", "rank 1 never came\n\nLikely: a firewall", "read its log."
+        "rendezvous", "fail", "rank 1 never came\nLikely: a firewall", "read its log."
     )
-    assert of_error("group", OSError("no")).found == "OSError: no"
-
-
-A, B = Gpu("GPU-a", "H200"), Gpu("GPU-b", "H200")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "backends", "backend", "status"),
-    [
-        ((), ("gloo",), "auto", "ok"),
-        ((), ("gloo",), "nccl", "fail"),
-        ((A,), ("gloo", "nccl"), "auto", "ok"),
-        ((A,), ("gloo", "nccl"), "nccl", "fail"),
-        ((A, B), ("gloo", "nccl"), "nccl", "ok"),
-        ((A, B), ("gloo",), "auto", "warn"),
-    ],
-)
-def test_devices_of_a_machine_alone(gpus, backends, backend, status):
-    assert _gpus(replace(MACHINE, gpus=gpus, backends=backends), backend).status == status
-
-
-def test_this_machine():
-    found = this_machine(5.0)
-    assert found.host == socket.gethostname()
-    assert 1 <= found.cores <= (os.cpu_count() or 1)
-    assert "gloo" in found.backends
-    assert {"python", "torch", "distmetrics", "torchmetrics"} <= found.versions.keys()
-    assert found.lookup("127.0.0.1").addresses == ("127.0.0.1",)
-    assert found.lookup("no.such.host.invalid").problem
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
-        assert found.listen("127.0.0.1", taken.getsockname()[1]) == "Address already in use"
-    assert found.listen("127.0.0.1", 0) == ""
-    assert found.listen("", 99999)  # no port
-
-
-def test_a_name_server_that_is_silent_is_given_up_on(monkeypatch):
-    asked, answer = [], threading.Event()
-
-    def silent(name, *_, **__):
-        asked.append(threading.current_thread())
-        answer.wait(60)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", silent)
-    machine = this_machine(0.1)
-    assert machine.lookup("node0") == Lookup((), 0.1, "no answer within 0.1 s")
-    assert machine.lookup("node0").problem
-    answer.set()
-    (thread,) = asked  # once: each name is asked for once
-    thread.join()
+    assert of_error("rendezvous", OSError("no")).found == "OSError: no"
 
 
 def test_tables(capsys, monkeypatch):
     findings = [OK, replace(BAD, ranks=(1, 2), found="first\n[second]")]
-    doctor_table.show(findings)
+    doctor.show(findings, as_json=False)
     with_rich = capsys.readouterr().out
     assert "ranks 1-2: first" in with_rich
     assert "[second]" in with_rich  # no markup of rich's
     assert "Do: mend it" in with_rich
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    doctor_table.show(findings)
+    doctor.show(findings, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "ok    names          node0 resolves",
         "fail  names          ranks 1-2: first",
-        "                      [second]",
-        "                      Do: mend it",
+        "                     [second]",
+        "                     Do: mend it",
         "1 check failed, no warnings, 1 ok.",
     ]
-    doctor_table.complain(2, findings)
-    assert capsys.readouterr().err.startswith("distmetrics doctor, rank 2:\nfail  names ")
-    found = json.loads(doctor_table.as_json(findings, launcher="slurm", world_size=3))
-    assert (found["ok"], found["launcher"], found["world_size"]) == (False, "slurm", 3)
-    assert found["findings"][1]["ranks"] == [1, 2]
+
+
+A, B = Gpu("GPU-a", "H200"), Gpu("GPU-b", "H200")
+CPU = [RankFacts(host="n0"), RankFacts(host="n0")]
+GPUS = [RankFacts(gpu=gpu, nccl=True) for gpu in (A, B)]
+NO_NCCL = [replace(facts, nccl=False) for facts in GPUS]
+ON_ONE = [GPUS[0], GPUS[0]]
+MIXED = [GPUS[0], CPU[1]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "backend", "status", "text", "fast"),
+    [
+        (CPU, "auto", "ok", "gloo, on the processors", False),
+        (CPU, "nccl", "fail", "no GPU for ranks 0-1", False),
+        (GPUS, "auto", "ok", "nccl, a GPU of its own for each rank: H200", True),
+        (GPUS, "gloo", "ok", "gloo, on the processors", False),
+        (NO_NCCL, "auto", "warn", "each rank has a GPU, and torch has no nccl", False),
+        (NO_NCCL, "nccl", "fail", "each rank has a GPU, and torch has no nccl", False),
+        (ON_ONE, "auto", "fail", "ranks share a GPU\nranks 0-1: H200 GPU-a", False),
+        (MIXED, "auto", "fail", "no GPU for rank 1", False),
+    ],
+)
+def test_devices(ranks, backend, status, text, fast):
+    finding = doctor_ranks.devices(ranks, backend)
+    assert (finding.status, text in finding.found) == (status, True), finding
+    assert bool(finding.do) == (status != "ok")
+    assert on_gpus(ranks, backend) == fast
+
+
+def test_versions_of_ranks():
+    same = {"torch": "2.6.0", "distmetrics": "0.1.0", "python": "3.11.7"}
+    ranks = [RankFacts(versions=same)] * 2 + [RankFacts(versions=same | {"torch": "2.7.0"})]
+    finding = doctor_ranks.versions(ranks)
+    assert finding.status == "fail"
+    assert finding.found.splitlines() == [
+        "ranks have different versions of torch",
+        "",
+        "  ranks 0-1  torch 2.6.0",
+        "  rank 2     torch 2.7.0",
+    ]
+    assert doctor_ranks.versions(ranks[:2]).status == "ok"
+    other = [ranks[0], RankFacts(versions=same | {"python": "3.12.1"})]
+    assert doctor_ranks.versions(other).status == "warn"
+
+
+def test_rendezvous():
+    ranks = [RankFacts(seconds=3.0), RankFacts(seconds=0.5, host="n1"), RankFacts(seconds=1.0)]
+    finding = doctor_ranks.rendezvous(ranks)
+    text = "3 ranks on 2 machines connected in 3.0 s; rank 1 came last"
+    assert (finding.status, finding.found) == ("ok", text)
+    names = [each.name for each in compared(CPU, "auto")]
+    assert names == ["rendezvous", "versions", "devices"]
+
+
+FAST = Speed([0.0001] * 99 + [0.0002], 1e9, "cpu")
+
+
+def test_latency():
+    finding = doctor_ranks.latency([FAST, FAST])
+    text = "all_reduce of 8 bytes: median 0.10 ms, 99th percentile 0.20 ms"
+    assert (finding.status, finding.found) == ("ok", text)
+    assert finding.numbers["rounds"] == 100
+    assert doctor_ranks.latency([FAST._replace(latencies=[0.02] * 20)]).status == "warn"
+    stalls = doctor_ranks.latency([FAST, FAST._replace(latencies=[0.0001] * 98 + [5.0] * 2)])
+    assert stalls.status == "warn"
+    assert "99th percentile 5000.00 ms: each small collective" in stalls.found
+
+
+def test_bandwidth():
+    finding = doctor_ranks.bandwidth([FAST, FAST])
+    text = "all_reduce of 16 MiB: 1.00 GB/s over the bus of each rank"
+    assert (finding.status, finding.found) == ("ok", text)
+    assert doctor_ranks.bandwidth([FAST]).numbers == {}
+    assert doctor_ranks.bandwidth([FAST._replace(bandwidth=0.05e9)] * 2).status == "warn"
+    slow_gpus = [FAST._replace(device="cuda", bandwidth=0.9e9)] * 2
+    assert doctor_ranks.bandwidth(slow_gpus).status == "warn"
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_measured_between_processes():
+    outcomes = launch(measured, 3, limit=100)
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+    latency, bandwidth = outcomes[0].value
+    assert [outcome.value for outcome in outcomes] == [[latency, bandwidth]] * 3
+    assert latency.numbers["p99_s"] >= latency.numbers["median_s"] > 0
+    assert bandwidth.numbers["all_reduce_bytes_per_s"] > 0
+
+
+def test_own_facts():
+    facts = doctor_ranks.own_facts(0, 0.0)
+    assert facts.host == socket.gethostname()
+    assert {"python", "torch", "distmetrics"} == facts.versions.keys()
+    assert doctor_checks.lookup("127.0.0.1") == ["127.0.0.1"]
+    started = time.monotonic()
+    assert doctor_checks.main_address("no.such.host.invalid", several=False).status == "fail"
+    assert time.monotonic() - started < 60

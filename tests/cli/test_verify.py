@@ -1,208 +1,194 @@
-"""``python -m distmetrics verify``: what is compared, what is told, and one real run."""
+"""``python -m distmetrics verify TARGET``: what it names, what it judges, what it prints, and its exit codes."""
 
 from __future__ import annotations
 
-import itertools
+import importlib.util
 import json
-import math
-import sys
 from pathlib import Path
 
 import pytest
+from torchmetrics import SumMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from distmetrics.cli import main
+from distmetrics.cli.verify import chosen
+from distmetrics.cli.verify_targets import arguments, inputs, load, targets
+from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.testing import laws
+from distmetrics.testing.guess import Guess
+
+MODULE = '''
 import torch
+from torchmetrics import Metric, SumMetric
 
-from distmetrics.cli import main, verify, verify_cell, verify_table
-from distmetrics.cli.verify_data import Shards, bounds, counts
-from distmetrics.cli.verify_table import Verdict, judge, tables
-from distmetrics.errors import ConfigurationError
+class BinaryShare(Metric):
+    """The share of ones, and the mean of the ranks' shares: not the single process's."""
 
-EXPECTED = {"logged": {"even": {"RMSE": 0.5, "confusion 0": 3.0}}, "float32": [1.0, 2.0], "bf16": [1.0, 2.0]}
+    def __init__(self):
+        super().__init__()
+        self.add_state("share", torch.tensor(0.0), dist_reduce_fx="mean")
+        self.add_state("count", torch.tensor(0.0), dist_reduce_fx="mean")
 
+    def update(self, preds, target):
+        total = self.share * self.count + target.sum()
+        self.count += target.numel()
+        self.share = total / self.count.clamp(min=1)
 
-def cell(**changed):
-    return EXPECTED | {"logged": {"even": EXPECTED["logged"]["even"] | changed}}
+    def compute(self):
+        return self.share
 
+class Fine(SumMetric):
+    pass
 
-def test_equal_values_are_equal():
-    verdict = judge("ddp", 2, cell(RMSE=0.5 + 1e-9), EXPECTED)
-    assert not verdict.wrong
-    assert str(verdict) == "ok 2/2, weights 0e+00, bf16 0e+00"
+class _Hidden(SumMetric):
+    pass
 
+def fine():
+    return SumMetric()
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (cell(RMSE=0.51), "even/RMSE: 0.51 instead of 0.5"),
-        (cell(**{"confusion 0": 3.0 + 1e-9}), "even/confusion 0: 3.000000001 instead of 3.0"),  # counts are exact
-        (cell(RMSE=math.nan), "even/RMSE: nan instead of 0.5"),
-        (EXPECTED | {"logged": {"even": {"RMSE": 0.5}}}, "even/confusion 0: None instead of 3.0"),
-        (cell(extra=1.0), "even/extra: 1.0 instead of None"),
-    ],
-)
-def test_a_value_that_differs_is_named(found, said):
-    verdict = judge("ddp", 2, found, EXPECTED)
-    assert verdict.differ == [said]
-    assert verdict.wrong
+def opaque():
+    return type("Opaque", (), {"update": lambda self, x, y, z: None, "compute": lambda self: 0})()
 
+class Factory:
+    def make(self):
+        return SumMetric()
 
-@pytest.mark.parametrize(
-    ("part", "value", "wrong"),
-    [
-        ("float32", 2 + 9e-7, False),
-        ("float32", 2.00001, True),
-        ("float32", math.nan, True),
-        ("bf16", 2.0019, False),
-        ("bf16", 2.0021, True),
-        ("bf16", math.nan, True),
-    ],
-)
-def test_weights_have_limits(part, value, wrong):
-    verdict = judge("ddp", 2, EXPECTED | {part: [1.0, value]}, EXPECTED)
-    assert verdict.wrong == wrong
-    assert ("WRONG" in tables([verdict])) == wrong
+factory = Factory()
+metric = SumMetric()
+three = [(torch.tensor([1.0]),), (torch.tensor([2.0, 5.0]),), (torch.tensor([3.0]),)]
+
+def batches():
+    return three
+
+def strings():
+    return [("no tensor",)]
+'''
 
 
-IN_PARTS = EXPECTED | {"bf16 in parts": [1.0, 2.02]}
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in a folder with a user's module, which only the working directory leads to."""
+    (tmp_path / "my_metrics.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "my_metrics", raising=False)
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("value", "said", "wrong"),
-    [
-        (2.02, "bf16 2.0e-02 (from the same parts 0e+00)", False),
-        (2.0005, "bf16 5e-04", False),  # near the whole batches: that is enough
-        (2.003, "bf16 WRONG 3e-03", True),
-        (2.021, "bf16 WRONG 2e-02", True),
-    ],
-)
-def test_rounding_of_parts_is_told_from_errors(value, said, wrong):
-    verdict = judge("ddp", 3, EXPECTED | {"bf16": [1.0, value]}, IN_PARTS)
-    assert str(verdict).endswith(said)
-    assert verdict.wrong == wrong
-    explained = judge("ddp", 4, EXPECTED | {"bf16": [1.0, 2.02]}, IN_PARTS)
-    row = tables([verdict, explained]).splitlines()[2]
-    assert row.endswith(f"| {said.removeprefix('bf16 ')} |" if wrong else "| 2.0e-02 (from the same parts 0e+00) |")
+QUICK = ("--max-examples", "5", "--world-sizes", "2")
 
 
-def test_another_world_than_asked_for_is_no_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_cell, "ONE_PROCESS", ("dp", "ddp2"))
-    assert "float32" in verify_cell.run("float32", "single", 1, tmp_path / "cell.json")
-    with pytest.raises(ConfigurationError, match="1 ranks or devices are at work, not 2"):
-        verify_cell.run("float32", "single", 2, tmp_path / "cell.json")
+def test_a_wrong_metric_is_caught_with_exit_code_1(folder, capsys):
+    assert main(["verify", "my_metrics:BinaryShare", "--laws", "single-is-sharded,ranks-agree", *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "breaks the law single-is-sharded (1)" in said
+    assert "from my_metrics import BinaryShare" in said
+    assert "1 metric judged, 1 of them break a law." in said
 
 
-@pytest.mark.timeout(120)
-def test_parts_in_one_process_are_those_of_ranks(tmp_path):
-    found = {devices: verify_cell.run("bf16", "single", devices, tmp_path / "cell.json") for devices in (1, 2, 3)}
-    assert found[1]["bf16"] == found[1]["bf16 in parts"]
-    for devices in (2, 3):
-        whole, parts = (torch.tensor(found[devices][name]) for name in ("bf16", "bf16 in parts"))
-        torch.testing.assert_close(parts, whole, rtol=0, atol=2e-3)
-        assert not torch.equal(parts, whole)
-
-
-def test_what_was_not_run_is_no_pass():
-    verdict = Verdict("xla", 2, problems={"float32": "torch_xla is not installed"})
-    by_metric, by_world = tables([verdict]).split("\n\n")
-    assert by_metric.splitlines()[2] == "| `xla` | not run | not run | not run |"
-    assert by_world.splitlines()[2] == "| `xla` | not run: torch_xla is not installed |"
-
-
-def test_tables_count_worlds_and_layouts():
-    good = judge(
-        "ddp", 2, EXPECTED | {"logged": dict.fromkeys(("even", "uneven"), EXPECTED["logged"]["even"])}, EXPECTED
-    )
-    bad = judge("ddp", 3, EXPECTED | {"logged": {"even": {"RMSE": 0.5, "confusion 0": 2.0}}}, EXPECTED)
-    by_metric, by_world = tables([good, bad]).split("\n\n")
-    assert by_metric.splitlines() == [
-        "| strategy | RMSE | confusion matrix | weights | uneven training | bf16 |",
-        "|---|---|---|---|---|---|",
-        "| `ddp` | 3/3 | WRONG 2/3 | 0e+00 | not run | 0e+00 |",
+def test_a_right_metric_has_exit_code_0(folder, capsys):
+    assert main(["verify", "my_metrics:Fine", "--laws", "1,2,15", *QUICK]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if "✓" in line and "holds" not in line] == [
+        ["1", "single-is-sharded", "✓"],
+        ["2", "ranks-agree", "✓"],
+        ["15", "no-hang", "✓"],
     ]
-    assert by_world.splitlines()[0] == "| strategy | 2 | 3 |"
-    assert "ok 4/4, weights 0e+00" in by_world
-    assert "WRONG 1/2, weights 0e+00" in by_world
 
 
-def test_shards():
-    for layout in ("even", "uneven", "one rank empty"):
-        for world_size in (2, 3, 4):
-            cuts = bounds(layout, world_size)
-            assert (cuts[0], cuts[-1], len(cuts)) == (0, 24, world_size + 1)
-            lengths = [stop - start for start, stop in itertools.pairwise(cuts)]
-            assert (0 in lengths) == (layout == "one rank empty")
-            assert (len(set(lengths)) == 1) == (layout == "even")
+@pytest.mark.parametrize("target", ["my_metrics:fine", "my_metrics:factory"])
+@pytest.mark.parametrize("fed", [[], ["--inputs", "my_metrics:batches"], ["--inputs", "my_metrics:three"]])
+def test_functions_and_objects_make_metrics_too(folder, target, fed):
+    assert main(["verify", target, *fed, "--laws", "1", *QUICK]) == 0
 
 
-class Rank:
-    """What a data module asks of its trainer."""
-
-    def __init__(self, rank, world_size):
-        self.global_rank, self.world_size = rank, world_size
-
-
-@pytest.mark.parametrize("devices", [2, 3, 4])
-@pytest.mark.parametrize("uneven", [False, True])
-def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
-    def batches(rank, world_size):
-        data = Shards(devices, steps=counts(devices) if uneven else ())
-        data.trainer = Rank(rank, world_size)
-        return list(data.train_dataloader().batch_sampler)
-
-    ranks = [batches(rank, devices) for rank in range(devices)]
-    assert (len({len(mine) for mine in ranks}) > 1) == uneven
-    together = [sorted(itertools.chain(*step)) for step in itertools.zip_longest(*ranks, fillvalue=())]
-    assert batches(0, 1) == together
-    apart = Shards(devices, apart=True)
-    apart.trainer = Rank(0, 1)
-    if not uneven:
-        assert list(apart.train_dataloader().batch_sampler) == list(itertools.chain(*zip(*ranks, strict=True)))
+def test_a_module_is_judged_metric_by_metric(folder, capsys):
+    assert main(["verify", "my_metrics", "--laws", "1", "--json", *QUICK]) == 1
+    found = {row["metric"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(found) == {"my_metrics:BinaryShare", "my_metrics:Fine"}
+    assert [v["law"] for v in found["my_metrics:BinaryShare"]["violations"]] == ["single-is-sharded"]
+    assert found["my_metrics:Fine"]["ok"]
 
 
-def test_what_is_asked_for(capsys):
-    assert main(["verify", "--strategies", "ddq"]) == 2
-    assert "there is no strategy ddq" in capsys.readouterr().err
-    assert main(["verify", "--strategies", "xla", "--python", "xla=/no/such/python"]) == 2
-    assert "--python takes STRATEGY=PATH" in capsys.readouterr().err
-    assert verify._pythons([f"xla={sys.executable}"]) == {"xla": sys.executable, "tpu_spawn": sys.executable}
-    assert (verify.PARTS, verify.SPMD) == (verify_cell.PARTS, verify_cell.SPMD)
-    assert verify_table._IN_PARTS == verify_cell.IN_PARTS
+def test_the_page_has_every_metric(folder):
+    main(["verify", "my_metrics", "--laws", "1", "--html", "page.html", *QUICK])
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    assert "my_metrics:BinaryShare" in page
+    assert "my_metrics:Fine" in page
 
 
-def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
-    asked = []
-
-    def process(python, arguments, strategy, devices):
-        _, _, out, *parts = arguments
-        asked.append(parts)
-        if "float32" in parts:
-            Path(out).write_text(json.dumps({"float32": [1.0]}))
-            return "no uneven steps"
-        if parts == ["bf16"]:
-            Path(out).write_text(json.dumps({"float32": [1.0], "bf16": [1.0]}))
-        return ""
-
-    monkeypatch.setattr(verify, "_process", process)
-    found = verify._run(sys.executable, "ddp", 2, tmp_path)
-    assert asked == [["float32", "uneven", "bf16"], ["bf16"]]
-    assert found == {"float32": [1.0], "bf16": [1.0], "problems": {"uneven": "no uneven steps"}}
-    monkeypatch.setattr(verify, "_process", lambda *arguments: "not installed")
-    assert verify._run(sys.executable, "fsdp", 2, tmp_path) == {"problems": {"float32": "not installed"}}
+def test_own_sync_is_judged_where_it_is_asked_for(folder, capsys):
+    assert main(["verify", "my_metrics:Fine", "--sync", "own", "--laws", "state-restored", *QUICK]) == 1
+    assert 'law=laws.STATE_RESTORED, sync="own"' in capsys.readouterr().out
 
 
-@pytest.mark.gloo
-@pytest.mark.timeout(400)
-def test_two_strategies_for_real(capsys, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- made by python -m distmetrics verify -->\nold\n<!-- end -->\nafter\n")
-    assert main(["verify", "--strategies", "dp,ddp", "--devices", "2", "--json", "--update", str(page)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [verdict["strategy"] for verdict in found] == ["dp", "ddp"]
-    for verdict in found:
-        assert sum(map(len, verdict["equal"].values())) == 48
-        assert (verdict["differ"], verdict["problems"]) == ([], {})
-        assert verdict["weights"].keys() == {"float32", "uneven", "bf16"}
-    lines = page.read_text().splitlines()
-    assert lines[0] == "before"
-    assert lines[-1] == "after"
-    assert "old" not in lines
-    assert lines[4].startswith("| `dp` | 3/3 | 3/3 |")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["my_metrics:opaque"], "pass --inputs NAME"),
+        (["my_metrics:Fine", "--inputs", "my_metrics:strings"], "it gives no value in a single process"),
+        (["torchmetrics.wrappers:MinMaxMetric"], "its constructor needs base_metric: pass --arg base_metric=…"),
+    ],
+)
+def test_what_cannot_be_judged_says_what_to_pass(folder, capsys, words, said):
+    assert main(["verify", *words, "--laws", "1", *QUICK]) == 2
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no_such_module"], "there is no module no_such_module"),
+        (["my_metrics.Fine"], "write my_metrics:Fine"),
+        (["my_metrics:fin"], "my_metrics has no fin; it has Fine, fine"),
+        (["my_metrics:metric"], "is a SumMetric, which makes no metrics"),
+        (["json"], "there is no metric in json"),
+        (["my_metrics:Fine", "--laws", "no-such-law"], "there is no law 'no-such-law'"),
+        (["my_metrics:Fine", "--inputs", "nonsense"], "there are no ready inputs 'nonsense'; there are aggregation"),
+        (["my_metrics:Fine", "--inputs", "binary(1)"], "--inputs takes NAME, NAME(option=value)"),
+        (["my_metrics:Fine", "--inputs", "binary("], "--inputs cannot be read"),
+        (["my_metrics:Fine", "--arg", "nonsense"], "--arg takes NAME=VALUE"),
+    ],
+)
+def test_wrong_words_are_told_with_exit_code_2(folder, capsys, words, said):
+    assert main(["verify", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_rich_there_is_json(folder, capsys, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "rich" else found(name, *more))
+    assert main(["verify", "my_metrics:Fine", "--laws", "1"]) == 2
+    assert "pip install 'distmetrics[test]'" in capsys.readouterr().err
+    assert main(["verify", "my_metrics:Fine", "--laws", "1", "--json", *QUICK]) == 0
+
+
+def test_arguments_and_inputs_are_read():
+    assert arguments(["a=5", "b=[1, 2]", "c=macro"]) == {"a": 5, "b": [1, 2], "c": "macro"}
+    (target,) = targets("torchmetrics.classification:MulticlassAccuracy", {"num_classes": 7, "average": "micro"})
+    made = target.make()
+    assert isinstance(made, MulticlassAccuracy)
+    assert (made.num_classes, made.average) == (7, "micro")
+    assert load("torchmetrics:SumMetric") is SumMetric
+
+
+@pytest.mark.parametrize("text", ["multiclass(num_classes=2)", "multiclass"])
+def test_options_of_inputs_win_over_what_was_guessed(text):
+    from hypothesis import find
+
+    drawn = find(inputs(text, Guess({}, "multiclass", {"num_classes": 6})), lambda batches: True)
+    assert drawn[0][0].shape[1] == (2 if "=" in text else 6)
+
+
+def test_laws_are_chosen_by_name_number_and_set():
+    assert chosen("all") == laws.ALL
+    assert list(chosen("1, no_hang")) == [laws.SINGLE_IS_SHARDED, laws.NO_HANG]
+    less = chosen("-rank-order")
+    assert laws.RANK_ORDER not in less
+    assert len(less) == len(laws.DEFAULT) - 1
+    assert less.off_because == {laws.RANK_ORDER: "switched off on the command line"}
+    assert len(chosen("default,exact")) == len(laws.DEFAULT) + 1
+    with pytest.raises(InputError):
+        chosen("25")
+    with pytest.raises(ConfigurationError):
+        chosen(" , ")

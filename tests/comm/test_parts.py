@@ -26,23 +26,24 @@ def test_the_board_hands_out_departures_in_order() -> None:
     store = dist.HashStore()
     writer, reader = Departures(store), Departures(store)
     assert reader.published() == []
-    writer.leave(2, "raised KeyError", failed=True, calls=4)
-    writer.leave(0, "has returned", failed=False, calls=7)
-    gone = [Departure(2, 4, "raised KeyError", failed=True), Departure(0, 7, "has returned", failed=False)]
+    gone = [Departure(2, "raised KeyError", True, {"world": 4}), Departure(0, "has returned", False, {"world": 7})]
+    for departure in gone:
+        writer.leave(departure)
     assert reader.published() == gone == writer.published()
 
 
 def test_the_board_names_only_who_will_not_come() -> None:
     """A rank that returned after its 7th call has answered the 7th, and will never answer the 8th."""
     departures = Departures(dist.HashStore())
-    departures.leave(0, "has returned", failed=False, calls=7)
-    assert (departures.before(7), [*departures.before(8)]) == ({}, [0])
+    departures.leave(Departure(0, "has returned", failed=False, calls={"world": 7}))
+    assert (departures.before("world", 7), [*departures.before("world", 8)]) == ({}, [0])
+    assert departures.before("another", 8) == {}  # it may have made that call
 
 
 def test_a_death_certificate_does_not_overwrite_the_ranks_own_words() -> None:
     """A rank that raised says why; its exit code says less."""
     departures = Departures(dist.HashStore())
-    departures.leave(1, "raised KeyError", failed=True)
+    departures.leave(Departure(1, "raised KeyError", failed=True))
     departures.leave_for(1, "ended with exit code 1")
     departures.leave_for(2, "was killed by SIGKILL")
     assert [(gone.rank, gone.why) for gone in departures.published()] == [
@@ -75,7 +76,7 @@ def test_a_rank_that_failed_after_all_had_come_does_not_undo_the_meeting(came: b
     def comes_and_fails() -> None:
         if came:
             meet(store, departures, 1, 2)
-        departures.leave(1, "raised KeyError", failed=True)
+        departures.leave(Departure(1, "raised KeyError", failed=True))
 
     slow = _SlowToLook(store, comes_and_fails)
     if came:

@@ -49,29 +49,24 @@ def left(rank: int, world_size: int, calls: Iterable[dict[str, Any]], **more: An
     }
 
 
-def steps(count: int, *, ahead: float = 0.0, slow: float = 0.0, detail: str = "float32[]") -> list[dict[str, Any]]:
+def steps(count: int, *, slow: float = 0.0, detail: str = "float32[]") -> list[dict[str, Any]]:
     """Make calls that all ranks made: one every 50 ms, which a slow rank comes to later."""
     return [
-        call(n, ahead + 0.05 * n + slow, ahead + 0.05 * n + 0.02, detail=detail, site="train.py:6 in step")
-        for n in range(1, count + 1)
+        call(n, 0.05 * n + slow, 0.05 * n + 0.02, detail=detail, site="train.py:6 in step") for n in range(1, count + 1)
     ]
 
 
 def guarded(world_size: int, absent: Iterable[int] = (1,), ranks_of_a_host: int = 0) -> list[dict[str, Any]]:
-    """Make the files of a job in which some ranks do not come to call 17, and the others wait for them in vain.
-
-    Each host's clock is 2 s ahead of the one before it.
-    """
+    """Make the files of a job in which some ranks do not come to call 17, and the others wait in vain."""
     absent = set(absent)
     found = []
     for rank in range(world_size):
         host = rank // ranks_of_a_host if ranks_of_a_host else 0
-        ahead = 2.0 * host
-        calls = steps(16, ahead=ahead, slow=0.0001 * (rank % 7))
-        more: dict[str, Any] = {"host": f"node{host}", "written": START + 31.0 + ahead}
+        calls = steps(16, slow=0.0001 * (rank % 7))
+        more: dict[str, Any] = {"host": f"node{host}", "written": START + 31.0}
         if rank not in absent:
             site = "train.py:8 in main"
-            calls.append(call(17, ahead + 0.9, None, 'all_gather "val/f1"', detail="float32[10]", site=site))
+            calls.append(call(17, 0.9, None, 'all_gather "val/f1"', detail="float32[10]", site=site))
             more |= {"error": error(), "where": [site, "train.py:12 in main"]}
         found.append(left(rank, world_size, calls, **more))
     return found
@@ -81,10 +76,9 @@ def grouped() -> list[dict[str, Any]]:
     """Make the files of a job of 8 ranks with groups, two threads, nasty names, a rank that raised and one without."""
     found = guarded(8, absent=(2, 5), ranks_of_a_host=4)
     for one in found:
-        ahead = 2.0 * (one["rank"] // 4)
         rows = f"rows {one['rank'] % 2}"
-        one["calls"][8:8] = [call(n, ahead + 0.42 + n / 100, ahead + 0.425 + n / 100, group=rows) for n in (1, 2)]
-        one["calls"].append(call(1, ahead + 0.6, ahead + 0.7, f'barrier "{NASTY}"', group="saver", site=NASTY))
+        one["calls"][8:8] = [call(n, 0.42 + n / 100, 0.425 + n / 100, group=rows) for n in (1, 2)]
+        one["calls"].append(call(1, 0.6, 0.7, f'barrier "{NASTY}"', group="saver", site=NASTY))
         one["calls"].sort(key=lambda each: each["started"])
     found[2]["error"] = error("ValueError", "", f"no such class: {NASTY}", site="data.py:31 in label", peers=[])
     return [one for one in found if one["rank"] != 6]

@@ -10,7 +10,7 @@ import torch
 
 from distmetrics.comm.base import Call
 from distmetrics.errors import Site
-from distmetrics.liveness.departures import Departures
+from distmetrics.liveness.departures import Departure, Departures
 from distmetrics.liveness.rank_report import PendingCall
 from distmetrics.liveness.watchdog import Watchdog
 from distmetrics.testing import outcomes
@@ -48,7 +48,7 @@ def _unlike(job: Job) -> None:
 def _departed(failed: bool) -> Callable[[Job], None]:
     def prepare(job: Job) -> None:
         why = "raised ValueError: a bad batch  train.py:7 in step" if failed else "has returned"
-        Departures(job.store).leave(1, why, failed=failed)
+        Departures(job.store).leave(Departure(1, why, failed))
         job.ranks[0].wait()
 
     return prepare
@@ -83,11 +83,11 @@ def _raised(fn: Callable[[Any], Any]) -> str:
 
 
 def _direct(comm: Any) -> None:
-    from distmetrics.collectives.past import refuse_past
+    from distmetrics.collectives.call_history import refuse_direct_calls
 
     kind = "all_reduce sum float32[4]" if comm.rank else "all_reduce sum int32[4]"
     comm.direct_calls = ["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"]
-    raise refuse_past(comm, lambda x, longest: comm.all_gather(_padded(x, longest)))
+    raise refuse_direct_calls(comm, lambda x, longest: comm.all_gather(_padded(x, longest)))
 
 
 def _padded(x: torch.Tensor, longest: int) -> torch.Tensor:

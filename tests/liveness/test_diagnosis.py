@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distmetrics.liveness.departures import Departures
+from distmetrics.liveness.departures import Departure, Departures
 from tests.liveness.simulated import Job
 
 
@@ -108,7 +108,7 @@ def test_different_operations_in_the_same_place_are_a_mismatch() -> None:
 def test_a_departure_ends_the_wait_at_once(failed: bool) -> None:
     """Of a rank that has not made this call; one that has made it is welcome to leave."""
     job = Job(2)
-    Departures(job.store).leave(1, "raised ValueError: x", failed=failed, calls=1)
+    Departures(job.store).leave(Departure(1, "raised ValueError: x", failed, {"world": 1}))
     job.ranks[0].wait(call=1)
     job.run(5)
     assert job.verdicts == [None, None]
@@ -159,7 +159,7 @@ def test_a_collective_of_torchs_own_is_a_verdict_when_it_lasts() -> None:
 def test_who_comes_later_hears_the_same() -> None:
     """A group that is broken stays broken."""
     job = Job(2)
-    Departures(job.store).leave(1, "has returned", failed=False, calls=0)
+    Departures(job.store).leave(Departure(1, "has returned", failed=False))
     job.ranks[0].wait()
     job.run(1)
     job.ranks[1].wait(call=7)

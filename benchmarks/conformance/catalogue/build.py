@@ -20,9 +20,7 @@ _drawing = threading.Lock()  # ranks that are threads share torch's generator
 
 
 def of(cls: Any, batch: Source, group: str, variant: str = "", **options: Any) -> Case:
-    """Return the case of a class with these options; ``variant`` names it where a class has
-    several.
-    """
+    """Return the case of a class with these options; ``variant`` tells several apart."""
     name = f"{cls.__name__}[{variant}]" if variant else cls.__name__
     return Case(name, group, functools.partial(cls, **options), batch)
 
@@ -33,8 +31,9 @@ def normal(generator: Generator, *shape: int) -> Tensor:
 
 
 def uniform(generator: Generator, *shape: int) -> Tensor:
-    """Numbers in (0, 1), in steps of 1/64: every float type holds them exactly, and some of them
-    are equal.
+    """Return numbers in (0, 1), in steps of 1/64.
+
+    Every float type holds them exactly, and some of them are equal.
     """
     return (torch.randint(1, 64, shape, generator=generator)) / 64
 
@@ -57,8 +56,7 @@ def _seed(number: int) -> Iterator[None]:
 
 
 def seeded(cls: Any, *, draws_in_compute: bool = True) -> Any:
-    """Return a class like ``cls`` that draws its random numbers anew from the same seed in each
-    update and compute.
+    """Return a class like ``cls`` that draws from the same seed in each update and compute.
 
     A class whose compute syncs other metrics must not draw in it: one rank at a time draws.
 

@@ -1,6 +1,4 @@
-"""Classification: every task-specific class, curves exact and binned, and the classes that choose
-the task.
-"""
+"""Classification: every task-specific class, curves exact and binned, and task wrappers."""
 
 from __future__ import annotations
 

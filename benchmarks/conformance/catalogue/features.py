@@ -1,5 +1,6 @@
-"""Image metrics of a network's features: with a small seeded network, so that no weights are
-downloaded.
+"""Image metrics of a network's features, with a small seeded network.
+
+So no weights are downloaded.
 """
 
 from __future__ import annotations

@@ -1,0 +1,197 @@
+"""Where the ranks of ``doctor`` meet: each signs in at a store, and who never came is named.
+
+Torch's own rendezvous waits for minutes and then says how many came, not who. Here the first rank
+whose patience ends writes down who is missing, in one step that no other rank can contradict, and
+all who came read the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from distmetrics.errors import ConfigurationError, DistmetricsError, PeerLostError, who
+from distmetrics.launch.environment import Environment
+
+_POLL, _KNOCK = 0.02, 0.2  # seconds between looks into the store, and between tries to reach rank 0
+_ROLL_CALL = 5.0  # seconds in which a rank answers, besides those that it waits for a lost one
+_PARTING = 3.0  # seconds for the others to read the last word, before the store's process ends
+
+
+class Meeting:
+    """One rank's end of the store at which the ranks sign in.
+
+    Args:
+        store: of ``torch.distributed``, the same for all ranks.
+        place: who this process is.
+        timeout: seconds that all ranks have to come.
+    """
+
+    def __init__(self, store: Any, place: Environment, timeout: float) -> None:
+        self.store = store
+        self._place, self._timeout = place, timeout
+
+    def sign_in(self) -> None:
+        """Sign in, and return once all others have.
+
+        Raises:
+            PeerLostError: ranks are missing when the time is over.
+            ConfigurationError: two processes are the same rank, or ranks disagree on their number.
+        """
+        started, rank = time.monotonic(), self._place.rank
+        if trouble := self._trouble():
+            self._decide(trouble)
+            raise ConfigurationError(**trouble, rank=rank)  # also where the others are complete
+        self.store.set(f"here/{rank}", "")
+        while not self.store.check(["verdict"]):
+            if not self._missing("here"):
+                self._decide({})
+            elif time.monotonic() - started >= self._timeout:
+                self._decide(self._absence())
+            else:
+                time.sleep(_POLL)
+        if verdict := json.loads(self.store.get("verdict")):
+            kind: type[DistmetricsError] = (
+                PeerLostError if "peers" in verdict else ConfigurationError
+            )
+            lines = {int(each): line for each, line in verdict.pop("per_rank", {}).items()}
+            raise kind(**verdict, per_rank=lines, rank=rank)
+
+    def _decide(self, verdict: Mapping[str, Any]) -> None:
+        """Write the parts of an error, or {} if all is well, unless another rank has."""
+        self.store.compare_set("verdict", "", json.dumps(verdict))
+
+    def _trouble(self) -> dict[str, Any]:
+        """Return why this process can't be one of those that have signed in so far."""
+        rank, size = self._place.rank, str(self._place.world_size)
+        first = self.store.compare_set("size", "", size).decode()
+        if size != first:
+            return {
+                "what": f"ranks disagree on how many they are: rank {rank} says {size}, others "
+                f"{first}",
+                "do": "give all processes the same WORLD_SIZE.",
+            }
+        if self.store.add(f"signed/{rank}", 1) > 1:
+            return {
+                "what": f"two processes say that they are rank {rank}; one of them is on "
+                f"{socket.gethostname()}",
+                "likely": "RANK is exported for all processes of the job, or a process of an "
+                "earlier job is still there.",
+                "do": "give each process a RANK of its own, or start the job by torchrun.",
+            }
+        return {}
+
+    def _absence(self) -> dict[str, Any]:
+        missing, size = self._missing("here"), self._place.world_size
+        where = f"{self._place.main_address}:{self._place.main_port}"
+        return {
+            "what": f"{who(missing)} of {size} never came to {where} within {self._timeout:g} s",
+            "per_rank": dict.fromkeys(range(size), "signed in")
+            | dict.fromkeys(missing, "never signed in"),
+            "likely": "the process did not start or failed before it came here, or can't reach "
+            "that address: a firewall, or another MASTER_ADDR or MASTER_PORT.",
+            "do": f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
+            "longer --timeout.",
+            "peers": missing,
+        }
+
+    def _missing(self, key: str) -> list[int]:
+        keys = {rank: f"{key}/{rank}" for rank in range(self._place.world_size)}
+        if self.store.check([*keys.values()]):
+            return []
+        return [rank for rank in keys if not self.store.check([keys[rank]])]
+
+    def lost(self) -> list[int]:
+        """After a failure, return the ranks that do not answer, once all have heard of it."""
+        self.store.set(f"answers/{self._place.rank}", "")
+        _wait(lambda: not self._missing("answers"), self._timeout + _ROLL_CALL)
+        return self._missing("answers")
+
+    def part(self) -> None:
+        """Leave once rank 0 has shown the findings, and, as who may host the store, last.
+
+        Launchers end a job's other processes when one fails: rank 0 would be ended before it has
+        said why.
+        """
+        with contextlib.suppress(RuntimeError):  # rank 0, and the store with it, may be gone
+            if self._place.rank > 0:
+                _wait(lambda: self.store.check(["shown"]) or not self.store.check(["here/0"]))
+                self.store.add("parted", 1)
+            else:
+                self.store.set("shown", "")
+                others = self._place.world_size - len(self._missing("here")) - 1
+                _wait(lambda: self.store.add("parted", 0) >= others)
+
+
+def _wait(condition: Callable[[], bool], seconds: float = _PARTING) -> None:
+    """Return once a condition holds, or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_POLL)
+
+
+def open_store(place: Environment, environ: Mapping[str, str], timeout: float) -> Any:
+    """Open or reach the store of the job at rank 0's address.
+
+    Raises:
+        PeerLostError: nothing answers there within the time-out.
+        ConfigurationError: rank 0 can't listen there.
+    """
+    host, port = place.main_address, place.main_port
+    hosting = place.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        if hosting:
+            socket.getaddrinfo(host, None)  # torch would listen, and wait for itself
+        else:
+            _knock(place, timeout)
+        seconds = timedelta(seconds=max(1.0, timeout))
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            host, port, None, hosting, seconds, wait_for_workers=False
+        )
+    except (OSError, UnicodeError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"rank {place.rank} can't {'open' if hosting else 'use'} the store at {host}:{port}",
+            per_rank={place.rank: str(error).strip().partition("\n")[0]},
+            likely="MASTER_PORT is missing, or another program has that port.",
+            do="set MASTER_ADDR to rank 0's machine and MASTER_PORT to a free port of it, the "
+            "same on all ranks; or start the job by torchrun.",
+            rank=place.rank,
+        ) from error
+    # A restarted job has the same store of torchrun's agent, in which the first one's ranks signed.
+    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"distmetrics doctor {attempt}", store)
+
+
+def _knock(place: Environment, timeout: float) -> None:
+    """Wait until something listens at rank 0's address: torch's waiting writes pages of stacks."""
+    where = (place.main_address, place.main_port)
+    deadline, answer = time.monotonic() + timeout, "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection(where, timeout=left).close()
+        except (OSError, OverflowError) as error:
+            answer = str(error)
+            time.sleep(max(0.0, min(_KNOCK, deadline - time.monotonic())))
+        else:
+            return
+    raise PeerLostError(
+        f"rank 0 was not at {where[0]}:{where[1]} within {timeout:g} s",
+        per_rank={
+            0: "never came, or is not reached",
+            place.rank: f"waited for it; the last answer: {answer}",
+        },
+        likely="rank 0 did not start or failed early, a firewall is between them, or MASTER_ADDR "
+        "and MASTER_PORT are not those of rank 0.",
+        do="read rank 0's log, and try that address from this machine; if it is just slow, give "
+        "a longer --timeout.",
+        rank=place.rank,
+        peers=[0],
+    )
