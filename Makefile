@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What CI and people install is locked, so that a release elsewhere can't turn main red.
+CONSTRAINTS ?= --constraint constraints.txt
 
-.PHONY: demo test lint types tests long bench docs clean
+.PHONY: demo test lint types tests long bench docs lock newest clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -39,11 +41,24 @@ bench: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py
 
+# Renew the lock, with the pins of constraints.in, in an environment of its own. Which build of torch is the machine's choice.
+lock:
+	rm -rf .venv-lock
+	$(MAKE) .venv-lock/.installed VENV=.venv-lock CONSTRAINTS='--constraint constraints.in'
+	.venv-lock/bin/python -m pip freeze --exclude-editable > .venv-lock/versions
+	(echo '# What the Makefile and CI install, never users. Made from constraints.in by: make lock'; sed 's/+.*//' .venv-lock/versions) > constraints.txt
+	rm -rf .venv-lock
+
+# The suite with the newest of everything: what fails here would fail with the next lock, and fails for users today.
+newest:
+	rm -rf .venv-newest
+	$(MAKE) --keep-going test VENV=.venv-newest CONSTRAINTS=
+
 $(VENV)/.installed: pyproject.toml lint/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "distmetrics needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ./lint --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ./lint --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lock .venv-newest dist build .pytest_cache .mypy_cache .ruff_cache

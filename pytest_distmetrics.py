@@ -1,11 +1,13 @@
-"""pytest's door to the testing kit: markers, fixtures and options; what is behind them is loaded when a test uses it.
+"""pytest's door to the testing kit: markers, fixtures and options.
 
-No module of the package: importing that brings torch along, which test runs without distributed tests need not pay for.
+It is no module of the package, which brings torch along: what is behind the door is imported when a
+test uses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
     from distmetrics.testing.plugin import World
 
 _MARKER = (
-    "distributed(world_size=2, backend='threads', faults=(), timeout=60): run the test as every rank of a world; "
-    "world_size may be a list of sizes"
+    "distributed(world_size=2, backend='threads', faults=(), timeout=60): run the test as every "
+    "rank of a world; world_size may be a list of sizes"
 )
 _KNOWN = {"backend", "faults", "timeout", "world_size"}
 
@@ -26,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--distmetrics-backend",
         choices=("threads", "gloo"),
-        help="run every distributed test on threads, or on real processes, whatever its marker says",
+        help="run every distributed test on threads, or on real processes; goes before markers",
     )
     group.addoption(
         "--distmetrics-timeout",
@@ -43,8 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker; collect reports, if a page is to be made of them."""
     config.addinivalue_line("markers", _MARKER)
+    if page := config.getoption("--distmetrics-report"):
+        from distmetrics.testing.plugin import ReportPage
+
+        config.pluginmanager.register(ReportPage(config, Path(page)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -58,7 +64,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> World:
-    """A world of ranks: ``world.run(fn)`` calls ``fn(comm)`` on every rank, ``world.outcomes`` tells how each ended."""
+    """Return a world of ranks.
+
+    ``world.run(fn)`` calls ``fn(comm)`` on every rank, ``world.outcomes(fn)`` tells how each ended.
+    """
     from distmetrics.testing.plugin import World
 
     return World.of(request.node, marked(request.node), getattr(request, "param", None))
@@ -66,18 +75,20 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture
 def ranks(world: World) -> range:
-    """The ranks of ``world``."""
+    """Return the ranks of ``world``."""
     return range(world.size)
 
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> Any:
-    """This rank's communicator, in a test that is marked ``distributed``."""
+    """Return this rank's communicator, in a test that is marked ``distributed``."""
     if request.node.get_closest_marker("distributed") is None:
         raise pytest.UsageError(
-            f"{request.node.nodeid} asks for comm, which each rank has its own of: mark it @pytest.mark.distributed"
+            f"{request.node.nodeid} asks for comm, which each rank has its own of: mark it "
+            "@pytest.mark.distributed"
         )
-    return None  # each rank is given its own
+    # Each rank is given its own.
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -100,55 +111,18 @@ def pytest_runtest_makereport(
     if call.when == "call" and report.failed and item.get_closest_marker("distributed") is not None:
         from distmetrics.testing.plugin import FAILURE
 
-        if FAILURE in item.stash:
-            report.longrepr = item.stash[FAILURE]
+        report.longrepr = item.stash.get(FAILURE, report.longrepr)
     return report
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Collect reports, if a page is to be made of them."""
-    if session.config.getoption("--distmetrics-report"):
-        from distmetrics.testing.plugin import collect_reports
-
-        collect_reports(session.config)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the page, or hand the reports to the process that will."""
-    if session.config.getoption("--distmetrics-report"):
-        from distmetrics.testing.plugin import finish_reports
-
-        finish_reports(session.config)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: Any) -> None:
-    """Take the reports of a worker of pytest-xdist."""
-    if node.config.getoption("--distmetrics-report"):
-        from distmetrics.testing.plugin import take_reports
-
-        take_reports(node.config, node)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say where the page is."""
-    if config.getoption("--distmetrics-report"):
-        from distmetrics.testing.plugin import REPORTS
-
-        if reports := config.stash.get(REPORTS, []):
-            path = config.getoption("--distmetrics-report")
-            terminalreporter.write_line(f"distmetrics: {len(reports)} reports in {path}")
-
-
 def marked(item: Any) -> dict[str, Any]:
-    """Return what a test's markers say together: the nearest one wins."""
-    given: dict[str, Any] = {}
+    """Return what a test's markers say together; the nearest one wins."""
+    together: dict[str, Any] = {}
     for marker in item.iter_markers("distributed"):
         if len(marker.args) > 1 or set(marker.kwargs) - _KNOWN:
             raise pytest.UsageError(
                 f"{item.nodeid}: unknown arguments of @pytest.mark.distributed; it is {_MARKER}"
             )
         own = {"world_size": marker.args[0]} if marker.args else {}
-        given = own | marker.kwargs | given
-    return given
+        together = own | marker.kwargs | together
+    return together

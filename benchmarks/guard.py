@@ -37,15 +37,15 @@ IDLE = 5.0  # seconds of doing nothing
 
 def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) -> dict[str, float]:
     """Return the median seconds of an act with the guard on, and off."""
-    sentry = comm._waits.sentry
-    assert sentry is not None
+    watchdog = comm.watchdog
+    assert watchdog is not None
     found: dict[str, list[float]] = {"on": [], "off": []}
     for turn in range(-(-repeats // BLOCK) * 2):
         way = (
             ("on", "off") if turn % 4 in (0, 3) else ("off", "on")
         )  # on off off on: a drift is no difference
         name = way[turn % 2]
-        comm._waits.sentry = sentry if name == "on" else None
+        comm.watchdog = watchdog if name == "on" else None
         act()
         gc.collect()
         gc.disable()
@@ -55,7 +55,7 @@ def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) ->
             act()
             found[name].append(time.perf_counter() - start)
         gc.enable()
-    comm._waits.sentry = sentry
+    comm.watchdog = watchdog
     return {name: statistics.median(times) for name, times in found.items()}
 
 

@@ -1,6 +1,6 @@
 """What the guard asks of the job's store in large worlds: its own code, and a counting store.
 
-Ranks, clock and store are simulated (tests/comm/guard/simulated.py); what the ranks do is what real
+Ranks, clock and store are simulated (tests/liveness/simulated.py); what the ranks do is what real
 ones do. A rank is late by a minute, or half of them are; counted are the store's calls in each
 second.
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.sync import RESULTS
-from tests.comm.guard.simulated import Job
+from tests.liveness.simulated import Job
 
 WORLDS = (8, 64, 256, 1024, 4096)
 SECONDS = 60
@@ -42,9 +42,9 @@ def simulate(world_size: int, late: Sequence[int]) -> dict[str, Any]:
         before = sum(job.store.calls.values())
         job.run(1)
         per_second.append(sum(job.store.calls.values()) - before)
-    told = [rank.inquiry.verdict for rank in job.ranks if rank.inquiry is not None]
+    told = [rank.diagnosis.verdict for rank in job.ranks if rank.diagnosis is not None]
     heard = sum(verdict is not None for verdict in told)
-    first = next((verdict.text for verdict in told if verdict is not None), "")
+    first = next((str(verdict) for verdict in told if verdict is not None), "")
     lines = [line.strip() for line in first.splitlines() if line.startswith("  rank")]
     return {
         "world_size": world_size,

@@ -1,10 +1,10 @@
-"""Sharded runs of a metric a second: on threads, launched processes, and a pool of processes.
+"""Sharded runs of a metric a second: in threads, in launched processes, in a pool of processes.
 
 A run is what a test of a distributed metric is made of: every rank makes the metric, updates it
 with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after
 round, and must get the same value.
 
-- *threads*: a new world of three ranks for each run, threads of one crew as the kit has them for
+- *threads*: a new world of three ranks for each run, threads of one pool as the kit has them for
   all runs of a check, in a process that is bound to one core.
 - *launch*: three new gloo processes for each run, ``run(3, …, backend="gloo")``.
 - *pool*: gloo processes that are started once and get one task a run, as torchmetrics' own tests
@@ -37,9 +37,9 @@ import torch.distributed as dist
 from torchmetrics.classification import BinaryF1Score
 
 from distmetrics import Communicator, ThreadWorld, sync_and_compute
-from distmetrics.comm.crew import Crew
+from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.testing import run
-from distmetrics.testing.routed import routed
+from distmetrics.testing.fake_torch_distributed import routed
 
 RESULTS = Path(__file__).parent / "results"
 RANKS, BATCHES, SAMPLES, GOAL = 3, 2, 4, 300
@@ -116,11 +116,11 @@ def on_one_core() -> Iterator[None]:
 
 def threads(job: Callable[[Communicator], tuple[float, float]], runs: int) -> Timing:
     """Time worlds of threads."""
-    with on_one_core(), Crew() as crew:
-        ThreadWorld(RANKS, crew=crew).run(job)
+    with on_one_core(), ThreadPool() as pool:
+        ThreadWorld(RANKS, pool=pool).run(job)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(runs):
-            value, _ = ThreadWorld(RANKS, crew=crew).run(job)[0]
+            value, _ = ThreadWorld(RANKS, pool=pool).run(job)[0]
         return time.perf_counter() - wall, time.process_time() - cpu, value
 
 

@@ -1,4 +1,4 @@
-"""Verdicts of the world of threads, replayed on real processes, hangs and aborts included."""
+"""Verdicts of the world of threads, replayed on real processes: do they agree, hangs included?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -16,14 +16,12 @@ from typing import Any
 from benchmarks.conformance.case import Case, batches
 from benchmarks.conformance.catalogue import MODULES, find
 from benchmarks.conformance.ranks import PLACE, missing
-from distmetrics.testing import judges_numbers, judges_state, laws
+from distmetrics.testing import laws
+from distmetrics.testing.batches import as_batch
 from distmetrics.testing.equality import BITWISE, CLOSE
-from distmetrics.testing.judges import JUDGES, compare, valued
 from distmetrics.testing.laws import Law
-from distmetrics.testing.pool import Pool, pools
-from distmetrics.testing.rows import as_batch
 from distmetrics.testing.subject import Subject, Sync
-from distmetrics.testing.trial import NotJudged, Trial
+from distmetrics.testing.trial import LawBroken, NotJudged, RunWorld, Trial, compare, worlds
 
 __all__ = [
     "LAYOUTS",
@@ -37,8 +35,6 @@ __all__ = [
     "write",
 ]
 
-assert judges_numbers  # they register their judges when they are imported
-assert judges_state
 LAYOUTS = (
     "even",
     "empty last",
@@ -54,7 +50,6 @@ OF_STATE = (
     laws.RESET_IS_NEW,
 )
 RANKS = 3
-_LIMIT = 30.0  # seconds of a job; a rank that has not ended by then hangs
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,10 @@ class Compared:
 
 
 def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str | Law]]:
-    """Yield questions spread over the classes: two thirds of the own sync, a quarter of laws."""
+    """Yield so many questions, spread evenly over the classes.
+
+    Two of three are of the own sync, one of four is of a law.
+    """
     for index in range(number):
         case = cases[index * len(cases) // number]
         sync: Sync = "distmetrics" if index % 3 == 2 else "own"
@@ -98,16 +96,19 @@ def chosen(cases: Sequence[Case], number: int) -> Iterator[tuple[Case, Sync, str
 
 
 def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
-    """Ask about so many cases on both transports; return 1 if a verdict differs."""
+    """Ask about so many cases on both transports; return 1 if a verdict differs.
+
+    What was found is printed, and written to the folder if there is one.
+    """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["distmetrics.launch.processes", *MODULES]
     )
     forkserver.ensure_running()  # imported once, and not by each rank
     rows = []
     here = [case for case in cases if not missing(case.name)]
-    with pools(_LIMIT) as pool_of:
+    with worlds("threads") as threads, worlds("gloo") as processes:
         for case, sync, asked in chosen(here, number):
-            rows.append(row := _compared(case, sync, asked, pool_of))
+            rows.append(row := _compared(case, sync, asked, (threads, processes)))
             print(row, flush=True)
     tally = Counter(row.threads for row in rows)
     print(
@@ -131,45 +132,47 @@ def _make(name: str) -> Any:
     return find(name).make()  # some classes of the catalogue cannot be pickled, their names can
 
 
-def _compared(case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int], Pool]) -> Compared:
+def _compared(case: Case, sync: Sync, asked: str | Law, on: Sequence[RunWorld]) -> Compared:
     start = time.monotonic()
-    threads, _ = verdict(made(case, sync, asked), asked)
-    gloo, detail = verdict(made(case, sync, asked, pool_of), asked)
+    (threads, _), (gloo, detail) = (verdict(made(case, sync, asked, each), asked) for each in on)
     said = PLACE.sub("", detail.partition("\n")[0])
     return Compared(case.name, sync, str(asked), threads, gloo, said, time.monotonic() - start)
 
 
-def made(
-    case: Case, sync: Sync, asked: str | Law, pool_of: Callable[[int], Pool] | None = None
-) -> Trial:
+def made(case: Case, sync: Sync, asked: str | Law, run_world: RunWorld) -> Trial:
     """Return the trial of a case, on threads or on processes; a law is asked of the even layout."""
     layout = asked if isinstance(asked, str) else "even"
     shards = tuple(
         tuple(map(as_batch, batches(case, layout, RANKS, rank))) for rank in range(RANKS)
     )
-    return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, pool_of)
+    return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, run_world)
 
 
 def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
     """Return the verdict on exactly these shards, and what there is to say about it."""
     if isinstance(asked, Law):
         try:
-            broken = JUDGES[asked](trial)
+            asked.judge(trial)
         except NotJudged as reason:
             return "not judged", str(reason).partition("\n")[0]
-        return ("broken", broken.detail) if broken else ("holds", "")
-    single, ranks = trial.single(), trial.world()
+        except LawBroken as broken:
+            return "broken", broken.detail
+        return "holds", ""
+    single, ranks = trial.single(), trial.world(trial.shards)
     for kind, said in (("stuck", "no-hang broken"), ("raised", "raises")):
         if texts := [rank.text for rank in ranks if rank.kind == kind]:
             same = kind == single.kind and len(texts) == RANKS
             return ("raises as a single process does" if same else said), texts[0]
     if single.kind != "value":
         return "a value where a single process raises", single.text
-    got = [rank.value[0] for rank in ranks]
-    if broken := compare(single.value, got, valued(trial), trial.shards):
-        return "another value", broken.detail
-    if broken := compare(got[0], got, BITWISE, trial.shards):
-        return "ranks disagree", broken.detail
+    got = [rank.value for rank in ranks]
+    try:
+        said = "another value"
+        compare(single.value, got, trial.loosely, trial.shards)
+        said = "ranks disagree"
+        compare(got[0], got, BITWISE, trial.shards)
+    except LawBroken as broken:
+        return said, broken.detail
     return "holds", ""
 
 
@@ -203,8 +206,9 @@ def _line(row: Compared) -> str:
 
 
 _INTRODUCTION = f"""\
-Classes spread evenly over torchmetrics, {RANKS} ranks each: either a layout of batches over ranks,
-of which the verdict is how the ranks end and whether every value is the single process's, or a law
-about the state. The same question is asked of a world of threads and of gloo processes. *no-hang
-broken*: a process is killed by gloo, or ranks wait for others that will never come; *raises*: the
-metric itself raises an error on some rank. `kit_replay.json` is the same for machines."""
+Classes spread evenly over torchmetrics, {RANKS} ranks each: either a layout of batches over
+ranks, of which the verdict is how the ranks end and whether every value is the single process's,
+or a law about the state. The same question is asked of a world of threads and of gloo processes.
+*no-hang broken*: a process is killed by gloo, or ranks wait for others that will never come;
+*raises*: the metric itself raises an error on some rank. `kit_replay.json` is the same for
+machines."""

@@ -291,7 +291,7 @@ def _cell(text: str) -> str:
 
 _INTRODUCTION = """\
 Each class is made once and judged by the laws that are on by default: with its own sync, as users
-run it, and with distmetrics' sync. The ranks are threads, as strict as gloo on dtypes and shapes;
-`kit_replay.json` compares verdicts with real processes. ✗ is a law that is broken, – one that was
-not judged, empty one that holds. What is in the table with its smallest case is in
+run it, and with distmetrics' sync. The ranks are threads, as strict as gloo about dtypes and
+shapes; `kit_replay.json` compares verdicts with real processes. ✗ is a law that is broken, – one
+that was not judged, empty one that holds. What is in the table with its smallest case is in
 `kit_torchmetrics.csv`, and with a program that shows it again in `kit_torchmetrics.json`."""

@@ -1,9 +1,8 @@
 """Judge every torchmetrics class by the laws: with its own sync, and with distmetrics' sync.
 
-python -m benchmarks.kit_torchmetrics                              # one construction a class, to
-benchmarks/results python -m benchmarks.kit_torchmetrics --only 'AUROC|Retrieval'     # a part,
-printed only python -m benchmarks.kit_torchmetrics --gloo 70                    # verdicts of
-threads against those of processes
+    python -m benchmarks.kit_torchmetrics              # one construction a class, written
+    python -m benchmarks.kit_torchmetrics --only 'AUROC|Retrieval'      # a part, printed only
+    python -m benchmarks.kit_torchmetrics --gloo 70    # verdicts of threads and of processes
 
 Needs the extra ``bench-conformance``, for the classes that need more than torchmetrics to be
 constructed.
@@ -105,18 +104,9 @@ def asked_of(kind: str) -> Laws:
 
 
 _IN_ORDER = "the value has an entry a sample, in the order of the samples"
-_BY_PLACE = (
-    "random subsets are drawn by the images' places: those of another order are as good, and not "
-    "the same"
-)
-_RESAMPLED = (
-    "each update draws a random sample of its own batch: one of another batch is as good, and not "
-    "the same"
-)
-_EXTREMES = (
-    "the value is the least and the greatest of all that were computed, so that every look at it "
-    "counts"
-)
+_BY_PLACE = "random subsets are drawn by the images' places, which are others in another order"
+_RESAMPLED = "each update draws a random sample of its own batch, and another one of another batch"
+_EXTREMES = "the value is the least and the greatest of all that were computed: every look counts"
 _OFF: dict[str, dict[Law, str]] = {
     r"BootStrapper": {laws.SAMPLE_ORDER: _RESAMPLED, laws.BATCH_SPLIT: _RESAMPLED},
     r"CatMetric|BERTScore": {laws.RANK_ORDER: _IN_ORDER, laws.SAMPLE_ORDER: _IN_ORDER},
@@ -184,7 +174,10 @@ def _absent(world: World, name: str) -> str:
 
 
 def judged(asked: Sequence[_Asked], jobs: int) -> Iterator[Judged]:
-    """Yield a row for each, in order; each job has a process, killed when its time is over."""
+    """Yield a row for each, in order.
+
+    Each job has a process of its own, which is killed when the time is over.
+    """
 
     def part(number: int) -> list[Judged]:
         rows = []
@@ -226,7 +219,7 @@ def main() -> int:
 
 
 def told(rows: Sequence[Judged], folder: Path | None, took: float) -> int:
-    """Write the results, if there is a folder for them, and print totals; return the exit code."""
+    """Write the results if there is a folder, and print the totals; return the exit code."""
     if folder is not None:
         write(rows, folder, facts("benchmarks.kit_torchmetrics", took))
     return summary(rows, took)

@@ -1,12 +1,11 @@
-"""False alarms and missed faults of the testing kit: its mutants and right metrics, many seeds.
+"""False alarms and missed faults of the testing kit: its zoo of metrics, with many seeds.
 
 Each mutant breaks one law, and the kit must name that law and no other. Each right metric breaks
 none, and the kit must be silent. The zoo is in tests/testing/zoo; the tests judge it with two
 seeds.
 
-    python -m benchmarks.kit_zoo                    # 20 seeds, table in
-    benchmarks/results/kit_zoo.md python -m benchmarks.kit_zoo --only f1          # judge one anew,
-    the others stay as they were
+    python -m benchmarks.kit_zoo              # 20 seeds, table in benchmarks/results/kit_zoo.md
+    python -m benchmarks.kit_zoo --only f1    # judge one anew, the others stay as they were
 """
 
 from __future__ import annotations
@@ -26,11 +25,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def verdicts(job: tuple[str, int, int]) -> tuple[str, int, Counter[str], int]:
-    """Judge one metric with every seed; return its name, laws judged, and counts of verdicts."""
+    """Judge one metric with every seed.
+
+    Returns: its name, how many laws were judged, what was said how often, and how many runs.
+    """
     name, seeds, examples = job
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # torcheval's, of ranks without data
-    zoo = importlib.import_module("tests.testing.zoo.inhabitants")
+    zoo = importlib.import_module("tests.testing.zoo.sample_metrics")
     specimen = next(each for each in (*zoo.MUTANTS, *zoo.RIGHT) if each.name == name)
     said = Counter[str]()
     most = runs = 0
@@ -57,14 +59,9 @@ def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
     lines = [
         "# The zoo of the testing kit",
         "",
-        (
-            f"`python -m benchmarks.kit_zoo`: each metric with every seed, {examples} drawn "
-            "examples a seed, on threads."
-        ),
-        (
-            "A mutant is right if the law that it breaks is named and no other, another metric if "
-            "nothing is said."
-        ),
+        f"`python -m benchmarks.kit_zoo`: {examples} drawn examples a metric and seed, on threads.",
+        "A mutant is right if the law that it breaks is named and no other,",
+        "another metric if nothing is said.",
     ]
     for title, specimens in (("Mutants", zoo.MUTANTS), ("Right metrics", zoo.RIGHT)):
         rows = [row(each, *found[each.name]) for each in specimens if each.name in found]
@@ -95,7 +92,7 @@ def main() -> None:
     ask.add_argument("--jobs", type=int, default=1)
     ask.add_argument("--only", nargs="+")
     args = ask.parse_args()
-    zoo = importlib.import_module("tests.testing.zoo.inhabitants")
+    zoo = importlib.import_module("tests.testing.zoo.sample_metrics")
     names = [
         each.name for each in (*zoo.MUTANTS, *zoo.RIGHT) if not args.only or each.name in args.only
     ]

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.strategies.fsdp import FSDPSpawn
-from distmetrics.train import Callback, Module, Trainer
+from distmetrics.train import Callback, Module, RunContext, Trainer
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH, LAYERS, BATCH, STEPS = 512, 8, 8, 3
@@ -66,13 +66,13 @@ class Weigh(Callback):
         self.gradients = 0
 
     def on_before_optimizer_step(
-        self, trainer: Trainer, module: Module, optimizer: torch.optim.Optimizer
+        self, trainer: RunContext, module: Module, optimizer: torch.optim.Optimizer
     ) -> None:
         """Count the gradients while they are there."""
         self.gradients = held(p.grad for p in module.parameters() if p.grad is not None)
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the rest when the step is over."""
         states = (

@@ -18,7 +18,7 @@ class Takes(NamedTuple):
     """What an argument takes.
 
     Attributes:
-        fits: whether it takes a value.
+        fits: returns True for a value that it takes.
         wanted: what it takes, to follow "must be".
         do: what to do about a value that it does not take; "" where that goes without saying.
     """
@@ -94,7 +94,7 @@ def describe(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, and neither NaN, nor infinite, nor True or False.
+    """True if it is a number, and neither NaN, nor infinite, nor True or False.
 
     >>> is_number(0.5), is_number(True), is_number(float("nan"))
     (True, False, False)
@@ -103,7 +103,7 @@ def is_number(value: Any) -> bool:
 
 
 def whole(value: Any, least: int) -> bool:
-    """Whether it is a whole number from ``least`` on; True and False are none.
+    """True if it is a whole number from ``least`` on; True and False are none.
 
     >>> whole(1, 0), whole(True, 0), whole(1.0, 0)
     (True, False, False)

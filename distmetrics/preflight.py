@@ -46,15 +46,14 @@ class Unpicklable:
 def find_unpicklable(
     obj: Any, name: str = "obj", *, by_value: bool | None = None
 ) -> list[Unpicklable]:
-    """Find what stops an object from being sent to another process, such as a rank of
-    ``ddp_spawn``.
+    """Find what stops an object from being sent to another process, such as a rank of ddp_spawn.
 
     Args:
         obj: a model, a loader, a data set, a callback, a function, or anything that holds such.
         name: what to call it in the answer.
         by_value: whether functions and classes may travel as code, which takes cloudpickle;
             default: where it is installed. Workers of a ``DataLoader`` that are spawned cannot, so
-                ask with ``False`` for them.
+            ask with ``False`` for them.
 
     Returns: each part that is to blame, once; nothing where the whole object can be sent.
         ``str(part)`` is a sentence.
@@ -67,18 +66,14 @@ def find_unpicklable(
     >>> found[0].path, found[0].what
     ('model[0].scale', 'a generator')
     """
-    search = _Search(_has_cloudpickle() if by_value is None else by_value)
+    if by_value is None:
+        by_value = importlib.util.find_spec("cloudpickle") is not None
+    search = _Search(by_value)
     try:
         search.visit(_Part(obj, name))
     except RecursionError:
-        return [
-            Unpicklable(
-                name,
-                "nested too deeply to be pickled",
-                "",
-                "raise sys.setrecursionlimit, or flatten it",
-            )
-        ]
+        do = "raise sys.setrecursionlimit, or flatten it"
+        return [Unpicklable(name, "nested too deeply to be pickled", "", do)]
     return search.found
 
 
@@ -97,26 +92,32 @@ class _Part(NamedTuple):
     def step(self, step: str, value: Any, attribute: str = "") -> _Part:
         return _Part(value, self.path + step, self.inside, self.value, attribute)
 
+    @property
+    def place(self) -> str:
+        return f"{self.path} in {self.inside}" if self.inside else self.path
+
 
 class _Search:
     def __init__(self, by_value: bool) -> None:
         self.found: list[Unpicklable] = []
         self._by_value = by_value
-        self._failed: dict[
-            int, Any
-        ] = {}  # keeps its values alive: an id is free again once they are gone
+        self._probe = _probe(by_value)
+        # Keeps its values alive: an id is free again once they are gone.
+        self._failed: dict[int, Any] = {}
 
     def visit(self, part: _Part) -> bool:
-        """Return whether the part can be pickled; where it can't, note what in it is to blame."""
+        """Return True if the part can be pickled; else note what in it is to blame."""
         if id(part.value) in self._failed:
             return False
-        if _can_be_pickled(part.value, self._by_value):
+        with contextlib.suppress(Exception):  # any class may raise anything when it is pickled
+            self._probe(_Nowhere(), protocol=4).dump(part.value)
             return True
         self._failed[id(part.value)] = part.value
         whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
         if all(whole):
-            place = part.path + (f" in {part.inside}" if part.inside else "")
-            self.found.append(_described(part.value, place, part.owner, part.attribute))
+            what, do = _kind(part.value)
+            where = _where(part.value, part.owner, part.attribute)
+            self.found.append(Unpicklable(part.place, what, where, do))
         return False
 
 
@@ -125,89 +126,64 @@ class _Nowhere:
         return len(data)
 
 
-def _is_plain_data(value: Any) -> bool:
-    """Whether it is a tensor, which always travels and may be large."""
-    return type(value) in (torch.Tensor, torch.nn.Parameter)
-
-
-class _Probe(pickle.Pickler):
-    def persistent_id(self, obj: Any) -> Any:
-        return "tensor" if _is_plain_data(obj) else None
-
-
-def _can_be_pickled(value: Any, by_value: bool) -> bool:
-    with contextlib.suppress(Exception):  # any class may raise anything from its own pickling
-        (_by_value_probe() if by_value else _Probe)(_Nowhere(), protocol=4).dump(value)
-        return True
-    return False
-
-
 @functools.cache
-def _by_value_probe() -> Any:
-    cloudpickle = importlib.import_module("cloudpickle")
-    return type("_ByValueProbe", (cloudpickle.Pickler,), {"persistent_id": _Probe.persistent_id})
+def _probe(by_value: bool) -> Any:
+    """Return a pickler that leaves out tensors, which always travel and may be large."""
+    base: Any = importlib.import_module("cloudpickle").Pickler if by_value else pickle.Pickler
 
+    class Probe(base):  # type: ignore[misc]
+        def persistent_id(self, obj: Any) -> Any:
+            return "tensor" if type(obj) in (torch.Tensor, torch.nn.Parameter) else None
 
-def _has_cloudpickle() -> bool:
-    return importlib.util.find_spec("cloudpickle") is not None
+    return Probe
 
 
 def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
-    """List what an object consists of as pickle sees it, each with the way one would write to it."""
+    """List what an object consists of as pickle sees it, each with the way to it."""
     value = part.value
     if type(value) is dict:
-        yield from (_key(part, key) for key in value)
-        yield from (part.step(f"[{key!r}]", item) for key, item in value.items())
+        yield from (part.step(f" (the key {key!r})", key) for key in value)
+        yield from _items(part, "", value)
     elif type(value) in (list, tuple, set, frozenset):
-        yield from (part.step(f"[{index}]", item) for index, item in enumerate(value))
+        yield from _items(part, "", dict(enumerate(value)))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from (
-            part.step(f".{name}", item) for name, item in zip(value._fields, value, strict=True)
-        )
-    elif isinstance(value, types.FunctionType | type):
-        yield from _parts_of_code(part) if by_value else ()
+        fields = zip(value._fields, value, strict=True)
+        yield from (part.step(f".{name}", item) for name, item in fields)
+    elif isinstance(value, type):
+        members = ((name, item) for name, item in vars(value).items() if not name.startswith("__"))
+        yield from (part.step(f".{name}", item) for name, item in members if by_value)
+    elif isinstance(value, types.FunctionType):
+        yield from _variables(part) if by_value else ()
     elif isinstance(value, types.MethodType):
         yield part.step(".__self__", value.__self__)
     elif isinstance(value, functools.partial):
         yield part.step(".func", value.func)
-        yield from (part.step(f".args[{index}]", item) for index, item in enumerate(value.args))
-        yield from (part.step(f".keywords[{key!r}]", item) for key, item in value.keywords.items())
+        yield from _items(part, ".args", dict(enumerate(value.args)))
+        yield from _items(part, ".keywords", value.keywords)
     else:
         yield from _parts_of_object(part)
 
 
-def _key(part: _Part, key: Any) -> _Part:
-    return part.step(f" (the key {key!r})", key)
+def _items(part: _Part, of: str, items: Mapping[Any, Any]) -> Iterator[_Part]:
+    return (part.step(f"{of}[{key!r}]", item) for key, item in items.items())
 
 
-def _parts_of_code(part: _Part) -> Iterator[_Part]:
-    """List what a function or class needs to travel as code: its variables."""
-    code = part.value
-    if isinstance(code, type):
-        members = ((name, item) for name, item in vars(code).items() if not name.startswith("__"))
-        yield from (part.step(f".{name}", item) for name, item in members)
-        return
-    inside = part.path + (f" in {part.inside}" if part.inside else "")
-    variables: dict[str, Any] = {
-        n: code.__globals__[n] for n in code.__code__.co_names if n in code.__globals__
-    }
-    for name, cell in zip(code.__code__.co_freevars, code.__closure__ or (), strict=True):
+def _variables(part: _Part) -> Iterator[_Part]:
+    """List what a function needs to travel as code: its variables and its defaults."""
+    fn = part.value
+    variables = {n: fn.__globals__[n] for n in fn.__code__.co_names if n in fn.__globals__}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             variables[name] = cell.cell_contents
-    yield from (_Part(item, name, inside) for name, item in variables.items())
-    yield from (
-        part.step(f".__defaults__[{index}]", item)
-        for index, item in enumerate(code.__defaults__ or ())
-    )
+    yield from (_Part(item, name, part.place) for name, item in variables.items())
+    yield from _items(part, ".__defaults__", dict(enumerate(fn.__defaults__ or ())))
 
 
 def _parts_of_object(part: _Part) -> Iterator[_Part]:
-    """List class, arguments, state and items of any other object, as its ``__reduce_ex__`` gives
-    them.
-    """
+    """List class, arguments, state and items of another object, as ``__reduce_ex__`` gives them."""
     try:
         reduced = part.value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001  (its own pickling fails, whatever it says: it is to blame itself)
+    except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
         return
     if isinstance(reduced, str):
         return
@@ -217,40 +193,27 @@ def _parts_of_object(part: _Part) -> Iterator[_Part]:
         arguments = arguments[1:]
     else:
         yield part.step(".__reduce__()[0]", make)
-    yield from (
-        part.step(f".__reduce__()[1][{index}]", item) for index, item in enumerate(arguments)
-    )
+    yield from _items(part, ".__reduce__()[1]", dict(enumerate(arguments)))
     yield from _parts_of_state(part, state)
-    yield from (part.step(f"[{index}]", item) for index, item in enumerate(items or ()))
+    yield from _items(part, "", dict(enumerate(items or ())))
     yield from (part.step(f"[{key!r}]", item) for key, item in pairs or ())
 
 
 def _parts_of_state(part: _Part, state: Any) -> Iterator[_Part]:
-    names = (
-        [field.name for field in dataclasses.fields(part.value)]
-        if dataclasses.is_dataclass(part.value)
-        else []
-    )
-    if isinstance(state, list) and len(state) == len(names):  # a frozen dataclass with slots
+    if dataclasses.is_dataclass(part.value) and isinstance(state, list):  # frozen and with slots
+        names = [field.name for field in dataclasses.fields(part.value)]
         state = dict(zip(names, state, strict=True))
-    with_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
-    states = (
-        [inner for inner in state if inner is not None]
-        if with_slots
-        else []
-        if state is None
-        else [state]
-    )
-    for inner in states:
-        if not isinstance(inner, Mapping):
-            yield part.step(".__getstate__()", inner)
+    has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
+    for attributes in state if has_slots else (state,):
+        if attributes is None:
             continue
-        for name, item in inner.items():
+        if not isinstance(attributes, Mapping):
+            yield part.step(".__getstate__()", attributes)
+            continue
+        for name, item in attributes.items():
             if name in ("_modules", "_parameters", "_buffers") and isinstance(item, Mapping):
-                yield from (
-                    part.step(_child(part.value, child), value, child)
-                    for child, value in item.items()
-                )
+                for child, value in item.items():
+                    yield part.step(_child(part.value, child), value, child)
             else:
                 yield part.step(f".{name}", item, str(name))
 
@@ -264,89 +227,61 @@ def _child(owner: Any, name: str) -> str:
 
 _TOP_LEVEL = "move it to the top level of a module"
 _PER_PROCESS = "make it where it is used, in each process, and leave it out in __getstate__"
+_OPEN = "open it where it is used, in each process"
+_LIST = "keep a list, or make it where it is used"
+_LOCKS = ("lock", "RLock", "Lock", "Condition", "Event", "Semaphore", "Barrier")
 _KINDS: list[tuple[tuple[str, ...], str, str]] = [
-    (
-        ("lock", "RLock", "Lock", "Condition", "Event", "Semaphore", "Barrier"),
-        "a lock",
-        _PER_PROCESS,
-    ),
+    (_LOCKS, "a lock", _PER_PROCESS),
     (("Thread", "Process", "ThreadPoolExecutor", "Popen"), "a thread or process", _PER_PROCESS),
-    (
-        ("socket", "Connection", "Cursor", "SSLContext"),
-        "a connection",
-        "open it where it is used, in each process",
-    ),
-    (
-        ("generator", "async_generator", "coroutine"),
-        "a generator",
-        "keep a list, or make it where it is used",
-    ),
+    (("socket", "Connection", "Cursor", "SSLContext"), "a connection", _OPEN),
+    (("generator", "async_generator", "coroutine"), "a generator", _LIST),
     (("module",), "a module", "import it where it is used"),
-    (
-        ("weakref", "ReferenceType", "WeakSet", "WeakKeyDictionary"),
-        "a weak reference",
-        _PER_PROCESS,
-    ),
+    (("ReferenceType", "WeakSet", "WeakKeyDictionary"), "a weak reference", _PER_PROCESS),
 ]
 
 
-def _described(value: Any, path: str, owner: Any, attribute: str) -> Unpicklable:
+def _kind(value: Any) -> tuple[str, str]:
+    """Return what a value is, and what to put in its place."""
     if isinstance(value, types.FunctionType):
-        at = f"defined at {_place(value.__code__.co_filename, value.__code__.co_firstlineno)}"
         if value.__name__ == "<lambda>":
-            do = "use functools.partial, or a function at the top level of a module"
-            return Unpicklable(path, "a lambda", at, do)
-        return Unpicklable(
-            path,
-            f"the local function {value.__qualname__}",
-            at,
-            f"{_TOP_LEVEL}, or use a callable class",
-        )
+            return "a lambda", "use functools.partial, or a function at the top level of a module"
+        name = value.__qualname__
+        return f"the local function {name}", f"{_TOP_LEVEL}, or use a callable class"
     if isinstance(value, type):
-        return Unpicklable(
-            path, f"of the local class {value.__qualname__}", _defined(value), _TOP_LEVEL
-        )
+        return f"of the local class {value.__qualname__}", _TOP_LEVEL
     if isinstance(value, io.IOBase):
         name = getattr(value, "name", "")
         what = f"an open file ({name})" if isinstance(name, str) and name else "an open file"
-        do = "keep its path, and open it where it is used"
-        return Unpicklable(path, what, _assigned(owner, attribute), do)
+        return what, "keep its path, and open it where it is used"
     names = {base.__name__ for base in type(value).__mro__}
     for kinds, what, do in _KINDS:
         if names.intersection(kinds):
-            code = getattr(value, "gi_code", None)
-            at = (
-                f"defined at {_place(code.co_filename, code.co_firstlineno)}"
-                if code
-                else _assigned(owner, attribute)
-            )
-            return Unpicklable(path, what, at, do)
-    article = "an" if type(value).__name__[0] in "aeiouAEIOU" else "a"
-    return Unpicklable(
-        path, f"{article} {type(value).__name__}", _assigned(owner, attribute), _PER_PROCESS
-    )
+            return what, do
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}", _PER_PROCESS
 
 
-def _defined(cls: type) -> str:
-    with contextlib.suppress(
-        OSError, TypeError
-    ):  # no source: typed at a prompt, or made by a C module
-        return (
-            f"defined at {_place(inspect.getsourcefile(cls) or '', inspect.getsourcelines(cls)[1])}"
-        )
-    return ""
-
-
-def _assigned(owner: Any, attribute: str) -> str:
-    """Find the line of the owner's class that assigns the attribute."""
+def _where(value: Any, owner: Any, attribute: str) -> str:
+    """Return where a value was defined or assigned, or "" where there is no source to tell."""
+    if isinstance(value, types.FunctionType | types.GeneratorType):
+        code = value.__code__ if isinstance(value, types.FunctionType) else value.gi_code
+        return f"defined at {_place(code.co_filename, code.co_firstlineno)}"
+    if isinstance(value, type):
+        return next((f"defined at {_place(file, line)}" for file, line, _ in _source(value)), "")
     assignment = re.compile(rf"\bself\.{re.escape(attribute)}\b\s*(:[^=]+)?=(?!=)")
     for cls in type(owner).__mro__ if attribute else ():
-        with contextlib.suppress(OSError, TypeError):
-            lines, start = inspect.getsourcelines(cls)
-            for number, line in enumerate(lines, start):
-                if assignment.search(line):
-                    return f"assigned at {_place(inspect.getsourcefile(cls) or '', number)}"
+        for file, number, text in _source(cls):
+            if assignment.search(text):
+                return f"assigned at {_place(file, number)}"
     return ""
+
+
+def _source(cls: type) -> Iterator[tuple[str, int, str]]:
+    """Yield file, number and text of each line of a class; none if typed at a prompt, or C's."""
+    with contextlib.suppress(OSError, TypeError):
+        file = inspect.getsourcefile(cls) or ""
+        lines, start = inspect.getsourcelines(cls)
+        yield from ((file, number, text) for number, text in enumerate(lines, start))
 
 
 def _place(file: str, line: int) -> str:

@@ -1,5 +1,4 @@
-"""Trees of tensors: dicts, lists, tuples, named tuples, dataclasses, nested as one likes, empty
-ones too.
+"""Trees of tensors: dicts, lists, tuples, named tuples, dataclasses, nested ones, empty ones.
 
 Dict keys are visited in sorted order, so two ranks that filled a dict in different order agree; the
 rebuilt dict keeps the order of the one that came in. Containers registered with
@@ -100,9 +99,7 @@ def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[s
 
 
 class _Child(NamedTuple):
-    """One child: its step in a path (``['a']``), its name in the structure text (``'a': ``),
-    itself.
-    """
+    """One child: its step in a path (``['a']``), its name in a text (``'a': ``), itself."""
 
     step: str
     label: str
@@ -113,7 +110,7 @@ _Split = tuple[tuple[str, str], list[_Child], Callable[[list[Any]], Any]]
 
 
 def _split(tree: Any) -> _Split | None:
-    """Split one container into its brackets, its named children and its builder; None for a leaf."""
+    """Return a container's brackets, its named children and its builder; None for a leaf."""
     kind = type(tree)
     if kind in (list, tuple):
         return ("[]" if kind is list else "()"), _items(tree), kind  # type: ignore[return-value]
@@ -169,9 +166,7 @@ def _split_dict(tree: dict[Any, Any]) -> _Split:
 
 
 def _replaced(tree: Any, names: list[str], values: list[Any]) -> Any:
-    """Copy a dataclass with other field values: no ``__post_init__`` runs twice, frozen and slotted
-    ones work.
-    """
+    """Copy a dataclass, also a frozen one, with other values; run no ``__post_init__``."""
     result = copy.copy(tree)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(result, name, value)

@@ -1,5 +1,4 @@
-"""A data module, a module and a trainer: digits are learned and tested. The other examples build on
-it.
+"""A data module, a module and a trainer, on which the other examples build: digits are learned.
 
 python examples/digits.py
 python examples/digits.py --strategy ddp --devices 2

@@ -1,5 +1,4 @@
-"""One process, a batch cut over several devices: what must see the whole batch belongs into the end
-of the step.
+"""One process with several devices: what must see the whole batch belongs into the step's end.
 
 python examples/dp_step_end.py
 """
@@ -14,9 +13,7 @@ DEVICES, BATCH = 2, 16
 
 
 class MetricAtTheEnd(Classifier):
-    """A step sees a part of the batch, on a replica that is gone afterwards; its end sees all, on
-    the module.
-    """
+    """A step sees a part of the batch, on a replica that lives as long; its end sees all of it."""
 
     def validation_step(self, batch, batch_idx):
         """Return what the end of the step needs."""
@@ -48,9 +45,7 @@ class OwnReduction(Classifier):
 
 
 class WholeBatch(Classifier):
-    """A loss in which every sample is compared with every other of the batch, not of its device's
-    part.
-    """
+    """A loss that compares each sample with all others of the batch, not of its device's part."""
 
     def training_step(self, batch, batch_idx):
         """Return what the loss is made of."""

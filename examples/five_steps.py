@@ -1,5 +1,4 @@
-"""From a loop in plain torch to many devices in five steps, and from there to a module and the
-trainer.
+"""From a loop in plain torch to many devices in five steps, and then to the trainer.
 
 python examples/five_steps.py
 python examples/five_steps.py --strategy ddp_spawn --devices 2
@@ -50,9 +49,8 @@ class Fit(Runner):  # 1: a subclass
     def run(self):  # 2: the loop goes into run; 3: nothing is said of devices
         """Train, and return the weights."""
         net = model()
-        net, optimizer = self.setup(
-            net, torch.optim.SGD(net.parameters(), lr=0.1)
-        )  # 4: what was made is set up
+        # 4: what was made is set up
+        net, optimizer = self.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
         batches = self.setup_dataloaders(loader(BATCH // self.world_size), train=True)
         for _ in range(EPOCHS):
             for x, y in batches:

@@ -1,5 +1,4 @@
-"""A metric that is neither a mean nor a metric object: kept by each rank, gathered once an epoch,
-watched by all.
+"""A metric that is no mean and no metric object, gathered once an epoch and watched by all ranks.
 
 python examples/manual_all_gather.py
 python examples/manual_all_gather.py --strategy ddp_spawn --devices 2
@@ -28,13 +27,11 @@ class MedianLoss(Classifier):
 
     def on_validation_epoch_end(self):
         """Gather on every rank; log on rank 0, for all of them hold the same now."""
-        mine = (
-            torch.cat(self.losses) if self.losses else torch.zeros(0, device=self.device)
-        )  # a rank may have no batch
+        # A rank may have no batch.
+        mine = torch.cat(self.losses) if self.losses else torch.zeros(0, device=self.device)
         losses = all_gather_cat(mine)  # shards may differ in length
-        samples = self.all_gather(
-            torch.tensor(sum(self.counts), device=self.device)
-        ).sum()  # of [world_size]
+        counts = self.all_gather(torch.tensor(sum(self.counts), device=self.device))
+        samples = counts.sum()  # counts has shape [world_size]
         self.losses.clear()
         self.counts.clear()
         if self.trainer.is_global_zero:
@@ -45,9 +42,8 @@ class MedianLoss(Classifier):
 if __name__ == "__main__":
     options = flags(__doc__)
     seed_everything(1)
-    stop = EarlyStopping(
-        "val_median", patience=1, min_delta=0.5
-    )  # every rank decides by rank 0's value
+    # Every rank decides by rank 0's value.
+    stop = EarlyStopping("val_median", patience=1, min_delta=0.5)
     trainer = Trainer(max_epochs=10, callbacks=[stop], **options)
     module = MedianLoss()
     trainer.fit(module, datamodule=Digits())

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from digits import Classifier, Digits
 from torch.nn.parallel import DistributedDataParallel
 
-from distmetrics.strategies.ddp import DDP
+from distmetrics.strategies import DDP
 from distmetrics.train import Trainer, seed_everything
 
 

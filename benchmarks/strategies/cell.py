@@ -32,7 +32,7 @@ from torchmetrics.classification import (
 from benchmarks.strategies.data import CLASSES, LAYOUTS, WIDTH, Shards, counts
 from distmetrics import all_gather_cat, sync_and_compute
 from distmetrics.errors import ConfigurationError
-from distmetrics.train import Callback, Module, Trainer
+from distmetrics.train import Callback, Module, RunContext, Trainer
 
 PARTS = ("float32", "uneven", "bf16")
 IN_PARTS = "bf16 in parts"
@@ -156,11 +156,11 @@ class Keep(Callback):
     def __init__(self, path: Path, ranks: int) -> None:
         self.path, self.ranks = path, ranks
 
-    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+    def on_fit_start(self, trainer: RunContext, module: Module) -> None:
         """Refuse a world of another size."""
         require_count(trainer.world_size, self.ranks)
 
-    def on_fit_end(self, trainer: Trainer, module: Module) -> None:
+    def on_fit_end(self, trainer: RunContext, module: Module) -> None:
         """Called on every rank: weights may have to be gathered."""
         weights = trainer.strategy.weights(module)
         if trainer.is_global_zero:

@@ -30,11 +30,11 @@ from distmetrics.cli.doctor_ranks import RankFacts, compared, measured, on_gpus,
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import Settings, put_in_force
 from distmetrics.errors import DistmetricsError, PeerLostError, who
-from distmetrics.launch.environment import reachable
-from distmetrics.launch.place import Environment
+from distmetrics.launch.clusters import reachable
+from distmetrics.launch.environment import Environment
 from distmetrics.launch.processes import launch
+from distmetrics.liveness.settings import Settings, put_in_force
 
 _ALONE = 2  # processes that are started where nothing launched a job
 _SPARE = 10.0  # seconds in which a wait that is over is also told

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from distmetrics.errors import ConfigurationError, DistmetricsError, compose, who
-from distmetrics.launch.environment import detect
-from distmetrics.launch.place import Environment
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import Environment
 
 Status = Literal["ok", "warn", "fail"]
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

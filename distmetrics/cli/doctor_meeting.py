@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.errors import ConfigurationError, PeerLostError, who
-from distmetrics.launch.place import Environment
+from distmetrics.launch.environment import Environment
 
 _POLL, _KNOCK = 0.02, 0.2  # seconds between looks into the store, and between tries to reach rank 0
 _ROLL_CALL = 5.0  # seconds in which a rank answers, besides those that it waits for a lost one

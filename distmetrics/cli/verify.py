@@ -14,10 +14,10 @@ from distmetrics.cli.verify_table import show
 from distmetrics.cli.verify_targets import Target, arguments, inputs, targets
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.testing import laws
+from distmetrics.testing.batches import as_batch
 from distmetrics.testing.check import check_metric, drawn
 from distmetrics.testing.laws import Laws
 from distmetrics.testing.report import Report
-from distmetrics.testing.rows import as_batch
 from distmetrics.testing.subject import quiet
 
 _TRIED = 5  # examples, one of which must make a value

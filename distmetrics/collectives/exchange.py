@@ -15,7 +15,6 @@ hashes differ.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import struct
 import zlib
@@ -26,20 +25,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.call_history import (
+    check_lines,
+    direct_calls_hash,
+    refuse_direct_calls,
+)
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import ALIGN
-from distmetrics.collectives.past import check_lines, past_of, refuse_past
-from distmetrics.comm.base import Communicator, Meanwhile, in_call
+from distmetrics.comm.base import Communicator, in_call
 from distmetrics.errors import MismatchError
 
-Judge = Callable[[Sequence[bytes]], None]
-_HEAD = struct.Struct(
-    "<QQQQQ"
-)  # mark and protocol; bytes of manifest, inline and bulk data; hash of direct calls
-_MARK = 0x646D6574_00000003  # "dmet", protocol 3
+Check = Callable[[Sequence[bytes]], None]
+# Mark and protocol; bytes of the manifest, of inline and of bulk data; hash of direct calls.
+_HEAD = struct.Struct("<QQQQQ")
+_MARK = 0x646D6574_00000004  # "dmet", protocol 4
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
-LARGE_WORLD = 256  # ranks above which hashes are compared first; up to here all frames together are at most 4 MiB
+# Ranks above which hashes are compared first; up to here all frames together are at most 4 MiB.
+LARGE_WORLD = 256
 HASH_BYTES = 32
 
 
@@ -50,14 +53,13 @@ class _Frame(NamedTuple):
     manifest_bytes: int
     inline_bytes: int
     bulk_bytes: int
-    past: int
+    direct_calls: int
     inline: Tensor
     bulk: Tensor
 
 
 def frame_size(world_size: int) -> int:
-    """Return the bytes of a frame: 32 KiB up to 8 ranks, else 16 KiB, less where all frames would
-    exceed 4 MiB.
+    """Return the bytes of a frame: 32 KiB up to 8 ranks, else 16 KiB; all of them at most 4 MiB.
 
     Up to there the time of an all_gather is its latency, so the room costs nothing (measured on
     gloo, between other work: 32 KiB takes as long as 16 between 2 ranks, 64 KiB a fourth longer). A
@@ -86,8 +88,7 @@ def inline_capacity(world_size: int) -> int:
 
 
 def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
-    """Return how many bytes of one rank's data follow in the second round: what does not fit into
-    its frame.
+    """Return how many bytes of one rank's data do not fit into its frame, and follow.
 
     >>> [follows(10, 40, capacity) for capacity in (64, 55, 9)]
     [0, 40, 50]
@@ -102,189 +103,116 @@ def _after(inline_bytes: int) -> int:
     return -(-inline_bytes // ALIGN) * ALIGN
 
 
-def parts_of(
-    frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int
-) -> tuple[Tensor, Tensor]:
-    """Return the runs of a frame where inline and bulk data lie; an empty one for what follows."""
+def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int) -> list[Tensor]:
+    """Return where inline and bulk data lie in a frame; an empty run for what follows."""
     start, capacity = manifest_area(world_size), inline_capacity(world_size)
-    left = follows(inline_bytes, bulk_bytes, capacity)
     inline = frame[start : start + (inline_bytes if inline_bytes <= capacity else 0)]
+    if follows(inline_bytes, bulk_bytes, capacity):
+        return [inline, frame[:0]]
     start += _after(inline_bytes)
-    return inline, frame[start : start + bulk_bytes] if not left else frame[:0]
-
-
-def new_frame(
-    comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a frame to be sent, its head in place, and the runs in it for inline and bulk data, if
-    they fit.
-    """
-    empty = _head(manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), comm.world_size).empty
-    frame = empty.to(comm.device, copy=True)
-    return frame, *parts_of(frame, inline_bytes, bulk_bytes, comm.world_size)
-
-
-def head_of(
-    comm: Communicator, manifest: Manifest, inline_bytes: int, bulk_bytes: int
-) -> bytes | None:
-    """Return the beginning of a frame, up to where the data is; None where it does not hold the
-    whole manifest.
-    """
-    blob, head, _ = _head(
-        manifest.encode(), inline_bytes, bulk_bytes, past_of(comm), comm.world_size
-    )
-    return head if _HEAD.size + len(blob) <= manifest_area(comm.world_size) else None
+    return [inline, frame[start : start + bulk_bytes]]
 
 
 def exchange(
-    comm: Communicator,
-    manifest: Manifest,
-    inline: Tensor,
-    bulk: Tensor,
-    judge: Judge,
-    *,
-    frame: Tensor | None = None,
-    meanwhile: Meanwhile | None = None,
-    rows: list[Tensor] | None = None,
+    comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor, check: Check
 ) -> list[tuple[Tensor, Tensor]]:
-    """Exchange manifests, judge them, exchange data.
+    """Exchange manifests, check them, exchange data.
 
     Args:
         comm: who talks.
         manifest: what this rank is about to do.
         inline: uint8 on ``comm.device``; rides along where it fits.
         bulk: uint8 on ``comm.device``; rides along where it fits beside ``inline``.
-        judge: gets the encoded manifests; raises, the same on every rank, if they don't go
+        check: gets the encoded manifests; raises, the same on every rank, if they don't go
             together.
-        frame: of :func:`new_frame`, where what rides along lies in one already.
-        meanwhile: called once while the first round is under way; not in a large world, nor in a
-            world of one.
-        rows: every rank's frame, where the first round has been made already.
 
     Returns: every rank's ``(inline, bulk)``, in rank order, on ``comm.device``.
     """
     if comm.world_size == 1:
-        judge([manifest.encode()])
+        check([manifest.encode()])
         return [(inline, bulk)]
-    capacity = inline_capacity(comm.world_size)
     with in_call(manifest.call()):
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
-            judge([manifest.encode()] * comm.world_size)
+            check([manifest.encode()] * comm.world_size)
             return _gather_alike(comm, inline, bulk)
-        frames = _gather_frames(comm, manifest, inline, bulk, frame, meanwhile, rows)
-        blobs = [_inflate(frame.manifest) for frame in frames]
-        judge(blobs)
-        if any(frame.past != frames[0].past for frame in frames):
-            raise refuse_past(comm, partial(gather_padded, comm))
+        frames = _gather_frames(comm, manifest, inline, bulk)
+        plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
+        blobs = [plain[frame.manifest] for frame in frames]
+        check(blobs)
+        if len({frame.direct_calls for frame in frames}) > 1:
+            raise refuse_direct_calls(comm, partial(_gather_padded, comm))
         check_lines(comm, blobs)
-        sizes = [follows(read.inline_bytes, read.bulk_bytes, capacity) for read in frames]
-        if not any(sizes):
-            return [(read.inline, read.bulk) for read in frames]
-        rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
-        rests = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
+        return _gather_what_follows(comm, inline, bulk, frames)
+
+
+def _gather_what_follows(
+    comm: Communicator, inline: Tensor, bulk: Tensor, frames: Sequence[_Frame]
+) -> list[tuple[Tensor, Tensor]]:
+    """Return every rank's data, from its frame and from a second round where that is needed."""
+    capacity = inline_capacity(comm.world_size)
+    sizes = [follows(frame.inline_bytes, frame.bulk_bytes, capacity) for frame in frames]
+    if not any(sizes):
+        return [(frame.inline, frame.bulk) for frame in frames]
+    rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
+    rows = _gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
     result = []
-    for read, size, row in zip(frames, sizes, rests, strict=True):
-        split = size - read.bulk_bytes  # of what follows: inline data, then bulk data
-        result.append(
-            (
-                row[:split] if split > 0 else read.inline,
-                row[max(split, 0) : size] if size else read.bulk,
-            )
-        )
+    for frame, size, row in zip(frames, sizes, rows, strict=True):
+        split = max(0, size - frame.bulk_bytes)  # of what follows: inline data, then bulk data
+        theirs = row[:split] if split else frame.inline
+        result.append((theirs, row[split:size] if size else frame.bulk))
     return result
 
 
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
-    """Whether all ranks have the same manifest and the same sizes, by a max-reduce of a few
-    numbers.
-    """
-    text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), past_of(comm))
+    """True if all ranks have the same manifest and sizes, by a max-reduce of a few numbers."""
+    history = direct_calls_hash(comm)
+    text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), history)
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
-    mine = (
-        torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest)) >> 1
-    )  # so that -h is in range as well
-    largest, smallest = comm.all_reduce(torch.cat([mine, -mine]).to(comm.device), "max").chunk(2)
+    numbers = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest), device="cpu")
+    numbers >>= 1  # so that -h is in range as well
+    both = torch.cat([numbers, -numbers]).to(comm.device)
+    largest, smallest = comm.all_reduce(both, "max").chunk(2)
     return torch.equal(largest, -smallest)
 
 
 def _gather_alike(comm: Communicator, inline: Tensor, bulk: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Gather data of which all ranks have equally much."""
-    if inline.numel() + bulk.numel() == 0:
-        return [(inline, bulk)] * comm.world_size
     rest = torch.cat([inline, bulk])
-    rows = gather_padded(comm, rest, rest.numel())
+    if not rest.numel():
+        return [(inline, bulk)] * comm.world_size
+    rows = _gather_padded(comm, rest, rest.numel())
     return [(row[: inline.numel()], row[inline.numel() : rest.numel()]) for row in rows]
 
 
 def _gather_frames(
-    comm: Communicator,
-    manifest: Manifest,
-    inline: Tensor,
-    bulk: Tensor,
-    frame: Tensor | None,
-    meanwhile: Meanwhile | None,
-    rows: list[Tensor] | None,
+    comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor
 ) -> list[_Frame]:
     """Send and receive frames; a manifest too long for its area gets a round for the rest."""
-    area = manifest_area(comm.world_size)
-    past = past_of(comm)
-    blob, head, _ = _head(manifest.encode(), inline.numel(), bulk.numel(), past, comm.world_size)
-    if frame is None:
-        frame, *room = new_frame(comm, manifest, inline.numel(), bulk.numel())
-        for run, data in zip(room, (inline, bulk), strict=True):
-            run.copy_(data[: run.numel()])
-    mine = _Frame(
-        blob[: area - _HEAD.size], len(blob), inline.numel(), bulk.numel(), past, inline, bulk
-    )
-    rows = comm.all_gather(frame, meanwhile) if rows is None else rows
-    frames = [
-        mine if r == comm.rank else _read_frame(row, comm.world_size, mine, head)
-        for r, row in enumerate(rows)
-    ]
-    longest = max([read.manifest_bytes - len(read.manifest) for read in frames])
-    if longest == 0:
-        return frames
-    left = torch.frombuffer(bytearray(blob[area - _HEAD.size :]) or bytearray(1), dtype=torch.uint8)
-    tails = gather_padded(comm, left.to(comm.device), longest)
-    return [
-        read._replace(
-            manifest=read.manifest + to_bytes(tail[: read.manifest_bytes - len(read.manifest)])
-        )
-        for read, tail in zip(frames, tails, strict=True)
-    ]
-
-
-class _Head(NamedTuple):
-    """The manifest as it travels, the beginning of the frame, and a frame with nothing else in it."""
-
-    blob: bytes
-    beginning: bytes
-    empty: Tensor
-
-
-@functools.lru_cache(maxsize=64)
-def _head(blob: bytes, inline_bytes: int, bulk_bytes: int, past: int, world_size: int) -> _Head:
-    """Return what is the same from one sync to the next."""
-    size, area = frame_size(world_size), manifest_area(world_size)
-    if len(blob) > area - _HEAD.size:
+    world_size = comm.world_size
+    room = manifest_area(world_size) - _HEAD.size
+    blob = manifest.encode()
+    if len(blob) > room:
         blob = zlib.compress(blob, level=1)
-    beginning = (
-        _HEAD.pack(_MARK, len(blob), inline_bytes, bulk_bytes, past) + blob[: area - _HEAD.size]
-    )
-    return _Head(
-        blob,
-        beginning,
-        torch.frombuffer(bytearray(beginning.ljust(size, b"\0")), dtype=torch.uint8),
-    )
+    sizes = inline.numel(), bulk.numel()
+    head = _HEAD.pack(_MARK, len(blob), *sizes, direct_calls_hash(comm)) + blob[:room]
+    frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
+    for place, data in zip(_data_in(frame, *sizes, world_size), (inline, bulk), strict=True):
+        place.copy_(data[: place.numel()])
+    frames = [_read_frame(row, world_size) for row in comm.all_gather(frame)]
+    missing = [frame.manifest_bytes - len(frame.manifest) for frame in frames]
+    if not any(missing):
+        return frames
+    tails = _gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
+    return [
+        frame._replace(manifest=frame.manifest + to_bytes(tail[:size]))
+        for frame, tail, size in zip(frames, tails, missing, strict=True)
+    ]
 
 
-def _read_frame(row: Tensor, world_size: int, mine: _Frame, head: bytes) -> _Frame:
-    """Read one rank's frame; most often its head is that of ``mine``."""
-    area = manifest_area(world_size)
-    start = _beginning(row, len(head))
-    if start == head:
-        return _Frame(*mine[:5], *parts_of(row, mine.inline_bytes, mine.bulk_bytes, world_size))
-    mark, manifest_bytes, inline_bytes, bulk_bytes, past = _HEAD.unpack_from(start)
+def _read_frame(row: Tensor, world_size: int) -> _Frame:
+    """Read one rank's frame."""
+    area = to_bytes(row[: manifest_area(world_size)])
+    mark, manifest_bytes, inline_bytes, bulk_bytes, direct_calls = _HEAD.unpack_from(area)
     if mark != _MARK:
         raise MismatchError(
             "a rank answered with data that is no frame of distmetrics",
@@ -293,12 +221,12 @@ def _read_frame(row: Tensor, world_size: int, mine: _Frame, head: bytes) -> _Fra
             do="make every rank call the same collectives in the same order, with one version "
             "installed.",
         )
-    manifest = to_bytes(row[_HEAD.size : min(area, _HEAD.size + manifest_bytes)])
-    data = parts_of(row, inline_bytes, bulk_bytes, world_size)
-    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, past, *data)
+    manifest = area[_HEAD.size : _HEAD.size + manifest_bytes]
+    data = _data_in(row, inline_bytes, bulk_bytes, world_size)
+    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
 
 
-def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
+def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
     """Gather runs of different length, each padded to the longest."""
     padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
     used = min(data.numel(), longest)
@@ -306,18 +234,15 @@ def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor
     return comm.all_gather(padded)
 
 
-@functools.lru_cache(maxsize=64)
-def _inflate(blob: bytes) -> bytes:
+def _inflated(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
 
 
-def _beginning(row: Tensor, count: int) -> bytes:
-    """Copy the first bytes of a frame out of torch; without an operation of torch where they are at
-    hand.
-    """
-    if row.is_cpu and row.is_contiguous():
-        return ctypes.string_at(row.data_ptr(), count)
-    return to_bytes(row[:count])
+def from_bytes(data: bytes) -> Tensor:
+    """Return bytes as a run of uint8 in memory of its own."""
+    if not data:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def to_bytes(run: Tensor) -> bytes:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange
-from distmetrics.collectives.manifest import judge
-from distmetrics.collectives.pack import pack
+from distmetrics.collectives.manifest import check
+from distmetrics.collectives.pack import pack, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
@@ -21,20 +21,15 @@ _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 def gather_runs(comm: Communicator, mine: Prepared, do: str = "") -> list[Tensor]:
     """Return every rank's packed tensors; ``do`` is the advice for shapes that differ."""
     data = pack(mine.tensors, mine.layout, comm.device)
-    verdict = partial(judge, rank=comm.rank, do=do)
-    return [inline for inline, _ in exchange(comm, mine.manifest, data, data.new_empty(0), verdict)]
+    agreed = partial(check, rank=comm.rank, do=do)
+    return [inline for inline, _ in exchange(comm, mine.manifest, data, data.new_empty(0), agreed)]
 
 
 def gather_rows(comm: Communicator, mine: Prepared) -> list[Tensor]:
     """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
-    runs = gather_runs(comm, mine, _CAT_INSTEAD)
-    where = mine.layout
-    stacks: list[Tensor] = [torch.empty(0)] * len(where.shapes)
-    for bucket in where.buckets:
-        rows = torch.stack([bucket.view(run) for run in runs])
-        for index, part in zip(bucket.members, bucket.split(rows), strict=True):
-            stacks[index] = part.to(mine.tensors[index].device)
-    return stacks
+    per_rank = [unpack(run, mine.layout) for run in gather_runs(comm, mine, _CAT_INSTEAD)]
+    rows = [torch.stack(leaves) for leaves in zip(*per_rank, strict=True)]
+    return [row.to(leaf.device) for row, leaf in zip(rows, mine.tensors, strict=True)]
 
 
 def gather_with_gradients(comm: Communicator, mine: Prepared) -> list[Tensor]:
@@ -50,9 +45,7 @@ class _Gather(torch.autograd.Function):
         ctx: Any, comm: Communicator, mine: Prepared, *leaves: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.name = comm, mine.manifest.name
-        rows = [
-            row.clone() for row in gather_rows(comm, mine)
-        ]  # no views of one buffer: users change them in place
+        rows = gather_rows(comm, mine)
         ctx.smooth = [row.is_floating_point() or row.is_complex() for row in rows]
         ctx.mark_non_differentiable(
             *(row for row, smooth in zip(rows, ctx.smooth, strict=True) if not smooth)
@@ -68,9 +61,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _SumOfRows(torch.autograd.Function):
-    """Sum, over all ranks, of this rank's row; backward, gather: so second derivatives are right as
-    well.
-    """
+    """Sum this rank's row over all ranks; backward, gather: so second derivatives are right too."""
 
     @staticmethod
     def forward(ctx: Any, comm: Communicator, name: str, *stacks: Tensor) -> tuple[Tensor, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from distmetrics.comm.base import Call
 from distmetrics.errors import (
@@ -19,7 +20,6 @@ from distmetrics.errors import (
     MismatchError,
     Site,
     StateError,
-    compose,
     who,
 )
 
@@ -31,11 +31,21 @@ _LONG = 160  # characters of a tree's structure that a report shows
 _NO_PROBLEM = b",null]"  # how an encoded manifest without a problem ends
 
 
-@dataclass(frozen=True, slots=True)
-class LeafSpec:
-    """One tensor: where it sits in the tree, its dtype, its shape, and what a layer above adds (a
-    reduction, say).
-    """
+class Problem(NamedTuple):
+    """Why a rank cannot make a call: the error's class by name, what is wrong, what to do."""
+
+    kind: str
+    what: str
+    do: str = ""
+
+    @classmethod
+    def of(cls, error: DistmetricsError) -> Problem:
+        """Return the problem that an error of this rank tells."""
+        return cls(type(error).__name__, error.what, error.do)
+
+
+class LeafSpec(NamedTuple):
+    """One tensor: its place in the tree, dtype and shape, and a note of the layer above."""
 
     path: str
     dtype: str
@@ -43,19 +53,17 @@ class LeafSpec:
     note: str = ""
 
     def key(self) -> object:
-        """All of it: what must be equal on all ranks unless an operation says otherwise."""
+        """Return what must be equal on all ranks unless an operation says otherwise: all of it."""
         return self
 
     def __str__(self) -> str:
-        return " ".join(
-            part for part in (self.path, f"{self.dtype}{list(self.shape)}", self.note) if part
-        )
+        parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
+        return " ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One rank's call: operation, name, tree, leaves, where in the user's code; or why it cannot be
-    made.
+    """One rank's call: what it does, with which tensors, from which line; or why it cannot be made.
 
     Attributes:
         op: the operation with all that must be equal: ``all_reduce sum``,
@@ -64,9 +72,9 @@ class Manifest:
         tree: text of the tree's structure.
         leaves: the tensors, in the order in which they travel.
         site: the user's line; ranks may differ in it.
-        told: the line that reports show instead, where another one has asked for the call.
-        problem: ``(kind, text)`` of an input that this rank must refuse; it joins the round, so
-            that all ranks raise.
+        problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
+        reported_site: the line that reports show instead, where another one has asked for the call.
+        details: what the layer above wants the other ranks to know, as JSON; not compared here.
     """
 
     op: str
@@ -74,70 +82,51 @@ class Manifest:
     tree: str = ""
     leaves: tuple[LeafSpec, ...] = ()
     site: Site | None = None
-    problem: tuple[str, str] | None = None
-    told: Site | None = None
-    _blob: list[bytes] = field(default_factory=list, init=False, compare=False, repr=False)
-    _call: list[Call] = field(default_factory=list, init=False, compare=False, repr=False)
+    problem: Problem | None = None
+    reported_site: Site | None = None
+    details: Any = None
 
     def encode(self) -> bytes:
-        """Return the manifest as JSON bytes; equal manifests give equal bytes. Made once."""
-        if not self._blob:
-            leaves = [(leaf.path, leaf.dtype, leaf.shape, leaf.note) for leaf in self.leaves]
-            told = () if self.told is None else (self.told,)
-            parts = (self.op, self.name, self.tree, leaves, self.site, *told, self.problem)
-            self._blob.append(json.dumps(parts, separators=(",", ":")).encode())
-        return self._blob[0]
+        """Return the manifest as JSON bytes; equal manifests give equal bytes."""
+        places = (self.site, self.reported_site)
+        parts = (self.op, self.name, self.tree, self.leaves, places, self.details, self.problem)
+        return json.dumps(parts, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Read what :meth:`encode` wrote."""
-        op, name, tree, leaves, site, *told, problem = json.loads(data)
-        return cls(
-            op,
-            name,
-            tree,
-            tuple(LeafSpec(path, dtype, tuple(shape), note) for path, dtype, shape, note in leaves),
-            None if site is None else Site(*site),
-            None if problem is None else (problem[0], problem[1]),
-            Site(*told[0]) if told else None,
-        )
+        op, name, tree, leaves, places, details, problem = json.loads(data)
+        specs = [LeafSpec(path, dtype, tuple(shape), note) for path, dtype, shape, note in leaves]
+        site, reported_site = [None if place is None else Site(*place) for place in places]
+        known = None if problem is None else Problem(*problem)
+        return cls(op, name, tree, tuple(specs), site, known, reported_site, details)
 
     def call(self) -> Call:
-        """Describe the call for reports. Made once."""
-        if not self._call:
-            op = f'{self.op} "{self.name}"' if self.name else self.op
-            self._call.append(Call(op, _shorten(self.leaves), self.told or self.site))
-        return self._call[0]
+        """Describe the call for reports."""
+        op = f'{self.op} "{self.name}"' if self.name else self.op
+        return Call(op, _shorten(self.leaves), self.reported_site or self.site)
 
 
 def refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
     """Raise on every rank what any rank must refuse."""
-    bad = {
-        r: manifest.problem for r, manifest in enumerate(manifests) if manifest.problem is not None
-    }
-    if not bad:
+    problems = {r: m.problem for r, m in enumerate(manifests) if m.problem is not None}
+    if not problems:
         return
-    first, (kind, text) = next(iter(bad.items()))
-    problem, _, advice = text.partition("\nDo: ")
+    first, problem = next(iter(problems.items()))
     lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
-    lines |= {
-        r: f"{manifests[r].call()}  {known[1].partition(chr(10))[0]}" for r, known in bad.items()
-    }
-    notes = ["No data was moved."]
-    raise _PROBLEMS[kind](
-        compose(
-            f"{manifests[first].call().op}: {problem} ({who(bad)})",
-            lines,
-            notes=notes,
-            do=advice.strip(),
-        ),
+    lines |= {r: f"{lines[r]}  {known.what}" for r, known in problems.items()}
+    raise _PROBLEMS[problem.kind](
+        f"{manifests[first].call().op}: {problem.what} ({who(problems)})",
+        per_rank=lines,
+        notes=["No data was moved."],
+        do=problem.do,
         rank=rank,
-        peers=bad,
+        peers=problems,
         site=manifests[rank].call().site,
     )
 
 
-def judge(blobs: Sequence[bytes], rank: int, *, do: str = "") -> None:
+def check(blobs: Sequence[bytes], rank: int, *, do: str = "") -> None:
     """Check that all ranks make the same call, from their manifests' bytes; see :func:`agree`."""
     if blobs[0].endswith(_NO_PROBLEM) and all(blob == blobs[0] for blob in blobs):
         return
@@ -173,8 +162,7 @@ def agree(
     if len({len(manifest.leaves) for manifest in manifests}) > 1:
         raise _mismatch(manifests, rank, _count)
     for index in range(len(manifests[0].leaves)):
-        leaves = [manifest.leaves[index] for manifest in manifests]
-        if len({leaf_key(leaf) for leaf in leaves}) > 1:
+        if len({leaf_key(manifest.leaves[index]) for manifest in manifests}) > 1:
             raise _mismatch(manifests, rank, partial(_leaf, index), do)
 
 
@@ -197,9 +185,7 @@ def _leaf(index: int, manifest: Manifest) -> str:
 def _mismatch(
     manifests: Sequence[Manifest], rank: int, part: Callable[[Manifest], str], do: str = ""
 ) -> DistmetricsError:
-    """Build the error for manifests that differ in ``part``, which is also what its text shows of
-    each rank.
-    """
+    """Build the error for manifests that differ in ``part``, which the text shows of each rank."""
     groups: dict[str, list[int]] = {}
     for r, manifest in enumerate(manifests):
         groups.setdefault(part(manifest), []).append(r)
@@ -207,32 +193,40 @@ def _mismatch(
     odd = {view: ranks for view, ranks in groups.items() if view != usual}
     verb = "call" if part is _operation else "send"
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    said = [
+    differences = [
         f"{who(ranks)} {verb}{'s' * (len(ranks) == 1)} {short[view]}"
         for view, ranks in [*odd.items()][:_SHOWN]
     ]
-    rest = (
-        who(groups[usual]) if len(groups[usual]) == 1 or len(groups) > _SHOWN + 1 else "the others"
-    )
+    named = len(groups[usual]) == 1 or len(groups) > _SHOWN + 1
+    rest = who(groups[usual]) if named else "the others"
     what = "a collective" if part is _operation else manifests[rank].call().op
     lines = {}
     for r, manifest in enumerate(manifests):
         call = manifest.call()
-        shown = call.detail if part is _operation else short[part(manifest)]
-        lines[r] = "  ".join(text for text in (f"{call.op} {shown}", str(call.site or "")) if text)
+        detail = call.detail if part is _operation else short[part(manifest)]
+        lines[r] = "  ".join(x for x in (f"{call.op} {detail}", str(call.site or "")) if x)
     likely, advice = _advice(manifests, part)
-    text = compose(
-        f"ranks disagree on {what}: {', '.join(said)}, {rest} {short[usual]}",
-        lines,
+    return MismatchError(
+        f"ranks disagree on {what}: {', '.join(differences)}, {rest} {short[usual]}",
+        per_rank=lines,
         notes=["No data was moved; every rank keeps what it had."],
         likely=likely,
         do=do if do and advice is _EQUAL_SHAPES else advice,
+        rank=rank,
+        peers=[r for ranks in odd.values() for r in ranks],
+        site=manifests[rank].call().site,
     )
-    peers = [r for ranks in odd.values() for r in ranks]
-    return MismatchError(text, rank=rank, peers=peers, site=manifests[rank].call().site)
 
 
 _EQUAL_SHAPES = "make the shape equal on all ranks."
+_OTHER_TREE = (
+    "a key or an element that only some ranks have, or metrics made with different arguments.",
+    "give every rank the same keys, with zeros if need be; make metrics with the same arguments.",
+)
+_OTHER_DTYPE = (
+    "a rank without data built its tensor from Python numbers, and torch inferred the dtype.",
+    "give the dtype, or keep the numbers in a metric.",
+)
 
 
 def _advice(manifests: Sequence[Manifest], part: Callable[[Manifest], str]) -> tuple[str, str]:
@@ -243,21 +237,10 @@ def _advice(manifests: Sequence[Manifest], part: Callable[[Manifest], str]) -> t
             "make every rank call the same collectives, in the same order, under the same names.",
         )
     if part in (_tree, _count):
-        return (
-            "a key or an element that only some ranks have, or metrics made with different "
-            "arguments.",
-            "give every rank the same keys, with zeros if need be; make metrics with the same "
-            "arguments.",
-        )
-    if any(
-        len({leaf.dtype for leaf in leaves}) > 1
-        for leaves in zip(*(m.leaves for m in manifests), strict=False)
-    ):
-        return (
-            "a rank without data built its tensor from Python numbers, and torch inferred the "
-            "dtype.",
-            "give the dtype, or keep the numbers in a metric.",
-        )
+        return _OTHER_TREE
+    columns = zip(*(manifest.leaves for manifest in manifests), strict=False)
+    if any(len({leaf.dtype for leaf in leaves}) > 1 for leaves in columns):
+        return _OTHER_DTYPE
     return "shards of different size.", _EQUAL_SHAPES
 
 

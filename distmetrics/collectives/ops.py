@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange, inline_capacity, to_bytes
+from distmetrics.collectives.exchange import exchange, from_bytes, inline_capacity, to_bytes
 from distmetrics.collectives.gather import gather_rows, gather_runs, gather_with_gradients
-from distmetrics.collectives.manifest import LeafSpec, Manifest, agree, judge
+from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem, agree, check
 from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
 from distmetrics.comm.base import Communicator, call_site
@@ -30,8 +31,7 @@ T = TypeVar("T")
 def all_gather(
     tree: T, *, sync_grads: bool = False, comm: Communicator | None = None, name: str = ""
 ) -> T:
-    """Every rank's tree, stacked: each leaf becomes ``[world_size, *shape]``, in rank order, on
-    every rank.
+    """Return every rank's tree, stacked in rank order: a leaf becomes ``[world_size, *shape]``.
 
     Args:
         tree: tensors or numbers, any dtype, of equal shapes on all ranks. Numbers become 0-dim
@@ -60,7 +60,7 @@ def all_gather(
 
 
 def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "") -> T:
-    """Every rank's tree, joined along dim 0 in rank order; uneven and empty ranks allowed.
+    """Return every rank's tree, joined along dim 0 in rank order; uneven and empty ranks allowed.
 
     Args:
         tree: tensors of equal dtype and equal shape but for dim 0; 0-dim leaves count as one row. A
@@ -84,13 +84,15 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     sent: list[Manifest] = []
     agreed: list[Manifest] = []
 
-    def verdict(blobs: Sequence[bytes]) -> None:
+    def check_columns(blobs: Sequence[bytes]) -> None:
         sent.extend(Manifest.decode(blob) for blob in blobs)
         agreed.extend(_fill_in(sent))
         agree(agreed, comm.rank, leaf_key=lambda leaf: (leaf.dtype, leaf.shape[1:]))
 
-    runs = [run for run, _ in exchange(comm, mine.manifest, data, data.new_empty(0), verdict)]
-    per_rank = [unpack(run, _layout_of(manifest)) for run, manifest in zip(runs, sent, strict=True)]
+    runs = exchange(comm, mine.manifest, data, data.new_empty(0), check_columns)
+    per_rank = [
+        unpack(run, _layout_of(manifest)) for (run, _), manifest in zip(runs, sent, strict=True)
+    ]
     columns = zip(zip(*per_rank, strict=True), agreed[0].leaves, mine.tensors, strict=True)
     result: T = mine.rebuild([_join(parts, like).to(leaf.device) for parts, like, leaf in columns])
     return result
@@ -102,9 +104,7 @@ def _join(parts: Sequence[Tensor], like: LeafSpec) -> Tensor:
 
 
 def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Let a rank's ``torch.empty(0)`` take the dtype and trailing shape of the ranks that have
-    data.
-    """
+    """Give a rank's ``torch.empty(0)`` the dtype and trailing shape of the ranks that have data."""
     filled = [list(manifest.leaves) for manifest in manifests]
     if len({len(leaves) for leaves in filled}) > 1:
         return list(manifests)  # the trees differ, which is for agree() to say
@@ -112,19 +112,16 @@ def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
         known = max((leaves[column] for leaves in filled), key=_weight)
         for leaves in filled:
             if leaves[column].shape == (0,):
-                leaves[column] = LeafSpec(
-                    leaves[column].path, known.dtype, (0, *known.shape[1:]), known.note
-                )
+                shape = (0, *known.shape[1:])
+                leaves[column] = leaves[column]._replace(dtype=known.dtype, shape=shape)
     return [
-        Manifest(m.op, m.name, m.tree, tuple(leaves), m.site, m.problem)
-        for m, leaves in zip(manifests, filled, strict=True)
+        replace(manifest, leaves=tuple(leaves))
+        for manifest, leaves in zip(manifests, filled, strict=True)
     ]
 
 
 def _weight(leaf: LeafSpec) -> tuple[bool, bool]:
-    """Rank what leaves say of dtype and shape: rows do, then an empty tensor of a dtype that
-    someone chose.
-    """
+    """Rank what leaves say of dtype and shape: one with rows most, then one with a chosen dtype."""
     return leaf.shape != (0,), dtype_of(leaf.dtype) != torch.get_default_dtype()
 
 
@@ -135,7 +132,7 @@ def _layout_of(manifest: Manifest) -> Layout:
 
 
 def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: str = "") -> T:
-    """Rank ``src``'s tree, on every rank.
+    """Return rank ``src``'s tree, on every rank.
 
     Args:
         tree: tensors or numbers of equal shapes and dtypes on all ranks; only ``src``'s values
@@ -158,12 +155,12 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     )
     data = pack(mine.tensors, mine.layout, comm.device)
     nothing = data.new_empty(0)
-    verdict = partial(judge, rank=comm.rank)
+    agreed = partial(check, rank=comm.rank)
     if mine.layout.nbytes <= inline_capacity(comm.world_size):
         sent = data if comm.rank == src else nothing
-        run = exchange(comm, mine.manifest, sent, nothing, verdict)[src][0]
+        run = exchange(comm, mine.manifest, sent, nothing, agreed)[src][0]
     else:
-        exchange(comm, mine.manifest, nothing, nothing, verdict)
+        exchange(comm, mine.manifest, nothing, nothing, agreed)
         run = comm.broadcast(data, src)
     received = unpack(run, mine.layout)
     copies = [
@@ -173,14 +170,12 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     return result
 
 
-def _source_problem(src: Any, world_size: int) -> tuple[str, str] | None:
+def _source_problem(src: Any, world_size: int) -> Problem | None:
     if not isinstance(src, int):
-        return "InputTypeError", f"the source must be a rank, got a {type(src).__name__}"
-    return (
-        None
-        if 0 <= src < world_size
-        else ("InputError", f"there is no rank {src} in a world of {world_size}")
-    )
+        return Problem("InputTypeError", f"the source must be a rank, got a {type(src).__name__}")
+    if 0 <= src < world_size:
+        return None
+    return Problem("InputError", f"there is no rank {src} in a world of {world_size}")
 
 
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
@@ -193,7 +188,7 @@ def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
 
 
 def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
-    """Whether ``flag`` is true on every rank; the same answer on all.
+    """Return True if ``flag`` is true on every rank; the same answer on all.
 
     >>> run(2, lambda comm: all_true(comm.rank == 0, comm=comm))
     [False, False]
@@ -202,7 +197,7 @@ def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
 
 
 def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
-    """Whether ``flag`` is true on some rank; the same answer on all.
+    """Return True if ``flag`` is true on some rank; the same answer on all.
 
     >>> run(2, lambda comm: any_true(comm.rank == 0, comm=comm))
     [True, True]
@@ -213,12 +208,13 @@ def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
 def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
     problem = None
     if isinstance(flag, str | bytes) or flag is None:
-        problem = ("InputTypeError", f"the flag must be true or false, got a {type(flag).__name__}")
+        what = f"the flag must be true or false, got a {type(flag).__name__}"
+        problem = Problem("InputTypeError", what)
     return gather_rows(chosen(comm), prepare(op, name, bool(flag), problem=problem))[0]
 
 
 def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str = "") -> list[Any]:
-    """Every rank's picklable object, in rank order.
+    """Return every rank's picklable object, in rank order.
 
     For small things that are no tensors. Objects are unpickled on every rank, so use it among ranks
     you trust.
@@ -233,7 +229,12 @@ def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str =
 
 
 def gather_objects(
-    obj: Any, comm: Communicator, name: str, site: Site | None, *, told: Site | None = None
+    obj: Any,
+    comm: Communicator,
+    name: str,
+    site: Site | None,
+    *,
+    told: Site | None = None,
 ) -> list[Any]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
@@ -248,14 +249,10 @@ def gather_objects(
     try:
         data = pickle.dumps(obj)
     except Exception as error:  # noqa: BLE001  (any class may raise anything from its own pickling)
-        problem = ("InputTypeError", f"a {type(obj).__name__} cannot be pickled: {error}")
-    manifest = Manifest("all_gather_object", name, site=site, problem=problem, told=told)
-    sent = (
-        torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        if data
-        else torch.empty(0, dtype=torch.uint8)
-    )
-    rows = exchange(
-        comm, manifest, sent.to(comm.device), sent.new_empty(0), partial(judge, rank=comm.rank)
-    )
+        what = f"a {type(obj).__name__} cannot be pickled: {error}"
+        problem = Problem("InputTypeError", what)
+    manifest = Manifest("all_gather_object", name, site=site, problem=problem, reported_site=told)
+    sent = from_bytes(data).to(comm.device)
+    agreed = partial(check, rank=comm.rank)
+    rows = exchange(comm, manifest, sent, sent.new_empty(0), agreed)
     return [pickle.loads(to_bytes(row)) for row, _ in rows]  # noqa: S301  (documented: trusted ranks)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.manifest import LeafSpec, Manifest
+from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem
 from distmetrics.collectives.pack import Layout, layout
 from distmetrics.comm.base import call_site
 from distmetrics.errors import InputTypeError
@@ -18,7 +19,7 @@ from distmetrics.tree import Spec, flatten
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One rank's side of a call: its tensors, how to put the tree together again, and the manifest."""
+    """One rank's side of a call: its tensors, how to rebuild the tree, and the manifest."""
 
     tensors: list[Tensor]
     spec: Spec
@@ -36,8 +37,8 @@ def prepare(
     tree: Any,
     *,
     at_least_1d: bool = False,
-    refuse: Any = None,
-    problem: tuple[str, str] | None = None,
+    refuse: Callable[[Tensor], str] | None = None,
+    problem: Problem | None = None,
 ) -> Prepared:
     """Take a tree apart for the call ``op``.
 
@@ -49,7 +50,7 @@ def prepare(
         name: the user's name of the call.
         tree: tensors, numbers and arrays, nested.
         at_least_1d: count 0-dim leaves as one row.
-        refuse: called with each tensor; returns why this operation can't take it, or nothing.
+        refuse: called with each tensor; returns why this operation can't take it, or "".
         problem: one that the caller has found already.
     """
     site = call_site()
@@ -57,12 +58,10 @@ def prepare(
     tensors: list[Tensor] = []
     try:
         for leaf, path in zip(leaves, spec.paths, strict=True):
-            tensor = _tensor(leaf, path)
-            if refuse is not None and (why := refuse(tensor)):
-                raise InputTypeError(f"{path or 'the value'} {why}")  # noqa: TRY301  (same way as from _tensor)
+            tensor = _tensor(leaf, path or "the value", refuse)
             tensors.append(tensor.reshape(1) if at_least_1d and tensor.ndim == 0 else tensor)
     except InputTypeError as error:
-        problem = problem or ("InputTypeError", str(error))
+        problem = problem or Problem.of(error)
         tensors = []
     shapes = [tuple(tensor.shape) for tensor in tensors]
     specs = tuple(
@@ -73,45 +72,50 @@ def prepare(
     return Prepared(tensors, spec, layout([tensor.dtype for tensor in tensors], shapes), manifest)
 
 
-def _tensor(leaf: Any, path: str) -> Tensor:
+def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Tensor:
     """Return a leaf as a dense tensor, or raise InputTypeError."""
-    where = path or "the value"
     if isinstance(leaf, Tensor):
-        if why := _unsendable(leaf):
-            raise InputTypeError(f"{where} {why}")
-        return leaf
-    try:
-        if isinstance(leaf, numbers.Number):
-            wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
-            return torch.as_tensor(leaf, dtype=wide)
-        if hasattr(leaf, "__array__"):
-            return _from_array(leaf)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        _check_sendable(leaf, where)
+        tensor = leaf
+    elif isinstance(leaf, numbers.Number) or hasattr(leaf, "__array__"):
+        try:
+            tensor = _from_number_or_array(leaf)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise InputTypeError(
+                f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
+            ) from error
+    else:
         raise InputTypeError(
-            f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
-        ) from error
-    raise InputTypeError(
-        f"{where} is a {type(leaf).__name__}, which is no tensor and no number",
-        do="for other objects call all_gather_object.",
-    )
+            f"{where} is a {type(leaf).__name__}, which is no tensor and no number",
+            do="for other objects call all_gather_object.",
+        )
+    if refuse is not None and (why := refuse(tensor)):
+        raise InputTypeError(f"{where} {why}")
+    return tensor
 
 
-def _from_array(leaf: Any) -> Tensor:
-    """Copy an array: torch shares no memory with one that is read-only, or runs backwards."""
+def _from_number_or_array(leaf: Any) -> Tensor:
+    if isinstance(leaf, numbers.Number):
+        wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
+        return torch.as_tensor(leaf, dtype=wide)
     import numpy as np  # who has an array has it
 
+    # Copied: torch shares no memory with an array that is read-only, or runs backwards.
     array = np.array(leaf)
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
-def _unsendable(x: Tensor) -> str:
+def _check_sendable(x: Tensor, where: str) -> None:
+    """Raise InputTypeError for a tensor that has no plain dense data."""
     if x.layout != torch.strided or x.is_nested:
         kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
-        return f"is a {kind} tensor\nDo: send its parts, or x.to_dense()."
+        raise InputTypeError(f"{where} is a {kind} tensor", do="send its parts, or x.to_dense().")
     if x.is_meta:
-        return "is on the meta device and has no data"
+        raise InputTypeError(f"{where} is on the meta device and has no data")
     if x.is_quantized:
-        return "is quantized\nDo: send x.dequantize()."
+        raise InputTypeError(f"{where} is quantized", do="send x.dequantize().")
     if hasattr(x, "full_tensor"):
-        return "is a DTensor, sharded over ranks already\nDo: send x.full_tensor() or x.to_local()."
-    return ""
+        raise InputTypeError(
+            f"{where} is a DTensor, sharded over ranks already",
+            do="send x.full_tensor() or x.to_local().",
+        )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange, inline_capacity
-from distmetrics.collectives.manifest import judge
+from distmetrics.collectives.manifest import Problem, check
 from distmetrics.collectives.pack import layout, pack, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.comm.base import Communicator, Op, fold
@@ -55,7 +55,8 @@ def all_reduce(
     comm = chosen(comm)
     problem = None
     if op not in _REDUCTIONS:
-        problem = ("InputError", f"no reduction {op!r}\nDo: use one of {', '.join(_REDUCTIONS)}.")
+        advice = f"use one of {', '.join(_REDUCTIONS)}."
+        problem = Problem("InputError", f"no reduction {op!r}", advice)
     mine = prepare(
         f"all_reduce {op}", name, tree, refuse=partial(_irreducible, op=op), problem=problem
     )
@@ -71,7 +72,7 @@ def all_reduce(
 
 
 def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, name: str = "") -> T:
-    """Mean of every leaf over all ranks, each rank counted by its weight.
+    """Return the mean of every leaf over all ranks, each rank counted by its weight.
 
     mean = Σᵣ wᵣ·xᵣ / Σᵣ wᵣ, summed in float64. With ``weight`` = number of samples behind ``x``
     this is the mean over all samples, however unevenly the ranks share them; a rank without data
@@ -126,25 +127,23 @@ def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: O
     where = layout(
         [tensor.dtype for tensor in tensors], [tuple(tensor.shape) for tensor in tensors]
     )
-    verdict = partial(judge, rank=comm.rank)
+    agreed = partial(check, rank=comm.rank)
     run = pack(tensors, where, comm.device)
     nothing = run.new_empty(0)
     result = torch.empty_like(run)
     if where.nbytes <= inline_capacity(comm.world_size):
-        runs = [inline for inline, _ in exchange(comm, mine.manifest, run, nothing, verdict)]
+        runs = [inline for inline, _ in exchange(comm, mine.manifest, run, nothing, agreed)]
         for bucket in where.buckets:
             bucket.view(result).copy_(fold([bucket.view(row) for row in runs], op))
     else:
-        exchange(comm, mine.manifest, nothing, nothing, verdict)
+        exchange(comm, mine.manifest, nothing, nothing, agreed)
         for bucket in where.buckets:
             bucket.view(result).copy_(reduce_large(comm, bucket.view(run), op))
     return unpack(result, where)
 
 
 def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
-    """Reduce by the transport's own all_reduce, complex numbers and NaN included; no agreement is
-    made here.
-    """
+    """Reduce by the transport's own all_reduce, complex numbers and NaN included; no agreement."""
     if x.numel() == 0:
         return x
     if x.is_complex():
@@ -161,41 +160,32 @@ def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
     return comm.all_reduce(x, op)
 
 
-def _checked_weight(weight: Any) -> tuple[float, tuple[str, str] | None]:
+def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
     """Return the weight as a number, or zero and the problem with it."""
-    if isinstance(weight, Tensor):
-        if weight.ndim:
-            return 0.0, (
-                "InputError",
-                f"the weight must be one number, got a tensor of shape {list(weight.shape)}",
-            )
-        weight = weight.detach()
+    number, what = 0.0, ""
     try:
-        number = float(weight)
+        if isinstance(weight, Tensor) and weight.ndim:
+            what = f"must be one number, got a tensor of shape {list(weight.shape)}"
+        else:
+            number = float(weight.detach() if isinstance(weight, Tensor) else weight)
+            if not 0.0 <= number < float("inf"):
+                what = f"must be finite and not negative, got {number}"
     except TypeError:
-        return 0.0, ("InputError", f"the weight must be a number, got {type(weight).__name__}")
+        what = f"must be a number, got {type(weight).__name__}"
     except (ValueError, OverflowError) as error:
-        return 0.0, ("InputError", f"the weight {_last_line(error)}")
-    if not 0.0 <= number < float("inf"):
-        return 0.0, ("InputError", f"the weight must be finite and not negative, got {number}")
-    return number, None
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
+        what = str(error).strip().splitlines()[-1]
+    return (0.0, Problem("InputError", f"the weight {what}")) if what else (number, None)
 
 
 def _irreducible(x: Tensor, op: str) -> str:
-    """Why ``op`` can't reduce this tensor; empty if it can."""
+    """Return why ``op`` can't reduce this tensor; "" if it can."""
     if x.is_complex() and op in ("max", "min"):
         return f"is complex, and complex numbers have no {op}"
     return "has dtype uint64, which torch cannot add or compare" if x.dtype == torch.uint64 else ""
 
 
 def _wide_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
-    """Return the dtype in which ``op`` is carried out: wide enough to lose nothing, and one that
-    transports know.
-    """
+    """Return a dtype for ``op`` that loses nothing, and that transports know."""
     if dtype.is_complex or dtype in (torch.float32, torch.float64):
         return torch.promote_types(dtype, torch.complex64) if dtype.is_complex else dtype
     if dtype.is_floating_point:

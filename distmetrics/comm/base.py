@@ -24,9 +24,6 @@ from torch import Tensor
 from distmetrics.errors import Site
 
 Op = Literal["sum", "prod", "max", "min"]
-Meanwhile = Callable[
-    [], None
-]  # work of this rank alone that need not wait for the others; it must not communicate
 OPS: tuple[str, ...] = get_args(Op)
 _PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
@@ -40,7 +37,6 @@ _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to 
 # Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()`
 # through torch.
 _BETWEEN = (_PACKAGE, contextlib.__file__, str(Path(torch.__file__).parent) + os.sep)
-
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
@@ -69,24 +65,20 @@ class Communicator(Protocol):
         """Where the transport needs its tensors."""
         ...
 
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
-        """Every rank's ``x``, in rank order; ``meanwhile`` is called once while the data is under
-        way.
-        """
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return every rank's ``x``, in rank order."""
         ...
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Elementwise ``op`` over all ranks; the same bits on every rank."""
+        """Return the elementwise ``op`` over all ranks; the same bits on every rank."""
         ...
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Give ``parts[r]`` to rank r; the result holds what each rank gave to this one, in rank
-        order.
-        """
+        """Give ``parts[r]`` to rank r; return what each rank gave to this one, in rank order."""
         ...
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Rank ``src``'s ``x``, on every rank."""
+        """Return rank ``src``'s ``x``."""
         ...
 
     def barrier(self) -> None:
@@ -95,7 +87,7 @@ class Communicator(Protocol):
 
 
 class Passing:
-    """What communicators share that pass their calls on to another one, ``inner``: who they are."""
+    """Base of communicators that pass their calls on to another one, ``inner``."""
 
     inner: Communicator
 
@@ -137,8 +129,7 @@ def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
     """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
 
     A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on
-    another processor. ``out``: where to put the result, if there is a place for it already; it must
-    be none of the rows.
+    another processor. ``out``: where to put the result; it must be none of the rows.
     """
     if len(rows) == 1:
         return rows[0].clone() if out is None else out.copy_(rows[0])
@@ -148,7 +139,7 @@ def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a rank is doing, in the user's terms: ``all_gather "val/f1" float32[10]`` and where.
+    """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made.
 
     ``exact`` is what a strict world compares besides the transport's own call: the destination of a
     gather, say, which a transport without gathers moves by an all_gather.
@@ -160,9 +151,8 @@ class Call:
     exact: tuple[Hashable, ...] = ()
 
     def __str__(self) -> str:
-        return "  ".join(
-            part for part in (f"{self.op} {self.detail}".strip(), str(self.site or "")) if part
-        )
+        text = f"{self.op} {self.detail}".strip()
+        return f"{text}  {self.site or ''}".rstrip()
 
 
 _call: ContextVar[Call | None] = ContextVar("distmetrics_call", default=None)
@@ -179,9 +169,7 @@ def in_call(call: Call) -> Iterator[None]:
 
 
 def under_way() -> Call | None:
-    """Return the user's call that the transport calls of this moment are made for, if one was
-    named.
-    """
+    """Return the user's call that needs the transport calls of this moment, if one was named."""
     return _call.get()
 
 
@@ -191,7 +179,7 @@ def current_call(op: str, x: Tensor | None = None) -> Call:
 
 
 def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
-    """Write dtype and shape the short way.
+    """Return dtype and shape in short.
 
     >>> brief(torch.float32, (2, 3))
     'float32[2, 3]'
@@ -200,7 +188,7 @@ def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
 
 
 def call_site() -> Site | None:
-    """Find the nearest caller outside distmetrics: the line that a user must look at."""
+    """Return the nearest caller outside distmetrics: the line that a user must look at."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -211,7 +199,7 @@ def call_site() -> Site | None:
 
 
 def raise_site(traceback: TracebackType | None) -> Site | None:
-    """Find the innermost place outside distmetrics that an exception passed through."""
+    """Return the innermost place outside distmetrics that an exception passed through."""
     site = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -223,26 +211,24 @@ def raise_site(traceback: TracebackType | None) -> Site | None:
 
 @functools.lru_cache(maxsize=4096)
 def is_user_code(file: str) -> bool:
-    """Whether a file's lines are the user's: neither ours nor torch's."""
+    """True if a file's lines are the user's: neither ours nor torch's."""
     return not file.startswith(_BETWEEN) or file.startswith(_OWN_TOOLS)
 
 
 @functools.lru_cache(maxsize=4096)
 def is_of_python(file: str) -> bool:
-    """Whether a file is of Python's own library: what a process is started by says nothing of where
-    it is.
-    """
+    """True for a file of Python's own library, such as those that start a process."""
     return file.startswith(_STANDARD) and not is_library(file)
 
 
 def is_library(file: str) -> bool:
-    """Whether a file was installed, and is none of the user's own."""
+    """True for a file that was installed, and is none of the user's own."""
     return any(part in file for part in ("site-packages", "dist-packages"))
 
 
 @functools.lru_cache(maxsize=4096)
 def short_path(file: str) -> str:
-    """Write a file as people know it: from where the job was started, or its folder and name."""
+    """Return a file as people know it: from where the job was started, or its folder and name."""
     here = Path.cwd()
     path = Path(file)
     return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])

@@ -1,4 +1,4 @@
-"""The communicator in force: what a collective uses when it is not told."""
+"""The communicator in force: what a collective uses where the caller passes none."""
 
 from __future__ import annotations
 

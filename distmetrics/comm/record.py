@@ -12,7 +12,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator, Meanwhile, Op, Passing
+from distmetrics.comm.base import Communicator, Op, Passing
+from distmetrics.comm.replace import Name, Replacing
 
 _COLLECTIVES = (
     "all_gather",
@@ -50,10 +51,10 @@ class RecordingCommunicator(Passing):
     def _note(self, op: str, *tensors: Tensor) -> None:
         self.calls.append(Recorded(op, sum(x.numel() * x.element_size() for x in tensors)))
 
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
+    def all_gather(self, x: Tensor) -> list[Tensor]:
         """Note and pass on."""
         self._note("all_gather", x)
-        return self.inner.all_gather(x, meanwhile)
+        return self.inner.all_gather(x)
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Note and pass on."""
@@ -85,20 +86,16 @@ def counted_torch_calls() -> Iterator[Counter[str]]:
     :class:`RecordingCommunicator`.
     """
     calls: Counter[str] = Counter()
-    originals = {name: getattr(dist, name) for name in _COLLECTIVES}
 
-    def counting(name: str) -> Any:
-        @functools.wraps(originals[name])
+    def counting(name: str) -> Name:
+        original = getattr(dist, name)
+
+        @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             calls[name] += 1
-            return originals[name](*args, **kwargs)
+            return original(*args, **kwargs)
 
-        return call
+        return Name(vars(dist), name, call)
 
-    try:
-        for name in originals:
-            setattr(dist, name, counting(name))
+    with Replacing().block(lambda: map(counting, _COLLECTIVES)):
         yield calls
-    finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)

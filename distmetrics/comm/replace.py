@@ -1,6 +1,4 @@
-"""Names in modules that mean something else for the length of a block, and are put back whatever
-happens.
-"""
+"""Replace names in modules for the length of a block, and put them back whatever happens."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from typing import Any, NamedTuple
 
 
 class Name(NamedTuple):
-    """A name, and what it is to mean.
+    """A name of a module, and the value that it gets inside the block.
 
     Attributes:
         where: the module's names.
         name: one of them.
-        value: what it means inside the block.
+        value: of it inside the block.
     """
 
     where: dict[str, Any]
@@ -52,9 +50,8 @@ class Replacing:
             with self._lock:
                 if not self._before:
                     for where, name, value in find():
-                        self._before.append(
-                            Name(where, name, where[name])
-                        )  # first: an interrupt must not lose it
+                        # Noted first: an interrupt must not lose it.
+                        self._before.append(Name(where, name, where[name]))
                         where[name] = value
             yield
         finally:

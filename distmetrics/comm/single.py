@@ -1,6 +1,4 @@
-"""A world of one rank: every collective is the identity, with the same copies as on any other
-transport.
-"""
+"""A world of one rank: every collective returns a copy, as on any other transport."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Meanwhile, Op, check_parts, check_src
+from distmetrics.comm.base import Op, check_parts, check_src
 
 
 class SingleCommunicator:
@@ -23,25 +21,23 @@ class SingleCommunicator:
     world_size = 1
     device = torch.device("cpu")
 
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
-        """``[x]``, copied."""
-        if meanwhile is not None:
-            meanwhile()
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return a copy of ``x`` in a list."""
         return [x.detach().clone()]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """``x``, copied: one rank's sum, product, maximum and minimum are its value."""
+        """Return a copy of ``x``: one rank's sum, product, maximum and minimum."""
         return x.detach().clone()
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """``[parts[0]]``, copied."""
+        """Return a copy of the only part in a list."""
         check_parts(parts, 1)
         return [parts[0].detach().clone()]
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """``x``, copied; the only valid source is rank 0."""
+        """Return a copy of ``x``; the only valid source is rank 0."""
         check_src(src, 1)
         return x.detach().clone()
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Return at once: there is nobody to wait for."""

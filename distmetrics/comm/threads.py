@@ -21,29 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Meanwhile, Op, check_parts, check_src, current_call, fold
-from distmetrics.comm.board import reason
-from distmetrics.comm.crew import Crew, Shift
+from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.current import use
-from distmetrics.comm.outcome import Outcome, settle
-from distmetrics.errors import (
-    DistmetricsError,
-    DivergedError,
-    MismatchError,
-    PeerLostError,
-    compose,
-    who,
-)
+from distmetrics.comm.thread_pool import Task, ThreadPool
+from distmetrics.errors import MismatchError, PeerLostError
+from distmetrics.liveness.departures import Departure, reason
+from distmetrics.liveness.outcome import Outcome, settle
+from distmetrics.liveness.verdict import Verdict, deadlock, departed
 
-_LAST_WORDS = (
-    1.0  # seconds for ranks that were told to end, before their world goes on without them
-)
+_LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without
 
 
 class LeftBehind(SystemExit):
-    """Ends the Python code of a rank that its world no longer waits for; nobody hears what it has
-    to say.
-    """
+    """Ends the Python code of a rank whose world no longer waits for it, nor hears its error."""
 
 
 @dataclass
@@ -54,11 +44,7 @@ class _Meeting:
     calls: dict[int, Call] = field(default_factory=dict)
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     sent: dict[int, list[Tensor]] = field(default_factory=dict)
-    error: Callable[[int], DistmetricsError] | None = None
-
-    @property
-    def complete(self) -> bool:
-        return len(self.calls) == len(self.members)
+    verdict: Verdict | None = None
 
 
 class ThreadWorld:
@@ -66,17 +52,17 @@ class ThreadWorld:
 
     Args:
         world_size: number of ranks.
-        crew: whose threads they are; by default new ones each time.
+        pool: whose threads they are; by default new ones each time.
 
     >>> ThreadWorld(2).run(lambda comm: comm.all_reduce(torch.tensor(comm.rank + 1), "sum"))
     [tensor(3), tensor(3)]
     """
 
-    def __init__(self, world_size: int, *, crew: Crew | None = None) -> None:
+    def __init__(self, world_size: int, *, pool: ThreadPool | None = None) -> None:
         if world_size < 1:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
-        self._crew = crew
+        self._pool = pool
         self._change = threading.Condition()
         self._reset()
 
@@ -85,20 +71,16 @@ class ThreadWorld:
         self._meetings: dict[tuple[tuple[int, ...], int], _Meeting] = {}
         self._counts: defaultdict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
         self._waiting: dict[int, _Meeting] = {}
-        self._gone: dict[int, str] = {}
-        self._raised: set[int] = set()
-        self._broken: Callable[[int], DistmetricsError] | None = None
+        self._gone: dict[int, Departure] = {}
+        self._broken: Verdict | None = None
 
     def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world, or of the subgroup ``members``."""
-        return ThreadCommunicator(
-            self, rank, tuple(range(self.world_size)) if members is None else tuple(members)
-        )
+        everybody = range(self.world_size)
+        return ThreadCommunicator(self, rank, tuple(everybody if members is None else members))
 
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call ``fn(comm, *args)`` on every rank; return the results in rank order, or raise the
-        first cause.
-        """
+        """Call ``fn(comm, *args)`` on every rank; return the results, or raise the first cause."""
         return settle(self.outcomes(fn, *args))
 
     def outcomes(
@@ -110,80 +92,68 @@ class ThreadWorld:
         after ``limit`` seconds, and its outcome says where each rank was.
         """
         self._reset()
-        ended: list[Outcome | None] = [None] * self.world_size
+        outcomes: dict[int, Outcome] = {}
 
         def main(rank: int) -> None:
             comm = self.communicator(rank)
-            torch.set_grad_enabled(
-                True
-            )  # as in a new thread, whatever the last rank in this one has left
+            # As in a new thread, whatever the last rank in this one has left.
+            torch.set_grad_enabled(True)
             try:
                 with use(comm):
-                    value = fn(comm, *args)
+                    outcome = Outcome(rank, fn(comm, *args))
             except BaseException as error:  # noqa: BLE001  (handed to the caller, whatever it is)
-                ended[rank] = Outcome(rank, error=error)
-                self._leave(rank, error)
-            else:
-                ended[rank] = Outcome(rank, value)
-                self._leave(rank, None)
+                outcome = Outcome(rank, error=error)
+            outcomes[rank] = outcome
+            self._leave(outcome)
 
-        crew = self._crew or Crew()
+        pool = self._pool or ThreadPool()
         try:
-            shifts = [
-                crew.start(
-                    f"rank {rank}", functools.partial(contextvars.copy_context().run, main, rank)
-                )
-                for rank in range(self.world_size)
-            ]
-            self._wait_for(shifts, limit)
-            known = [*ended]
-            late = [rank for rank, outcome in enumerate(known) if outcome is None]
-            found = [outcome for outcome in known if outcome is not None] + self._give_up(
-                late, shifts, limit
-            )
+            tasks = []
+            for rank in range(self.world_size):
+                task = functools.partial(contextvars.copy_context().run, main, rank)
+                tasks.append(pool.start(f"rank {rank}", task))
+            self._wait_for(tasks, limit)
+            ended = dict(outcomes)
+            late = [rank for rank in range(self.world_size) if rank not in ended]
+            ended |= self._leave_behind(late, tasks, limit or 0)
         finally:
-            if crew is not self._crew:
-                crew.close()
-        return sorted(found, key=lambda outcome: outcome.rank)
+            if pool is not self._pool:
+                pool.close()
+        return [ended[rank] for rank in range(self.world_size)]
 
-    def _wait_for(self, shifts: Sequence[Shift], limit: float | None) -> None:
+    def _wait_for(self, tasks: Sequence[Task], limit: float | None) -> None:
         deadline = None if limit is None else time.monotonic() + limit
         try:
-            for shift in shifts:
-                shift.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for task in tasks:
+                task.over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
-            text = f"the world was stopped: {error!r}"
-            self._break(lambda rank: PeerLostError(text, rank=rank))
+            self._break(_lost(f"the world was stopped: {error!r}"))
             raise
 
-    def _give_up(
-        self, late: list[int], shifts: Sequence[Shift], limit: float | None
-    ) -> list[Outcome]:
-        """Say where ranks are that have not ended, and end what can be ended."""
+    def _leave_behind(
+        self, late: Sequence[int], tasks: Sequence[Task], limit: float
+    ) -> dict[int, Outcome]:
+        """Return where ranks are that have not ended, and end what can be ended."""
         frames = sys._current_frames()
-        ended = []
+        outcomes = {}
         for rank in late:
-            text = f"rank {rank} was still busy after {limit or 0:g} s, the limit of this run, and was left behind"
-            error = PeerLostError(text, rank=rank)
-            frame = frames.get(shifts[rank].ident)
+            text = f"was still busy after {limit:g} s, the limit of this run, and was left behind"
+            error = PeerLostError(f"rank {rank} {text}", rank=rank)
+            frame = frames.get(tasks[rank].ident)
             if frame is not None:
                 stack = traceback.extract_stack(frame)
-                begin = next(
-                    (place for place, call in enumerate(stack, 1) if call.filename == __file__), 0
-                )
-                error.add_note(
-                    f"rank {rank} was here:\n"
-                    + "".join(traceback.format_list(stack[begin:])).rstrip()
-                )
-            ended.append(Outcome(rank, error=error))
+                own = [depth for depth, call in enumerate(stack, 1) if call.filename == __file__]
+                lines = "".join(traceback.format_list(stack[min(own, default=0) :]))
+                error.add_note(f"rank {rank} was here:\n{lines.rstrip()}")
+            outcomes[rank] = Outcome(rank, error=error)
         if late:
-            self._break(lambda rank: PeerLostError("the limit of this run is over", rank=rank))
+            self._break(_lost("the limit of this run is over"))
         for rank in late:  # ends a loop of Python code; a call that never returns stays
-            shifts[rank].abandon(LeftBehind)
+            tasks[rank].abandon(LeftBehind)
         until = time.monotonic() + _LAST_WORDS
         for rank in late:
-            shifts[rank].join(max(0.0, until - time.monotonic()))
-        return ended
+            tasks[rank].over.wait(max(0.0, until - time.monotonic()))
+        return outcomes
 
     def meet(
         self,
@@ -196,90 +166,72 @@ class ThreadWorld:
         """Join this rank's next collective of ``members``; return what every member sent."""
         with self._change:
             if self._broken is not None:
-                raise self._broken(rank)
+                raise self._broken.error(rank, call.site)
             index = self._counts[rank, members]
             self._counts[rank, members] += 1
             meeting = self._meetings.setdefault((members, index), _Meeting(members))
             meeting.calls[rank], meeting.kinds[rank], meeting.sent[rank] = call, kind, sent
-            if meeting.complete:
+            if len(meeting.calls) == len(members):
                 del self._meetings[members, index]
-                self._judge(meeting)
+                if len(set(meeting.kinds.values())) > 1:
+                    meeting.verdict = _disagreement(meeting)
                 for member in members:
                     self._waiting.pop(member, None)
                 self._change.notify_all()
             else:
                 self._waiting[rank] = meeting
-                self._find_stuck()
+                self._end_vain_waits()
                 self._change.wait_for(lambda: rank not in self._waiting)
-            if meeting.error is not None:
-                raise meeting.error(rank)
+            if meeting.verdict is not None:
+                raise meeting.verdict.error(rank, call.site)
             return meeting.sent
 
-    def _judge(self, meeting: _Meeting) -> None:
-        if len(set(meeting.kinds.values())) > 1:
-            text = compose(
-                "ranks disagree on a collective",
-                {rank: str(call) for rank, call in meeting.calls.items()},
-                notes=["No data was moved."],
-                likely="a condition, a loop length or a shape that differs between ranks.",
-                do="make every rank call the same collectives, in the same order, with equal "
-                "shapes and dtypes.",
-            )
-            calls = meeting.calls
-            meeting.error = lambda rank: MismatchError(
-                text, rank=rank, peers=sorted(calls), site=calls[rank].site
-            )
-
-    def _leave(self, rank: int, error: BaseException | None) -> None:
+    def _leave(self, outcome: Outcome) -> None:
         with self._change:
-            self._gone[rank] = reason(error)
-            if error is not None:
-                self._raised.add(rank)
-            self._find_stuck()
+            failed = outcome.error is not None
+            self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
+            self._end_vain_waits()
 
-    def _find_stuck(self) -> None:
-        """End every wait that can no longer be met; called with the lock held after each change."""
-        lost = {
-            rank
-            for meeting in self._waiting.values()
-            for rank in meeting.members
-            if rank in self._gone
-        }
-        alive = [rank for rank in range(self.world_size) if rank not in self._gone]
-        if not lost and (not self._waiting or any(rank not in self._waiting for rank in alive)):
-            return
-        waits = {rank: f"waits in {meeting.calls[rank]}" for rank, meeting in self._waiting.items()}
-        text, kind = self._verdict(lost, waits)
-        peers = sorted(lost or waits)
-        sites = {rank: meeting.calls[rank].site for rank, meeting in self._waiting.items()}
-        self._break(lambda rank: kind(text, rank=rank, peers=peers, site=sites.get(rank)))
+    def _end_vain_waits(self) -> None:
+        """End every wait that can't be met any more; called with the lock held at each change."""
+        lines = {rank: f"waits in {meeting.calls[rank]}" for rank, meeting in self._waiting.items()}
+        needed = {rank for meeting in self._waiting.values() for rank in meeting.members}
+        if left := {rank: gone for rank, gone in self._gone.items() if rank in needed}:
+            others = {rank: gone.why for rank, gone in self._gone.items()}
+            self._break(departed(left, lines | others))
+        elif lines and len(lines) + len(self._gone) == self.world_size:
+            what = "every rank waits, and no wait can be met"
+            lines |= {rank: gone.why for rank, gone in self._gone.items()}
+            self._break(deadlock(what, sorted(self._waiting), lines))
 
-    def _verdict(self, lost: set[int], waits: dict[int, str]) -> tuple[str, type[DistmetricsError]]:
-        lines = waits | self._gone
-        if raised := lost & self._raised:
-            headline = f"{who(raised)} failed and will never answer"
-            return compose(
-                headline, lines, do=f"mend the failure of {who(raised)} first."
-            ), PeerLostError
-        if lost:
-            headline = f"{who(lost)} {'has' if len(lost) == 1 else 'have'} returned, and others still wait for it"
-            likely = "a collective under a condition that only some ranks meet, or loops of different lengths."
-        else:
-            headline = "deadlock: every rank waits, and no wait can be met"
-            likely = "collectives of overlapping groups in a different order on different ranks."
-        do = "make every rank of a group call the same collectives, in the same order."
-        return compose(headline, lines, likely=likely, do=do), DivergedError
+    def _break(self, verdict: Verdict) -> None:
+        """End every wait, and refuse later calls.
 
-    def _break(self, error: Callable[[int], DistmetricsError]) -> None:
-        """End every wait, also in groups that could go on: whom they wait for may call next, and
-        hear it then.
+        Also in groups that could go on: a rank that they wait for may call next, and hear it then.
         """
         with self._change:
-            self._broken = error
+            self._broken = verdict
             for meeting in self._waiting.values():
-                meeting.error = error
+                meeting.verdict = verdict
             self._waiting.clear()
             self._change.notify_all()
+
+
+def _lost(what: str) -> Verdict:
+    return Verdict(PeerLostError.code, what, notes=())
+
+
+def _disagreement(meeting: _Meeting) -> Verdict:
+    return Verdict(
+        MismatchError.code,
+        "ranks disagree on a collective",
+        tuple(sorted(meeting.calls)),
+        {rank: str(call) for rank, call in meeting.calls.items()},
+        likely="a condition, a loop length or a shape that differs between ranks.",
+        do="make every rank call the same collectives, in the same order, with equal shapes and "
+        "dtypes.",
+        notes=("No data was moved.",),
+    )
 
 
 class ThreadCommunicator:
@@ -295,13 +247,11 @@ class ThreadCommunicator:
         self._members = members
         self.rank = members.index(rank)
         self.world_size = len(members)
-        self.kept: dict[Any, Any] = {}  # by layers above, for as long as this lasts
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
-        return ThreadCommunicator(
-            self._world, self._me, tuple(self._members[rank] for rank in sorted(ranks))
-        )
+        members = tuple(self._members[rank] for rank in sorted(ranks))
+        return ThreadCommunicator(self._world, self._me, members)
 
     def _meet(self, kind: tuple[Any, ...], sent: list[Tensor], op: str) -> list[list[Tensor]]:
         x = sent[0] if sent else None
@@ -310,19 +260,13 @@ class ThreadCommunicator:
         met = self._world.meet(self._me, self._members, (*kind, call.exact), copies, call)
         return [met[member] for member in self._members]
 
-    def all_gather(
-        self, x: Tensor, meanwhile: Meanwhile | None = None, into: list[Tensor] | None = None
-    ) -> list[Tensor]:
-        """Every rank's ``x``, in rank order; ``into``: tensors that receive them."""
-        if meanwhile is not None:
-            meanwhile()  # before: the others' threads cannot run while this one works
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return every rank's ``x``, in rank order."""
         met = self._meet(("all_gather", x.dtype, x.shape), [x], "all_gather")
-        if into is None:
-            return [row.clone() for (row,) in met]
-        return [place.copy_(row) for place, (row,) in zip(into, met, strict=True)]
+        return [row.clone() for (row,) in met]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Elementwise ``op`` over all ranks, folded in rank order."""
+        """Return the elementwise ``op`` over all ranks, folded in rank order."""
         met = self._meet(("all_reduce", op, x.dtype, x.shape), [x], f"all_reduce {op}")
         return fold([row for (row,) in met], op)
 
@@ -334,18 +278,18 @@ class ThreadCommunicator:
         return [sent[self.rank].clone() for sent in met]
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Rank ``src``'s ``x``."""
+        """Return rank ``src``'s ``x``."""
         check_src(src, self.world_size)
         met = self._meet(("broadcast", src, x.dtype, x.shape), [x], f"broadcast from rank {src}")
         return met[src][0].clone()
 
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Return once every rank has called it."""
         self._meet(("barrier",), [], "barrier")
 
 
 def is_of_threads(comm: object) -> bool:
-    """Whether a communicator is one of a world of threads, or passes its calls on to one."""
+    """True if a communicator is one of a world of threads, or passes its calls on to one."""
     while comm is not None and not isinstance(comm, ThreadCommunicator):
         comm = getattr(comm, "inner", None)
     return comm is not None

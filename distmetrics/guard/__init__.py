@@ -17,8 +17,8 @@ the environment, or by :func:`use_settings`:
 
 from __future__ import annotations
 
-from distmetrics.comm.guard.settings import Mode, Settings, use_settings
 from distmetrics.guard.epoch import guarded_epoch
 from distmetrics.guard.watch import WATCHED, watch
+from distmetrics.liveness.settings import Mode, Settings, use_settings
 
 __all__ = ["WATCHED", "Mode", "Settings", "guarded_epoch", "use_settings", "watch"]

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 
 from distmetrics.collectives.exchange import exchange
-from distmetrics.collectives.manifest import Manifest, judge
+from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import in_force
+from distmetrics.liveness.settings import in_force
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def agree_on(comm: Communicator, manifest: Manifest) -> None:
         MismatchError: they differ (on every rank).
     """
     nothing = torch.empty(0, dtype=torch.uint8, device=comm.device)
-    exchange(comm, manifest, nothing, nothing, partial(judge, rank=comm.rank))
+    exchange(comm, manifest, nothing, nothing, partial(check, rank=comm.rank))
 
 
 def _calls(comm: Communicator) -> int:

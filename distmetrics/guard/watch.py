@@ -1,6 +1,4 @@
-"""Watch the collectives of torch.distributed that do not pass through distmetrics, by explicit
-wish.
-"""
+"""Watch collectives of torch.distributed that do not pass through distmetrics, by explicit wish."""
 
 from __future__ import annotations
 
@@ -43,16 +41,15 @@ WATCHED: Mapping[str, str] = {
     "scatter": "tensor",
     "scatter_object_list": "",
 }
-_ASKED = (dist.__name__, dist.distributed_c10d.__name__)
-_KEEP = ("torch", __name__.partition(".")[0])  # of modules outside: the others
+_CALLED = (dist.__name__, dist.distributed_c10d.__name__)
+_KEEP = ("torch", __name__.partition(".")[0])  # packages whose modules keep their names
 _replacing = Replacing()
 _inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Compare and watch every collective of ``torch.distributed`` inside the block, whoever makes
-    it.
+    """Compare and watch every collective of ``torch.distributed`` inside the block.
 
     Each of :data:`WATCHED` is replaced for the length of the block, in ``torch.distributed`` and in
     every module not of torch's that took it by name (``from torch.distributed import all_reduce``),
@@ -74,21 +71,22 @@ def watch() -> Iterator[None]:
 
 
 def _names() -> list[Name]:
-    """Find every name of a watched function; torch's own modules keep theirs, but for the two that
-    users ask.
+    """Return every name of a watched function, but those in torch's own modules.
+
+    Two of these are the modules that users call.
     """
     originals = {name: getattr(dist, name) for name in WATCHED}
     watched = {id(original): _watched(name, original) for name, original in originals.items()}
-    found = []
+    names = []
     for title, module in [*sys.modules.items()]:
         where = getattr(module, "__dict__", None)
-        if type(where) is dict and (title in _ASKED or title.partition(".")[0] not in _KEEP):
-            found += [
+        if type(where) is dict and (title in _CALLED or title.partition(".")[0] not in _KEEP):
+            names += [
                 Name(where, name, watched[id(value)])
                 for name, value in [*where.items()]
                 if id(value) in watched
             ]
-    return found
+    return names
 
 
 def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +111,7 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _communicator(group: Any) -> GroupCommunicator | None:
-    """Return the communicator of a group that this rank is in, if there is anybody to agree with."""
+    """Return the communicator of a group that this rank is in with others; None for others."""
     if not dist.is_initialized() or group is dist.GroupMember.NON_GROUP_MEMBER:
         return None
     comm = GroupCommunicator.of(dist.group.WORLD if group is None else group)
@@ -126,14 +124,12 @@ def _checked(
     manifest = _manifest(name, arguments)
     agree_on(comm, manifest)
     with in_call(manifest.call()):
-        if arguments.get(
-            "async_op", True
-        ):  # not waited for here, or not to be waited for in slices
+        # Not waited for here, or a function that can't be waited for in slices.
+        if arguments.get("async_op", True):
             return original(**arguments)
         held = [value for value in arguments.values() if isinstance(value, Tensor | list)]
-        comm.wait_for(
-            manifest.op, lambda: _begun(original(**{**arguments, "async_op": True})), held
-        )
+        arguments["async_op"] = True
+        comm.run(manifest.call(), manifest.op, lambda: _work(original(**arguments)), held)
     return None
 
 
@@ -147,7 +143,8 @@ class _Collected:
         return True
 
 
-def _begun(work: Any) -> Any:
+def _work(work: Any) -> Any:
+    """Return what can be waited for."""
     return _Collected() if work is None or type(work).__name__ == "_IllegalWork" else work
 
 
@@ -170,18 +167,15 @@ def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
 
 
 def _caller() -> tuple[str, Site | None]:
-    """Find the metric that calls, if one does, and the nearest line that is no library's, which
-    would say little.
-    """
+    """Return the metric that calls, if one does, and the nearest line that is no library's."""
     frame: FrameType | None = sys._getframe(1)
     metric = ""
     while frame is not None:
         file = frame.f_code.co_filename
         owner = frame.f_locals.get("self")
         if not metric and hasattr(owner, "update") and hasattr(owner, "compute"):
-            logged = getattr(
-                getattr(owner, "meta", None), "name", ""
-            )  # Lightning's holder of a value that is logged
+            # Lightning's holder of a value that is logged has a name.
+            logged = getattr(getattr(owner, "meta", None), "name", "")
             metric = f"{type(owner).__name__} {logged}".rstrip()
         if is_user_code(file) and not is_library(file):
             return metric, Site(short_path(file), frame.f_lineno, frame.f_code.co_name)

@@ -1,3 +1,1 @@
-"""Layer 5: distmetrics inside other trainers. Thin: each module is imported by who uses that
-trainer.
-"""
+"""distmetrics inside other trainers: one thin module each, which their users import."""

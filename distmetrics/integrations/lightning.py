@@ -1,5 +1,6 @@
-"""Lightning: one callback, and ``self.log("f1", self.f1)`` logs the value over the data of all
-ranks, in one sync.
+"""Lightning: a callback that syncs all metrics of a module over all ranks at once.
+
+With it ``self.log("f1", self.f1)`` logs the value over the data of all ranks.
 
 Lightning computes a logged metric at the end of the epoch, and each metric then syncs itself, state
 by state. The callback puts the state of all ranks into all metrics of the module at once, before
@@ -29,8 +30,7 @@ __all__ = ["SyncMetrics"]
 
 
 class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
-    """Sync all metrics of the module together at the end of every epoch, for training, validation
-    and test.
+    """Syncs all metrics of the module at once at the end of every epoch of each stage.
 
     Lightning computes what ``validation_step`` has logged right after the last batch, and the rest
     after ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does
@@ -53,7 +53,8 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 
     >>> from distmetrics.integrations.lightning import SyncMetrics
     >>> from lightning.pytorch import Trainer
-    >>> trainer = Trainer(callbacks=[SyncMetrics()], logger=False, enable_checkpointing=False, accelerator="cpu")
+    >>> flags = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    >>> trainer = Trainer(callbacks=[SyncMetrics()], **flags)
     """
 
     def __init__(self, metrics: Sequence[str] | None = None) -> None:
@@ -86,8 +87,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         block.close()
         if late and not failed:
             raise StateError(
-                f"SyncMetrics: {late[0]} was updated after the epoch's sync, and that is in no "
-                "value",
+                f"SyncMetrics: {late[0]} was updated after the epoch's sync: no value has it",
                 do="update metrics in the step, not in a hook after the last batch.",
             )
 
@@ -153,9 +153,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 
 
 def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
-    """Return what to sync, by name; a metric that is not named and was told not to sync on compute
-    stays local.
-    """
+    """Return what to sync, by name; by default all but metrics that do not sync on compute."""
     if names is None:
         return {path: root for path, root, _ in roots(module) if not _stays_local(root)}
     missing = [name for name in names if not isinstance(getattr(module, name, None), nn.Module)]

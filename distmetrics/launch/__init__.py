@@ -1,1 +1,5 @@
-"""Processes: starting the ranks of a world, and finding out how somebody else has started them."""
+"""Processes of a job: who starts them, and who each of them is."""
+
+from distmetrics.launch.environment import ClusterEnvironment
+
+__all__ = ["ClusterEnvironment"]

@@ -1,75 +1,173 @@
-"""Who this process is in a job that something else started: torchrun, a cluster's scheduler, or our
-own launch.
-
-A launcher tells by environment variables. Each one that we know is a small function from those
-variables to an :class:`Environment`, or to None where the variables are not there. A cluster that
-speaks otherwise is a subclass of :class:`ClusterEnvironment`, passed in ``Trainer(plugins=[...])``.
-"""
+"""One process's place in a job: as a class to subclass, and as checked data."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
 
+from distmetrics.arguments import TEXT, Takes, check, whole
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import kubeflow, lsf, mpi, own_launch, slurm, torchrun
-from distmetrics.launch.place import Environment
-
-# Our own first: a job that we start inside another job. Then torchrun and its kin, which run inside
-# schedulers' jobs.
-DETECTORS: list[Callable[[Mapping[str, str]], Environment | None]] = [
-    own_launch,
-    kubeflow,
-    torchrun,
-    slurm,
-    lsf,
-    mpi,
-]
 
 
-def detect(environ: Mapping[str, str] | None = None) -> Environment | None:
-    """Find out who this process is, or None where nothing launched it as a part of a job.
+class ClusterEnvironment(ABC):
+    """One process's place in a job of your own cluster: subclass it, pass it in ``plugins=[...]``.
 
-    Args:
-        environ: the variables to read; default those of this process.
+    What is not overridden is right for one process a machine. Methods may take the place of
+    properties. The names of older guides, ``global_rank``, ``master_address`` and ``master_port``,
+    are accepted too.
+
+    >>> class Mine(ClusterEnvironment):
+    ...     rank, world_size = 1, 2
+    ...     main_address, main_port = "node0", 29500
+    >>> Environment.of(Mine()).node_rank
+    1
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, older in _OLDER_NAMES.items():
+            if older in vars(cls) and getattr(getattr(cls, name), "__isabstractmethod__", False):
+                setattr(cls, name, property(partial(_read, name=older)))
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse an incomplete class with an error that says how to complete it."""
+        missing = [name for name in _TAKES if name in cls.__abstractmethods__]
+        if missing:
+            raise ConfigurationError(
+                f"{cls.__name__} is a cluster environment, and does not say {', '.join(missing)}",
+                likely="a class of an older guide.",
+                do=f"def {missing[0]}(self): return ..., and so on: rank is this process in the "
+                "job, world_size how many there are, main_address and main_port are where rank 0 "
+                "is reached.",
+            )
+        return super().__new__(cls)
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """This process in the job, from 0."""
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """Number of processes of the job."""
+
+    @property
+    @abstractmethod
+    def main_address(self) -> str:
+        """Where rank 0 is reached."""
+
+    @property
+    @abstractmethod
+    def main_port(self) -> int:
+        """The port there: free on that machine, and the same on every rank."""
+
+    @property
+    def launcher(self) -> str:
+        """Who started the processes, for messages."""
+        return type(self).__name__
+
+    @property
+    def local_rank(self) -> int:
+        """This process on its machine, from 0."""
+        return 0
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of processes on this machine."""
+        return 1
+
+    @property
+    def node_rank(self) -> int:
+        """This machine, from 0."""
+        node: int = _read(self, "rank") // _read(self, "local_world_size")
+        return node
+
+
+_OLDER_NAMES = {"rank": "global_rank", "main_address": "master_address", "main_port": "master_port"}
+
+
+def _read(environment: Any, name: str) -> Any:
+    """Return what an attribute, property or method of an environment says."""
+    value = getattr(environment, name)
+    return value() if callable(value) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A :class:`ClusterEnvironment` as plain data, checked when it is made.
+
+    Attributes:
+        launcher: who started the processes, for messages.
+        rank: this process in the job, from 0.
+        world_size: number of processes of the job.
+        local_rank: this process on its machine, from 0.
+        local_world_size: number of processes on this machine.
+        node_rank: this machine, from 0.
+        main_address: where rank 0 is reached; empty where the ranks still have to tell each other.
+        main_port: the port there; 0 where no port is needed.
 
     Raises:
-        ConfigurationError: variables that are incomplete or make no sense.
-
-    >>> detect({}) is None
-    True
+        ConfigurationError: a rank outside its world.
     """
-    variables = os.environ if environ is None else environ
-    return next(
-        (found for detector in DETECTORS if (found := detector(variables)) is not None), None
-    )
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int = 0
+    main_address: str = "127.0.0.1"
+    main_port: int = 0
+
+    def __post_init__(self) -> None:
+        self._check("rank", self.rank, self.world_size)
+        self._check("local rank", self.local_rank, self.local_world_size)
+
+    def _check(self, what: str, rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ConfigurationError(
+                f"{self.launcher} says {what} {rank} in a world of {world_size}"
+            )
+
+    @classmethod
+    def of(cls, environment: ClusterEnvironment) -> Environment:
+        """Return a user's own environment as data; it is read once.
+
+        Raises:
+            ConfigurationError: it says what can't be.
+        """
+        owner = type(environment).__name__
+        values: dict[str, Any] = {}
+        for name, takes in _TAKES.items():  # checked one by one: node_rank is computed from others
+            values[name] = _read(environment, name)
+            check(owner, values, {name: takes})
+        if values["local_rank"] >= values["local_world_size"] == 1:
+            raise ConfigurationError(
+                f"{owner} says local rank {values['local_rank']} in a world of 1, which "
+                "local_world_size is by default",
+                do="let local_world_size say how many processes this machine has.",
+            )
+        return cls(**values)
 
 
-def reachable(environment: Environment) -> Environment:
-    """Return the environment with rank 0's address: asked through MPI where the launcher does not
-    say it.
-
-    Raises:
-        ConfigurationError: it is not known, and mpi4py is not there to ask.
-    """
-    if environment.main_address:
-        return environment
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{environment.launcher} runs on several machines and does not say where rank 0 is",
-            do="set MASTER_ADDR to its machine on all of them, or pip install mpi4py.",
-        ) from error
-    mine = (socket.gethostname(), _free_port()) if environment.rank == 0 else None
-    address, port = MPI.COMM_WORLD.bcast(mine, root=0)
-    return replace(environment, main_address=address, main_port=port)
+_DO = "return a number: int(os.environ[...]), say."
+_RANK = Takes(lambda value: whole(value, 0), "a whole number from 0 on", _DO)
+_COUNT = Takes(lambda value: whole(value, 1), "a whole number from 1 on", _DO)
+_ADDRESS = Takes(lambda value: isinstance(value, str), "the name or address of rank 0's machine")
+_PORT = Takes(lambda value: whole(value, 0) and value < 2**16, "a port's number", _DO)
+_TAKES = {
+    "launcher": TEXT,
+    "rank": _RANK,
+    "world_size": _COUNT,
+    "local_rank": _RANK,
+    "local_world_size": _COUNT,
+    "node_rank": _RANK,
+    "main_address": _ADDRESS,
+    "main_port": _PORT,
+}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+ClusterEnvironment.register(Environment)

@@ -2,7 +2,7 @@
 
 The key-value store is a file: no rank that dies can take it along, no port is needed, and no name
 is looked up (a ``TCPStore`` asks the name server for every connection, which costs five seconds
-where none answers). The parent watches its children, publishes on the notice board for a rank that
+where none answers). The parent watches its children, publishes the departure of a rank that
 was killed, and ends what is left when one fails. No process outlives the call: children also watch
 the parent and end with it.
 """
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -24,20 +24,33 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.guard.settings import in_force, put_in_force
-from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.pickles import packed, pickled, unpacked, without_a_script_that_is_none
+from distmetrics.launch.environment import Environment
+from distmetrics.launch.joining import (
+    Connect,
+    departures_in,
+    exit_now,
+    file_store,
+    join_group,
+    own_place,
+)
+from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
+from distmetrics.liveness.departures import (
+    RAISING_GRACE,
+    Departure,
+    Departures,
+    exit_reason,
+    reason,
+)
+from distmetrics.liveness.outcome import Outcome
+from distmetrics.liveness.settings import in_force, put_in_force
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
-_GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
 
 
 def launch(
@@ -46,7 +59,7 @@ def launch(
     *args: Any,
     backend: str = "gloo",
     start_method: str = "forkserver",
-    connect: Callable[..., None] = dist.init_process_group,
+    connect: Connect = dist.init_process_group,
     limit: float | None = None,
     variables: Sequence[Mapping[str, str]] = (),
 ) -> list[Outcome]:
@@ -78,21 +91,18 @@ def launch(
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
-    job = pickled(
-        (fn, args, connect, in_force())
-    )  # the ranks' server has the variables of its own start
+    # Settings travel with the job: the forkserver has the variables of its own start.
+    job = pickled((fn, args, connect, in_force()))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
         ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
         try:
             for rank in ranks:
-                with (
-                    _environment(variables[rank.rank] if variables else {}),
-                    without_a_script_that_is_none(),
-                ):
+                own = variables[rank.rank] if variables else {}
+                with _environment(own), without_missing_script():
                     rank.process.start()
                 rank.theirs.close()
-            return _collect(ranks, Board(_open(path, "board")), limit)
+            return _collect(ranks, departures_in(file_store(path)), limit)
         finally:
             for rank in ranks:
                 rank.end()
@@ -101,16 +111,13 @@ def launch(
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set variables for as long as a child is started, which inherits them."""
-    before = {name: os.environ.get(name) for name in variables}
+    before = dict(os.environ)
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class _Rank:
@@ -140,9 +147,7 @@ class _Rank:
         self.theirs.close()
 
     def where(self) -> str:
-        """Ask the process where its main thread is; nothing if it does not answer, since it is
-        stopped, say.
-        """
+        """Return the stack of the process's main thread; "" if it does not answer."""
         if not _CAN_TELL or self.process.pid is None or not self.process.is_alive():
             return ""
         os.kill(self.process.pid, signal.SIGUSR1)
@@ -153,51 +158,56 @@ class _Rank:
             before, text = text, self.stack.read_text()
         return _main_thread(text)
 
+    def stopped(self, why: str) -> Outcome:
+        """Return the end of a rank that is stopped, with the place where it was."""
+        error = PeerLostError(f"rank {self.rank} {why}", rank=self.rank)
+        if where := self.where():
+            error.add_note(f"rank {self.rank} was here, most recent call first:\n{where}")
+        return Outcome(self.rank, error=error)
+
     def outcome(self) -> Outcome | None:
         """Return how the rank ended, if it has; a process that ends without a word was killed."""
         if self.ours.poll():
             with contextlib.suppress(EOFError):  # it died while it wrote: its exit code tells
-                return unpacked(self.rank, self.ours.recv_bytes())
+                return unpack_outcome(self.rank, self.ours.recv_bytes())
         if self.process.is_alive() and self.process.exitcode is None:
             return None
         self.process.join()
-        return Outcome(
-            self.rank,
-            error=PeerLostError(_obituary(self.rank, self.process.exitcode), peers=[self.rank]),
-        )
+        code = self.process.exitcode
+        why = f"rank {self.rank} {exit_reason(code)}"
+        if code is None or code >= 0:
+            likely = "its script has no `if __name__ == '__main__':` guard, or called os._exit."
+            error = PeerLostError(
+                f"{why} before it could say why", likely=likely, peers=[self.rank]
+            )
+        else:
+            error = PeerLostError(why, peers=[self.rank])
+        return Outcome(self.rank, error=error)
 
 
-def _collect(ranks: Sequence[_Rank], board: Board, limit: float | None) -> list[Outcome]:
+def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
-    deadline = None if limit is None else time.monotonic() + limit
+    deadline = math.inf if limit is None else time.monotonic() + limit
     why = f"was still busy after {limit or 0:g} s, the limit of this run, and was stopped"
     while running := [rank for rank in ranks if rank.rank not in ended]:
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = wait(
-            [handle for rank in running for handle in (rank.ours, rank.process.sentinel)], patience
-        )
-        if not ready and deadline is not None and time.monotonic() >= deadline:
-            for rank in running:
-                error = PeerLostError(f"rank {rank.rank} {why}", rank=rank.rank)
-                if where := rank.where():
-                    error.add_note(f"rank {rank.rank} was here, most recent call first:\n{where}")
-                ended[rank.rank] = Outcome(rank.rank, error=error)
-            break
-        for rank in running:
+        handles = [handle for rank in running for handle in (rank.ours, rank.process.sentinel)]
+        seconds = max(0.0, deadline - time.monotonic())
+        ready = wait(handles, None if seconds == math.inf else seconds)
+        if not ready and time.monotonic() >= deadline:
+            ended.update({rank.rank: rank.stopped(why) for rank in running})
+        for rank in running if ready else ():
             outcome = rank.outcome()
             if outcome is None:
                 continue
             ended[rank.rank] = outcome
             if outcome.error is not None:
-                grace = time.monotonic() + _GRACE
-                if deadline is None or grace < deadline:
-                    deadline, why = (
-                        grace,
-                        f"was still busy {_GRACE:g} s after another rank had failed, and was "
-                        "stopped",
-                    )
-                board.leave_for(
+                grace = time.monotonic() + RAISING_GRACE
+                if grace < deadline:
+                    deadline = grace
+                    why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
+                    why += ", and was stopped"
+                departures.leave_for(
                     rank.rank,
                     str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "),
                 )
@@ -208,84 +218,54 @@ def _child(
     rank: int, world_size: int, path: str, backend: str, job: bytes, out: Connection
 ) -> None:
     """Run in the new process: join the world, run the job, send home how it ended."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the parent, and the parent ends us
+    # Ctrl-C reaches the parent, and the parent ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
     if _CAN_TELL:  # also in the midst of a call that never returns
-        faulthandler.register(
-            signal.SIGUSR1, file=_stack_file(path, rank).open("w"), all_threads=True
-        )
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
+        stacks = _stack_file(path, rank).open("w")
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     try:
-        board = Board(_open(path, "board"))  # a store of its own: the group may block on the other
         fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
         with put_in_force(settings):
-            value = rank_main(
-                lambda comm: fn(comm, *arguments),
-                rank,
-                world_size,
-                backend,
-                _open(path, "job"),
-                board,
-                connect,
-            )
-        out.send_bytes(packed(Outcome(rank, value)))
+            environment = own_place(rank, world_size)
+            value = _run(lambda comm: fn(comm, *arguments), environment, path, backend, connect)
+        out.send_bytes(pack_outcome(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
-        out.send_bytes(packed(Outcome(rank, error=error)))
+        out.send_bytes(pack_outcome(Outcome(rank, error=error)))
         out.close()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # a broken group can hang the ordinary way out
+        exit_now()
     out.close()
 
 
-def rank_main(
+def _run(
     body: Callable[[GroupCommunicator], Any],
-    rank: int,
-    world_size: int,
+    environment: Environment,
+    path: str,
     backend: str,
-    store: Any,
-    board: Board,
-    connect: Callable[..., None] = dist.init_process_group,
+    connect: Connect,
 ) -> Any:
-    """Be one rank: join the process group, call ``body(comm)``, leave; on an error tell the others
-    why.
+    """Join the process group, call ``body(comm)``, leave; on an error tell the others why.
 
     The group is left open after an error: its other ends may hang in it, and the caller must end
     the process.
     """
-    if backend == "nccl":
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    connect(backend, store=_part(store, "group"), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(board=board)
-    GroupCommunicator.register(comm)
-    meet(store, board, rank, world_size)
+    here, rank = file_store(path), environment.rank
+    departures = departures_in(here)
+    comm = join_group(environment, backend, connect, file_store(path), departures, here)
     try:
         with use(comm):
             value = body(comm)
     except BaseException as error:
-        board.leave(rank, reason(error), failed=True, calls=comm.calls)
+        departures.leave(Departure(rank, reason(error), failed=True, calls=comm.counts))
         named = comm.blame(error)
         if named is not None:
             raise named from error
         raise
-    board.leave(rank, reason(None), failed=False, calls=comm.calls)
+    departures.leave(Departure(rank, reason(None), failed=False, calls=comm.counts))
     dist.destroy_process_group()
     return value
-
-
-def _open(path: str, part: str) -> Any:
-    return _part(dist.FileStore(path, -1), part)  # type: ignore[attr-defined]
-
-
-def _part(store: Any, name: str) -> Any:
-    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def _stack_file(path: str, rank: int) -> Path:
@@ -293,7 +273,7 @@ def _stack_file(path: str, rank: int) -> Path:
 
 
 def _main_thread(stacks: str) -> str:
-    """Cut the main thread's stack out of all threads', up to where its own code begins."""
+    """Return the main thread's part of all stacks, down to where this module's code begins."""
     blocks = [block for block in stacks.split("hread 0x") if __file__ in block]
     lines = blocks[-1].splitlines()[1:] if blocks else []
     own = next((place for place, line in enumerate(lines) if __file__ in line), len(lines))
@@ -303,12 +283,3 @@ def _main_thread(stacks: str) -> str:
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
     os._exit(1)
-
-
-def _obituary(rank: int, code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"rank {rank} was killed by {signal.Signals(-code).name}"
-    return (
-        f"rank {rank} ended with exit code {code} before it could say why\n"
-        "Likely: its script has no `if __name__ == '__main__':` guard, or called os._exit."
-    )

@@ -11,33 +11,39 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from distmetrics.comm.board import Board, meet, reason
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.waits import is_connection_error
-from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError, PeerLostError
-from distmetrics.launch.clusters import OWN_STORE
-from distmetrics.launch.environment import detect, reachable
-from distmetrics.launch.place import Environment
-from distmetrics.launch.siblings import Siblings, clean_up_after_rank_zero, watch_rank_zero
+from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
+from distmetrics.launch.clusters import OWN_STORE, detect, reachable
+from distmetrics.launch.environment import Environment
+from distmetrics.launch.joining import (
+    Connect,
+    departures_in,
+    exit_now,
+    file_store,
+    join_group,
+    own_place,
+    use_loopback,
+)
+from distmetrics.launch.subprocess_ranks import (
+    SubprocessRanks,
+    clean_up_after_rank_zero,
+    watch_rank_zero,
+)
+from distmetrics.liveness.departures import Departure, Departures, reason
 
-_NAME_GRACE = 2.0  # seconds that a broken connection waits for the board to name who left
 _LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -48,15 +54,15 @@ class ScriptWorld:
     Attributes:
         environment: who this process is.
         comm: who it talks through.
-        board: where a rank that leaves says so; None in a process group that the user has made.
-        siblings: the processes that rank 0 started.
+        departures: where a rank that leaves says so; None in a process group of the user's.
+        subprocesses: the other ranks, where this process started them.
         error: what ended a call, after which the group can't be used.
     """
 
     environment: Environment
     comm: GroupCommunicator
-    board: Board | None = None
-    siblings: Siblings | None = None
+    departures: Departures | None = None
+    subprocesses: SubprocessRanks | None = None
     error: BaseException | None = None
 
     @contextmanager
@@ -71,37 +77,37 @@ class ScriptWorld:
             raise
 
     def _leave(self, error: BaseException | None) -> None:
-        if self.board is None:
+        if self.departures is None:
             return
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the store may be gone, with the process that hosts it
-            rank, calls = self.environment.rank, self.comm.calls
-            self.board.leave(rank, reason(error), failed=error is not None, calls=calls)
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            failed = error is not None
+            self.departures.leave(
+                Departure(self.environment.rank, reason(error), failed, self.comm.counts)
+            )
 
     def close(self) -> None:
-        """Leave the world at the end of the script; rank 0 brings home the ranks that it started."""
+        """Leave the world at the end of the script; rank 0 waits for those that it started."""
         raised = getattr(sys, "last_value", None)  # what ended the script, if something did
         if raised is not None and self.error is None:
             self.error = raised
             self._leave(raised)
         if self.error is not None:
-            if self.siblings is not None:
-                self.siblings.end(patient=isinstance(self.error, PeerLostError | DivergedError))
+            if self.subprocesses is not None:
+                self.subprocesses.end(patient=isinstance(self.error, PeerLostError | DivergedError))
             clean_up_after_rank_zero()
-            _exit_now()
+            exit_now()
         self._leave(None)
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self.siblings is not None and (lost := self.siblings.join()):
+        if self.subprocesses is not None and (lost := self.subprocesses.join()):
             sys.stderr.write("\n".join(["distmetrics: the job failed", *lost, ""]))
-            _exit_now()
+            exit_now()
 
 
 @contextmanager
 def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
-    """Turn a connection error of torch's own collectives (DDP's, say) into one that names the rank
-    that is gone.
+    """Turn a connection error of torch's own collectives into one that names the lost rank.
 
     Raises:
         PeerLostError: another rank failed and broke the connection to this one.
@@ -109,25 +115,9 @@ def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (named := named_error(comm, error)) is not None:
+        if (named := comm.blame(error)) is not None:
             raise named from error
         raise
-
-
-def named_error(comm: GroupCommunicator, error: RuntimeError) -> DistmetricsError | None:
-    """Return an error that names the rank behind a connection error; None for others, or where
-    nobody knows.
-
-    Whoever watches that rank's process may be a moment late in publishing its death.
-    """
-    deadline = time.monotonic() + _NAME_GRACE
-    while (
-        (named := comm.blame(error)) is None
-        and is_connection_error(error)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.02)
-    return named
 
 
 _world: ScriptWorld | None = None
@@ -137,15 +127,15 @@ def join(
     local_world_size: int,
     backend: str = "gloo",
     *,
-    found: Environment | None = None,
-    connect: Callable[..., None] = dist.init_process_group,
+    environment: Environment | None = None,
+    connect: Connect = dist.init_process_group,
 ) -> ScriptWorld:
     """Join this script's world; the first call makes it, later ones return the same.
 
     Args:
         local_world_size: number of ranks on this machine.
         backend: of ``torch.distributed``.
-        found: who this process is, where the caller knows better than the variables of the
+        environment: who this process is, where the caller knows better than the variables of the
             environment.
         connect: makes the process group, called as ``torch.distributed.init_process_group``.
 
@@ -156,7 +146,9 @@ def join(
     """
     global _world
     if _world is None:
-        environment = _adopted(local_world_size) if dist.is_initialized() else (found or detect())
+        environment = (
+            _adopted(local_world_size) if dist.is_initialized() else environment or detect()
+        )
         if environment is not None:
             _check_size(environment, local_world_size)
         _world = _make(environment, local_world_size, backend, connect)
@@ -170,18 +162,17 @@ def join(
 
 
 def end_if_alone() -> None:
-    """End this script's world where nobody started this process and it is all of it; a later call
-    makes another.
+    """End a world of this process alone that we have made; a later call makes another.
 
     A fork of this process would have the group open, and none of its threads.
     """
     global _world
-    if _world is None or _world.siblings is None or _world.environment.world_size > 1:
+    if _world is None or _world.subprocesses is None or _world.environment.world_size > 1:
         return
     atexit.unregister(_world.close)
     if dist.is_initialized():
         dist.destroy_process_group()
-    _world.siblings.join()
+    _world.subprocesses.join()
     _world = None
 
 
@@ -189,14 +180,13 @@ def _check_size(environment: Environment, local_world_size: int) -> None:
     if environment.local_world_size != local_world_size:
         raise ConfigurationError(
             f"devices={local_world_size}, but {environment.launcher} runs "
-            f"{environment.local_world_size} "
-            "processes on this machine",
+            f"{environment.local_world_size} processes on this machine",
             do="give both the same number, or say devices='auto' under a launcher.",
         )
 
 
 def _make(
-    environment: Environment | None, world_size: int, backend: str, connect: Callable[..., None]
+    environment: Environment | None, world_size: int, backend: str, connect: Connect
 ) -> ScriptWorld:
     if environment is None:
         return _as_rank_zero(world_size, backend, connect)
@@ -205,18 +195,16 @@ def _make(
     if environment.launcher == "distmetrics":
         watch_rank_zero()
         path = os.environ[OWN_STORE]
-        return _connected(environment, backend, _file_store(path), _file_store(path), connect)
+        return _connected(environment, backend, connect, file_store(path), file_store(path))
     environment = reachable(environment)
     if environment.main_address.startswith(_LOOPBACK):
-        _use_loopback()
-    store = _met(environment)
-    return _connected(environment, backend, store, store, connect)
+        use_loopback()
+    store = _meet_at_rank_zero(environment)
+    return _connected(environment, backend, connect, store, store)
 
 
-def _met(environment: Environment) -> Any:
-    """Return the store at rank 0's address; torchrun's agent may host it, as only its variables
-    say.
-    """
+def _meet_at_rank_zero(environment: Environment) -> Any:
+    """Return the store at rank 0's address; under torchrun its agent may host it."""
     if environment.launcher == "torchrun":
         return next(rendezvous("env://"))[0]
     host = environment.main_address
@@ -224,87 +212,41 @@ def _met(environment: Environment) -> Any:
     return next(rendezvous(url, environment.rank, environment.world_size))[0]
 
 
-def _as_rank_zero(world_size: int, backend: str, connect: Callable[..., None]) -> ScriptWorld:
+def _as_rank_zero(world_size: int, backend: str, connect: Connect) -> ScriptWorld:
     """Start the other ranks, which run this script again, and join them."""
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
-    siblings = Siblings(world_size, path, _board(_file_store(path)))
+    subprocesses = SubprocessRanks(world_size, path, departures_in(file_store(path)))
     try:
-        environment = Environment(
-            launcher="distmetrics",
-            rank=0,
-            world_size=world_size,
-            local_rank=0,
-            local_world_size=world_size,
-        )
-        return _connected(
-            environment, backend, _file_store(path), _file_store(path), connect, siblings
-        )
+        environment, stores = own_place(0, world_size), (file_store(path), file_store(path))
+        return _connected(environment, backend, connect, *stores, subprocesses)
     except BaseException:
-        siblings.end(patient=True)
+        subprocesses.end(patient=True)
         raise
 
 
 def _connected(
     environment: Environment,
     backend: str,
+    connect: Connect,
     store: Any,
-    other: Any,
-    connect: Callable[..., None],
-    siblings: Siblings | None = None,
+    here: Any,
+    subprocesses: SubprocessRanks | None = None,
 ) -> ScriptWorld:
-    """Join the process group; ``other`` is a second handle on the store, for the group may block on
-    its own.
-    """
-    board = _board(other)
-    rank, world_size = environment.rank, environment.world_size
-    if environment.launcher == "distmetrics":
-        _use_loopback()
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // environment.local_world_size))
-    if backend == "nccl":
-        torch.cuda.set_device(environment.local_rank)
-    here = PrefixStore("here", other)
-    meet(here, board, rank, world_size)  # the group's set-up can't be told that a rank never comes
-    connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(board=board)
-    GroupCommunicator.register(comm)
-    meet(PrefixStore("connected", other), board, rank, world_size)
-    world = ScriptWorld(environment, comm, board, siblings)
+    """Join the process group; ``here`` is a second handle on the store: the first may block."""
+    departures = departures_in(here)
+    comm = join_group(environment, backend, connect, store, departures, here)
+    world = ScriptWorld(environment, comm, departures, subprocesses)
     atexit.register(world.close)
     return world
 
 
 def _adopted(local_world_size: int) -> Environment:
     """Describe the process group that the user has made, and will close."""
-    found = detect()
+    rank, detected = dist.get_rank(), detect()
     return Environment(
         launcher="init_process_group",
-        rank=dist.get_rank(),
+        rank=rank,
         world_size=dist.get_world_size(),
-        local_rank=dist.get_rank() % local_world_size if found is None else found.local_rank,
-        local_world_size=local_world_size if found is None else found.local_world_size,
+        local_rank=rank % local_world_size if detected is None else detected.local_rank,
+        local_world_size=local_world_size if detected is None else detected.local_world_size,
     )
-
-
-def _file_store(path: str) -> Any:
-    return dist.FileStore(path, -1)  # type: ignore[attr-defined]
-
-
-def _board(store: Any) -> Board:
-    return Board(PrefixStore("board", store))
-
-
-def _use_loopback() -> None:
-    """Keep gloo on this machine, for as long as the world lasts: it would look up the host's name
-    otherwise.
-    """
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-
-
-def _exit_now() -> None:
-    """End a failed process for good: a broken group can hang the ordinary way out."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)

@@ -1,4 +1,4 @@
-"""What a loop can get wrong, said before it does harm."""
+"""What a loop can get wrong, refused before it does harm."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 
+_NUMBER = Takes(
+    lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"
+)
+_LIMIT = Takes(lambda value: _NUMBER.fits(value) and value > 0, "a positive number").or_none()
 _TAKES = {
     "move_to_device": FLAG,
     "train": FLAG.or_none("None to tell by the sampler"),
     "replace_sampler": FLAG,
     "enabled": FLAG,
-    "norm_type": Takes(
-        lambda value: is_number(value) or (isinstance(value, float) and value == math.inf),
-        "a number",
-    ),
+    "max_norm": _LIMIT,
+    "clip_value": _LIMIT,
+    "norm_type": _NUMBER,
 }
 
 
-def check_flags(who: str, given: Mapping[str, Any]) -> None:
-    """Refuse flags of a runner, or of one of its methods, that are of another kind; other arguments
-    are not looked at.
+def check_flags(who: str, values: Mapping[str, Any]) -> None:
+    """Refuse flags of a runner's method that are of the wrong kind; other values are not looked at.
 
     Raises:
         ConfigurationError: there is such a flag.
     """
-    check(who, given, {name: takes for name, takes in _TAKES.items() if name in given})
+    check(who, values, {name: takes for name, takes in _TAKES.items() if name in values})
 
 
 def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse what can't be launched: no function, or one that does not take the runner and these
-    arguments.
-    """
+    """Refuse to launch what does not take the runner and these arguments."""
     if not callable(fn):
         raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
     try:
@@ -59,36 +59,56 @@ def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         ) from None
 
 
-def check_setup(model: Any, optimizers: Sequence[Any], *, move_to_device: bool) -> None:
-    """Refuse what is no model, no optimizer of it, or set up already."""
-    check_flags("setup", {"move_to_device": move_to_device})
-    if isinstance(model, RunnerModule) or any(
-        isinstance(optimizer, RunnerOptimizer) for optimizer in optimizers
-    ):
-        raise ConfigurationError(
-            "this model has been set up already", do="call setup once for each model."
-        )
+def check_setup(model: Any, optimizers: Sequence[Any], known: Sequence[Any]) -> None:
+    """Refuse what is no model, no optimizer of it, or ``known``: set up already."""
+    for obj in (model, *optimizers):
+        is_set_up = isinstance(obj, RunnerModule | RunnerOptimizer)
+        if is_set_up or any(obj is other for other in known):
+            raise ConfigurationError(
+                f"this {type(obj).__name__} has been set up already",
+                do="call setup once for each model.",
+            )
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"setup takes a model, an nn.Module, first; got a {type(model).__name__}"
         )
-    mine = {id(parameter) for parameter in model.parameters()}
+    parameters = set(map(id, model.parameters()))
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise InputTypeError(
                 f"setup takes optimizers after the model, got a {type(optimizer).__name__}"
             )
-        if not any(
-            id(parameter) in mine
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        ):
+        stepped = (id(p) for group in optimizer.param_groups for p in group["params"])
+        if parameters.isdisjoint(stepped):
             raise ConfigurationError(
                 f"the {type(optimizer).__name__} steps no parameter of the {type(model).__name__}",
                 likely="it was made for another model, or before this one's parameters were "
                 "replaced.",
                 do="make it of model.parameters(), and set both up together.",
             )
+
+
+def check_set_up(who: str, model: Any, optimizer: Any = None) -> None:
+    """Refuse a model, or an optimizer if one is given, that setup has not returned."""
+    if not isinstance(model, RunnerModule):
+        raise InputTypeError(
+            f"{who} takes the model that setup returned, got a {type(model).__name__}"
+        )
+    if not isinstance(optimizer, RunnerOptimizer | None):
+        raise InputTypeError(
+            f"{who} takes the optimizer that setup returned, got a {type(optimizer).__name__}"
+        )
+
+
+def check_loader(loader: Any) -> None:
+    """Refuse what is no loader, or set up already."""
+    if isinstance(loader, RunnerLoader):
+        raise ConfigurationError(
+            "this loader has been set up already", do="call setup_dataloaders once."
+        )
+    others = (str, bytes, nn.Module, Optimizer)
+    if isinstance(loader, others) or not hasattr(loader, "__iter__"):
+        raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
 
 
 def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
@@ -106,8 +126,8 @@ def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
             likely="under 'dp' and 'ddp2' a model that returns its loss returns one for each "
             "replica.",
             do="let the model return its outputs, and compute the loss of them in the loop: the "
-            "mean of the "
-            "replicas' losses is that of the batch only where it is cut into equal parts.",
+            "mean of the replicas' losses is that of the batch only where it is cut into equal "
+            "parts.",
         )
     if not loss.requires_grad:
         raise InputError(
@@ -122,17 +142,14 @@ def check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
         )
 
 
-def check_pass(loaders: Sequence[RunnerLoader]) -> None:
+def check_data(loaders: Sequence[RunnerLoader]) -> None:
     """Refuse a step of training while data is read that was dealt out for evaluation."""
     for loader in loaders:
         if why := loader.not_for_training:
-            likely = (
-                "Likely: it doesn't shuffle, and nothing else says what it is for.\n"
-                if loader.is_guess
-                else ""
-            )
+            likely = "it doesn't shuffle, and nothing else says what it is for."
             raise ConfigurationError(
-                f"backward in a pass over data that was dealt out for evaluation, {why}\n{likely}"
-                "Do:     setup_dataloaders(loader, train=True); train=False for data that is "
-                "evaluated between steps."
+                f"backward in a pass over data that was dealt out for evaluation, {why}",
+                likely=likely if loader.is_guess else "",
+                do="setup_dataloaders(loader, train=True); train=False for data that is evaluated "
+                "between steps.",
             )

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.launch.place import ClusterEnvironment
+from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.runner.checks import (
+    check_data,
     check_flags,
     check_function,
+    check_loader,
     check_loss,
-    check_pass,
+    check_set_up,
     check_setup,
 )
-from distmetrics.runner.loader import RunnerLoader, dealt, seeded, shuffles
+from distmetrics.runner.launching import launch, launching
+from distmetrics.runner.loader import RunnerLoader, rank_loader, seed_workers, shuffles
 from distmetrics.runner.model import RunnerModule
-from distmetrics.runner.optimizer import RunnerOptimizer, follow
+from distmetrics.runner.optimizer import RunnerOptimizer, follow_parameters
 from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
-from distmetrics.train.older import refuse_unknown
-from distmetrics.tree import map_leaves
+from distmetrics.train.renamed_flags import refuse_unknown
 
 T = TypeVar("T")
 
 
 class Runner(RunnerWorld):
-    """Runs a training loop of one's own on one device or many: what the loop calls, not what calls
-    it.
+    """Runs a training loop of one's own on one device or many: it is called, and calls nothing.
 
     Subclass it and put the loop into ``run``, or pass a function to :meth:`launch`. Either is
     called on every rank. The loop then calls what it gets from :meth:`setup` and
@@ -95,13 +94,12 @@ class Runner(RunnerWorld):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "run" in vars(cls):
-            cls.run = _launching(cls.run)  # type: ignore[method-assign]
+            cls.run = launching(cls.run)  # type: ignore[method-assign]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
 
-        Returns: what the loop returns: this process's, or rank 0's where ranks are started for the
-        call.
+        Returns: what the loop returns; rank 0's where ranks are started for the call.
 
         Raises:
             ConfigurationError: it is not overridden, or a launch is under way.
@@ -113,28 +111,16 @@ class Runner(RunnerWorld):
         )
 
     def launch(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``fn(runner, *args, **kwargs)`` on every rank; returns and raises as :meth:`run`
-        does.
+        """Call ``fn(runner, *args, **kwargs)`` on every rank; results and errors are as of run.
 
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
         """
         check_function(fn, args, kwargs)
-        return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
-
-    def _launch(
-        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if _running.get():
-            raise ConfigurationError(
-                "a launch inside a launch: this already runs on every rank",
-                do="call the function itself, with this runner as its argument.",
-            )
-        return self.strategy.launch(run_on_rank, self, fn, args, kwargs)
+        return launch(self, fn, args, kwargs)  # type: ignore[no-any-return]
 
     def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
-        """Prepare a model, and the optimizers of its parameters, for this rank; every rank calls
-        it.
+        """Prepare a model and the optimizers of its parameters; every rank must call it.
 
         The model has rank 0's weights then. Make schedulers after it, for the optimizers that it
         returns.
@@ -154,31 +140,33 @@ class Runner(RunnerWorld):
                 strategy replaces.
             InputTypeError: no module, or no optimizer.
         """
-        self._require_launch("setup")
-        check_setup(model, optimizers, move_to_device=move_to_device)
-        self._claim(model, *optimizers)
+        self._comm("setup")
+        check_flags("setup", {"move_to_device": move_to_device})
+        check_setup(model, optimizers, self._set_up)
+        self._set_up += [model, *optimizers]
         if move_to_device:
-            before = list(model.parameters())
-            self.strategy.place(model)
-            follow(optimizers, before, list(model.parameters()))
-            for optimizer in optimizers:
-                if optimizer.state:  # its tensors follow the parameters'
-                    optimizer.load_state_dict(optimizer.state_dict())
-        wrapped, stepped = RunnerModule.wrapped(model, list(optimizers), self.strategy)
-        for mine, other in zip(optimizers, stepped, strict=True):
-            if mine is not other and hasattr(mine.step, "_wrapped_by_lr_sched"):
+            self._place(model, optimizers)
+        wrapped = RunnerModule(model, self.strategy)
+        stepped = wrapped._runner.prepare(list(optimizers))
+        for old, new in zip(optimizers, stepped, strict=True):
+            if old is not new and hasattr(old.step, "_wrapped_by_lr_sched"):
                 raise ConfigurationError(
-                    f"strategy {self.strategy.name!r} replaces the {type(mine).__name__}, and a "
-                    "scheduler already "
-                    "changes the old one",
+                    f"strategy {self.strategy.name!r} replaces the {type(old).__name__}, and a "
+                    "scheduler already changes the old one",
                     do="make the scheduler after setup, for the optimizer it returns.",
                 )
         self._models.append(wrapped)
-        if not optimizers:
-            return wrapped
-        return wrapped, *(
-            RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped
-        )
+        made = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped]
+        return (wrapped, *made) if made else wrapped
+
+    def _place(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Move a model to this rank's device, and the optimizers' parameters and state after it."""
+        before = list(model.parameters())
+        self.strategy.place(model)
+        follow_parameters(optimizers, before, list(model.parameters()))
+        for optimizer in optimizers:
+            if optimizer.state:
+                optimizer.load_state_dict(optimizer.state_dict())
 
     def setup_dataloaders(
         self,
@@ -194,9 +182,8 @@ class Runner(RunnerWorld):
             train: True deals out so that every rank takes the same number of steps: where the
                 samples don't divide, some count twice (or the tail is left out with ``drop_last``).
                 False: every sample once, so that ranks may have different numbers of batches. None:
-                    a loader that shuffles, or has any
-                sampler but the sequential one, is for training, each by itself; ``backward`` in a
-                pass over another is an error.
+                a loader that shuffles, or has any sampler but the sequential one, is for training,
+                each by itself; ``backward`` in a pass over another is an error.
             replace_sampler: False leaves the samplers as they are.
             move_to_device: False leaves the batches where they are.
 
@@ -206,30 +193,22 @@ class Runner(RunnerWorld):
             ConfigurationError: outside of a launch, or set up twice.
             InputTypeError: no loader.
         """
-        self._require_launch("setup_dataloaders")
+        self._comm("setup_dataloaders")
         check_flags("setup_dataloaders", locals())
         if not loaders:
             raise InputTypeError("setup_dataloaders needs at least one loader")
-        made = [self._loader(loader, train, replace_sampler, move_to_device) for loader in loaders]
+        made = []
+        for loader in loaders:
+            check_loader(loader)
+            if replace_sampler:
+                training = shuffles(loader) if train is None else train
+                seed = self._seeded or 0
+                loader = rank_loader(loader, self.strategy, train=training, seed=seed)
+            if self._seed_workers:
+                loader = seed_workers(loader, self.global_rank)
+            device = self.device if move_to_device else None
+            made.append(RunnerLoader(loader, device, self._open_loaders, is_guess=train is None))
         return made[0] if len(made) == 1 else made
-
-    def _loader(self, loader: Any, train: bool | None, replace: bool, move: bool) -> RunnerLoader:
-        if isinstance(loader, RunnerLoader):
-            raise ConfigurationError(
-                "this loader has been set up already", do="call setup_dataloaders once."
-            )
-        if isinstance(loader, str | bytes | nn.Module | Optimizer) or not hasattr(
-            loader, "__iter__"
-        ):
-            raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
-        if replace:
-            training = shuffles(loader) if train is None else train
-            loader = dealt(loader, self.strategy, train=training, seed=self._seeded or 0)
-        if self._seed_workers:
-            loader = seeded(loader, self.global_rank)
-        return RunnerLoader(
-            loader, self.device if move else None, self._under_way, is_guess=train is None
-        )
 
     def backward(self, loss: Tensor, model: RunnerModule | None = None) -> None:
         """Compute gradients, averaged over all ranks, and add them to those that are there.
@@ -241,13 +220,13 @@ class Runner(RunnerWorld):
         Raises:
             ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
                 none of them, or a loader is being read that was dealt out for evaluation: ranks
-                    would take other steps than one process.
+                would take other steps than one process.
             InputTypeError: the loss is no tensor; InputError: not one element, or without a
                 gradient.
         """
-        self._require_launch("backward")
+        self._comm("backward")
         check_loss(loss, model, self._models)
-        check_pass(self._under_way)
+        check_data(self._open_loaders)
         for each in self._models if model is None else [model]:
             each._runner.note_backward()
         self.strategy.backward(loss)
@@ -255,8 +234,9 @@ class Runner(RunnerWorld):
     def no_backward_sync(
         self, model: RunnerModule, enabled: bool = True
     ) -> AbstractContextManager[Any]:
-        """Return a block for the steps of one update but its last: gradients are added up, and stay
-        on this rank.
+        """Return a block in which gradients are added up on this rank, and not shared.
+
+        It is for the steps of one update but its last.
 
         Args:
             model: what :meth:`setup` returned. Its call and :meth:`backward` must both be inside.
@@ -264,12 +244,8 @@ class Runner(RunnerWorld):
 
         A step with gradients that have stayed on their rank is an error.
         """
-        if not isinstance(model, RunnerModule):
-            raise InputTypeError(
-                "no_backward_sync takes the model that setup returned, got a "
-                f"{type(model).__name__}"
-            )
-        check_flags("no_backward_sync", locals())
+        check_set_up("no_backward_sync", model)
+        check_flags("no_backward_sync", {"enabled": enabled})
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
         block: AbstractContextManager[Any] = model._runner.keeping_gradients()
@@ -284,76 +260,22 @@ class Runner(RunnerWorld):
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``; before the
-        optimizer's step.
+        """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``, before a step.
 
         Returns: the norm before, over all ranks' parts of the gradients; None where values are
-        clipped.
+            clipped.
 
         Raises:
             ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup`
                 returned.
         """
-        if not isinstance(model, RunnerModule) or not isinstance(optimizer, RunnerOptimizer):
-            raise InputTypeError(
-                "clip_gradients takes the model and the optimizer that setup returned"
-            )
+        check_set_up("clip_gradients", model, optimizer)
         if (max_norm is None) == (clip_value is None):
             raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
-        check_flags("clip_gradients", locals())
-        limit = clip_value if max_norm is None else max_norm
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-            raise ConfigurationError(f"clip_gradients takes a positive number, got {limit!r}")
         options: dict[str, Any] = {
             "max_norm": max_norm,
             "clip_value": clip_value,
             "norm_type": norm_type,
         }
+        check_flags("clip_gradients", options)
         return self.strategy.clip(model.module, optimizer.optimizer, **options)
-
-
-_running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
-
-
-def run_on_rank(
-    runner: Runner, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Call a runner's ``run``, or ``fn`` with it, on one rank; where that works on copies, bring
-    tensors home.
-
-    The names of the arguments are shown to the user where one of them can't be pickled.
-    """
-    token = _running.set(True)
-    runner._forget()
-    runner._launched = True
-    try:
-        if runner.seed is not None:
-            runner.seed_everything(runner.seed)
-        body = type(runner).run.__wrapped__ if fn is None else fn  # type: ignore[attr-defined]
-        value = body(runner, *args, **kwargs)
-        runner.strategy.release()
-    finally:
-        _running.reset(token)
-        runner._forget()
-    if runner.strategy.isolated and runner.device.type != "cpu":
-        return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
-    return value
-
-
-def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``run`` that launches the user's; a subclass's calls its parent's by ``super()`` as
-    it is.
-    """
-
-    @functools.wraps(run)
-    def launching(self: Runner, *args: Any, **kwargs: Any) -> Any:
-        if "strategy" not in vars(self):
-            name = type(self).__name__
-            raise ConfigurationError(
-                f"{name}.__init__ has not called super().__init__(...) with the flags"
-            )
-        if self._launched and getattr(type(self).run, "__wrapped__", None) is not run:
-            return run(self, *args, **kwargs)
-        return self._launch(None, args, kwargs)
-
-    return launching

@@ -1,12 +1,10 @@
-"""The model that a loop calls in the place of its own: the same names, and the strategy's part
-done.
-"""
+"""The model that a loop calls in the place of its own: the same names, the strategy's part done."""
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -33,28 +31,15 @@ class RunnerModule(nn.Module):
     A method other than ``forward`` that computes with gradients would pass the strategy by, and
     gradients would not be averaged. On several ranks that is an error; name such methods with
     :meth:`mark_forward_method`, and they work.
-
-    Attributes:
-        module: the user's own model.
     """
 
     def __init__(self, module: nn.Module, strategy: Strategy) -> None:
         super().__init__()
         # The same dicts, not copies: names and parameters are the user's, also where a strategy
         # replaces some.
-        for name in ("_parameters", "_buffers", "_modules"):
+        for name in ("_parameters", "_buffers", "_modules", "training"):
             object.__setattr__(self, name, getattr(module, name))
-        object.__setattr__(self, "training", module.training)
-        object.__setattr__(self, "_runner", _Inside(module, strategy))
-
-    @classmethod
-    def wrapped(
-        cls, module: nn.Module, optimizers: list[Optimizer], strategy: Strategy
-    ) -> tuple[RunnerModule, list[Optimizer]]:
-        """Return the model, and the optimizers that the strategy wants stepped."""
-        made = cls(module, strategy)
-        made._runner.outer, stepped = strategy.prepare(made._runner.entry, optimizers)
-        return made, stepped
+        object.__setattr__(self, "_runner", StrategyCalls(module, strategy))
 
     @property
     def module(self) -> nn.Module:
@@ -63,8 +48,7 @@ class RunnerModule(nn.Module):
         return module
 
     def mark_forward_method(self, *methods: str) -> None:
-        """Let methods of the model be called as ``forward`` is: by the strategy, with its
-        precision.
+        """Let the strategy call methods of the model as it calls ``forward``, with its precision.
 
         Args:
             methods: names, such as "loss" or "training_step".
@@ -89,8 +73,9 @@ class RunnerModule(nn.Module):
         """
         object.__setattr__(self, "training", mode)
         self.module.train(mode)
-        if not mode and self._runner.strategy.comm().world_size > 1:
-            self._runner.strategy.align(self.module)
+        strategy = self._runner.strategy
+        if not mode and strategy.comm().world_size > 1:
+            strategy.align(self.module)
         return self
 
     def apply(self, fn: Callable[[nn.Module], None]) -> RunnerModule:
@@ -99,8 +84,9 @@ class RunnerModule(nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the whole state dict, by the user's own names; with a sharded model every rank
-        must call it.
+        """Return the whole state dict, by the user's own names.
+
+        With a sharded model every rank must call it.
         """
         if args or kwargs:
             return self.module.state_dict(*args, **kwargs)
@@ -115,13 +101,12 @@ class RunnerModule(nn.Module):
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
 
     def __getattr__(self, name: str) -> Any:
-        inside = self.__dict__.get("_runner")
-        if inside is None:  # while it is being made
+        if "_runner" not in self.__dict__:  # while it is being made
             return super().__getattr__(name)
-        found = getattr(inside.module, name)
-        if isinstance(found, types.MethodType) and not hasattr(nn.Module, name):
-            return inside.method(name, found)
-        return found
+        value = getattr(self.module, name)
+        if isinstance(value, types.MethodType) and not hasattr(nn.Module, name):
+            return self._runner.method(name, value)
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN or "_runner" not in self.__dict__:
@@ -136,17 +121,16 @@ class RunnerModule(nn.Module):
         return repr(self.module)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _itself, (self.module,)
+        return itself, (self.module,)
 
 
-def _itself(module: nn.Module) -> nn.Module:
-    return module
+def itself(value: Any) -> Any:
+    """Return the value: what the pickle of a wrapper calls with the object inside."""
+    return value
 
 
 class _Entry(nn.Module):
-    """What the strategy wraps: one way in, to ``forward`` and to any other method; without inputs
-    hooks alone.
-    """
+    """What the strategy wraps: one way in to every method; without inputs it does nothing."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -161,62 +145,63 @@ class _Entry(nn.Module):
         return getattr(self.module, method)(*args, **kwargs)
 
 
-class _Inside:
-    """What a :class:`RunnerModule` knows besides the user's model; apart, so that names don't get
-    mixed up.
+class StrategyCalls:
+    """Calls a user's model the strategy's way, and knows whether its gradients are all ranks'.
+
+    It is apart from :class:`RunnerModule`, whose names are the user's.
 
     Attributes:
         outer: what the strategy has made of the entry.
-        calls: how often it has been called with gradients.
-        alone: how many blocks are open in which gradients stay on this rank.
-        unshared: whether the gradients that are there are, in part, this rank's alone.
+        methods: names of methods that the strategy calls.
+        calls: how often the model has been called with gradients.
     """
 
     def __init__(self, module: nn.Module, strategy: Strategy) -> None:
         self.module = module
         self.strategy = strategy
-        self.entry = _Entry(module)
-        self.outer: Callable[..., Any] = self.entry
+        self.outer: Callable[..., Any] = _Entry(module)
         self.methods: set[str] = set()
         self.calls = 0
-        self.alone = 0
-        self.unshared = False
-        self._called_alone = False  # whether its latest call with gradients was in such a block
+        self._entry = self.outer
+        self._open_blocks = 0  # in which gradients stay on this rank
+        self._was_in_block = False  # at the latest call with gradients
+        self._is_unshared = False  # the gradients that are there are, in part, this rank's alone
+
+    def prepare(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """Let the strategy wrap the model; return the optimizers that it wants stepped."""
+        self.outer, stepped = self.strategy.prepare(self._entry, optimizers)
+        return stepped
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of the model the strategy's way: with gradients in training, without in
-        evaluation.
-        """
+        """Call a method of the model: the strategy's wrapper if there may be gradients."""
         strategy = self.strategy
         inputs = strategy.convert((args, kwargs))
         with strategy.forward():
-            lowered = torch.is_autocast_enabled(strategy.device.type)
+            is_lowered = torch.is_autocast_enabled(strategy.device.type)
             if torch.is_grad_enabled():
                 self.calls += 1
-                self._called_alone = self.alone > 0
+                self._was_in_block = self._open_blocks > 0
                 output = self.outer(inputs, method)
             else:
-                output = strategy.evaluator(self.entry, "forward")(inputs, method)
+                output = strategy.evaluator(self._entry, "forward")(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
-        return map_leaves(_raised, output) if lowered else output
+        return map_leaves(_raised, output) if is_lowered else output
 
     @contextmanager
     def keeping_gradients(self) -> Iterator[None]:
         """Let gradients stay on this rank inside the block, where the strategy can."""
         block = self.strategy.accumulate(self.outer)
-        can = not isinstance(block, nullcontext)
-        self.alone += can
+        keeps = not isinstance(block, nullcontext)
+        self._open_blocks += keeps
         try:
             with block:
                 yield
         finally:
-            self.alone -= can
+            self._open_blocks -= keeps
 
     def note_backward(self) -> None:
-        """Note whose gradients there are now: those of a call or a backward in such a block are
-        this rank's.
-        """
-        self.unshared = self.alone > 0 or self._called_alone
+        """Note whose the gradients are: this rank's if the call or the backward was in a block."""
+        self._is_unshared = self._open_blocks > 0 or self._was_in_block
 
     def check_shared(self, optimizer: Optimizer) -> None:
         """Check that the gradients which an optimizer is about to step with are those of all ranks.
@@ -225,50 +210,46 @@ class _Inside:
             ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
         comm = self.strategy.comm()
-        if not self.unshared:
+        if not self._is_unshared:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
             return
-        if comm.world_size == 1:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        if comm.world_size == 1 or all(p.grad is None for p in parameters):
             return
-        if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
-            raise ConfigurationError(
-                f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with "
-                "gradients of "
-                "no_backward_sync: they are this rank's alone, and the ranks' weights would part",
-                likely="step() inside the block, or the last call and backward before it were "
-                "inside too.",
-                do="no_backward_sync(model, enabled=not last) around each call and its backward, "
-                "where last is "
-                "the update's last, and step() after the block.",
-                rank=comm.rank,
-            )
+        raise ConfigurationError(
+            f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients "
+            "of no_backward_sync: they are this rank's alone, and the ranks' weights would part",
+            likely="step() inside the block, or the last call and backward before it were inside "
+            "too.",
+            do="no_backward_sync(model, enabled=not last) around each call and its backward, where "
+            "last is the update's last, and step() after the block.",
+            rank=comm.rank,
+        )
 
-    def method(self, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return how a method of the user's is called through the wrapper."""
 
-        @functools.wraps(found)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(method)
+        def through_wrapper(*args: Any, **kwargs: Any) -> Any:
             if name in self.methods:
                 return self.call(name, args, kwargs)
-            with self._refusing(name):
-                return found(*args, **kwargs)
+            if self.strategy.comm().world_size == 1 and self.outer is self._entry:
+                return method(*args, **kwargs)
+            with self._refusing_gradients(name):
+                return method(*args, **kwargs)
 
-        return called
+        return through_wrapper
 
     @contextmanager
-    def _refusing(self, name: str) -> Iterator[None]:
+    def _refusing_gradients(self, name: str) -> Iterator[None]:
         """Refuse that a part of the model computes with gradients, which nobody would average."""
-        if self.strategy.comm().world_size == 1 and self.outer is self.entry:
-            yield
-            return
 
         def refuse(part: nn.Module, args: Any) -> None:
             if torch.is_grad_enabled() and any(p.requires_grad for p in part.parameters()):
                 raise ConfigurationError(
                     f"{type(self.module).__name__}.{name} computes with gradients past the "
-                    "strategy "
-                    f"{self.strategy.name!r}: they would not be averaged over the ranks",
+                    f"strategy {self.strategy.name!r}: they would not be averaged over the ranks",
                     do=f"model.mark_forward_method({name!r}) after setup, or call it under "
                     "torch.no_grad().",
                 )
@@ -282,5 +263,5 @@ class _Inside:
 
 
 def _raised(leaf: Any) -> Any:
-    low = isinstance(leaf, Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
-    return leaf.float() if low else leaf
+    is_low = isinstance(leaf, Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
+    return leaf.float() if is_low else leaf

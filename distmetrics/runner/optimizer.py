@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from distmetrics.runner.model import RunnerModule
+from distmetrics.runner.model import RunnerModule, itself
 from distmetrics.strategies.base import Strategy
 
 
@@ -26,27 +25,12 @@ class RunnerOptimizer(Optimizer):
     """
 
     def __init__(self, optimizer: Optimizer, model: RunnerModule, strategy: Strategy) -> None:
-        # Optimizer's own __init__ would make groups and state of its own: here they are the
-        # other's.
+        # Without Optimizer's own __init__ there are no groups, state or defaults here: these are
+        # the other's, by __getattr__.
         self.optimizer = optimizer
         self._module = model.module
-        self._inside = model._runner
+        self._gradients = model._runner
         self._strategy = strategy
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of the optimizer inside."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """The state of the optimizer inside."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The defaults of the optimizer inside."""
-        return self.optimizer.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step; ``closure`` calls ``runner.backward`` and returns the loss.
@@ -55,22 +39,15 @@ class RunnerOptimizer(Optimizer):
             ConfigurationError: gradients of ``no_backward_sync`` have stayed on their ranks.
         """
         if closure is None:
-            self._inside.check_shared(self.optimizer)
+            self._gradients.check_shared(self.optimizer)
             return self._strategy.step(self._module, self.optimizer)
-        return self._strategy.step(self._module, self.optimizer, self._checked(closure))
 
-    def _checked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a closure whose gradients are checked before the step that it is called in uses
-        them.
-        """
-
-        @functools.wraps(closure)
         def checked() -> Any:
             loss = closure()
-            self._inside.check_shared(self.optimizer)
+            self._gradients.check_shared(self.optimizer)
             return loss
 
-        return checked
+        return self._strategy.step(self._module, self.optimizer, checked)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -97,28 +74,17 @@ class RunnerOptimizer(Optimizer):
         return repr(self.optimizer)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _itself, (self.optimizer,)
+        return itself, (self.optimizer,)
 
 
-def _itself(optimizer: Optimizer) -> Optimizer:
-    return optimizer
-
-
-def follow(
+def follow_parameters(
     optimizers: Iterable[Optimizer], before: Sequence[nn.Parameter], after: Sequence[nn.Parameter]
 ) -> None:
-    """Let optimizers step the parameters that took others' places when the model was moved, as it
-    does to XLA.
-    """
-    moved = {id(old): new for old, new in zip(before, after, strict=True) if old is not new}
-    if not moved:
-        return
+    """Let optimizers step the parameters that have replaced others, as moving to XLA does."""
+    new = {id(old): each for old, each in zip(before, after, strict=True)}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["params"] = [moved.get(id(parameter), parameter) for parameter in group["params"]]
-        states = [
-            (moved.get(id(parameter), parameter), state)
-            for parameter, state in optimizer.state.items()
-        ]
+            group["params"] = [new.get(id(each), each) for each in group["params"]]
+        states = [(new.get(id(each), each), state) for each, state in optimizer.state.items()]
         optimizer.state.clear()
         optimizer.state.update(states)

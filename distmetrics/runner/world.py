@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,15 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from distmetrics.arguments import FLAG, PATH, SEED, check
-from distmetrics.collectives import ops
-from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.runner.collective import broadcast_any, reduce_tree, write_once
+from distmetrics.collectives import ops, reduce
+from distmetrics.collectives.exchange import to_bytes
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.strategies.base import Strategy
-from distmetrics.train.data import move
+from distmetrics.train.batches import move
+from distmetrics.train.checkpoint_file import write
 from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves
 
@@ -45,24 +49,17 @@ class RunnerWorld:
         self._seeded: int | None = None
         self._seed_workers = False
         self._models: list[RunnerModule] = []
-        self._claimed: list[Any] = []  # what has been set up; kept, so that ids stay theirs
-        self._under_way: list[RunnerLoader] = []
+        self._set_up: list[Any] = []  # models and optimizers of the user's
+        self._open_loaders: list[RunnerLoader] = []
 
-    def _require_launch(self, what: str) -> None:
+    def _comm(self, what: str) -> Communicator:
+        """Return who talks to the other ranks, for ``what``, which needs them."""
         if not self._launched:
             raise ConfigurationError(
                 f"{what} outside of a launch: there are no other ranks here yet",
                 do="call it in run, or in the function that launch calls.",
             )
-
-    def _claim(self, *objects: Any) -> None:
-        for obj in objects:
-            if any(obj is known for known in self._claimed):
-                raise ConfigurationError(
-                    f"this {type(obj).__name__} has been set up already",
-                    do="call setup once for each model.",
-                )
-        self._claimed.extend(objects)
+        return self.strategy.comm()
 
     @property
     def device(self) -> torch.device:
@@ -92,7 +89,7 @@ class RunnerWorld:
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this is rank 0."""
+        """True on rank 0."""
         return self.global_rank == 0
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -101,9 +98,7 @@ class RunnerWorld:
             print(*args, **kwargs)  # noqa: T201
 
     def to_device(self, obj: T) -> T:
-        """Return a model, a tensor or any tree of tensors on this rank's device; a model is moved
-        in place.
-        """
+        """Return a model, which is moved in place, or a tree of tensors, on this rank's device."""
         return obj.to(self.device) if isinstance(obj, nn.Module) else move(obj, self.device)
 
     def seed_everything(self, seed: int, workers: bool = True) -> int:
@@ -119,7 +114,7 @@ class RunnerWorld:
         Raises:
             InputTypeError: it is no such number.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        if not SEED.fits(seed):
             raise InputTypeError(f"a seed is a whole number from 0 to 2**32 - 1, got {seed!r}")
         check("seed_everything", {"workers": workers}, {"workers": FLAG})
         self._seeded, self._seed_workers = seed, workers
@@ -127,22 +122,16 @@ class RunnerWorld:
         return seed
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a block in which operations are in the runner's precision, as they are in a
-        model's call.
-        """
+        """Return a block in the runner's precision, which is that of a model's call."""
         return self.strategy.forward()
 
     def barrier(self) -> None:
         """Return once every rank is here."""
-        self._require_launch("barrier")
-        ops.barrier(comm=self.strategy.comm(), name="barrier")
+        ops.barrier(comm=self._comm("barrier"), name="barrier")
 
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
-        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see
-        :func:`distmetrics.all_gather`.
-        """
-        self._require_launch("all_gather")
-        return ops.all_gather(tree, sync_grads=sync_grads, comm=self.strategy.comm())
+        """Return every rank's tree, tensors stacked; see :func:`distmetrics.all_gather`."""
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=self._comm("all_gather"))
 
     def all_reduce(self, tree: T, op: str = "sum", *, weight: float | Tensor | None = None) -> T:
         """Reduce a tree of tensors over all ranks.
@@ -156,27 +145,62 @@ class RunnerWorld:
         Raises:
             InputError: another ``op``, or a mean without a weight; MismatchError: ranks disagree.
         """
-        self._require_launch("all_reduce")
-        reduced: T = reduce_tree(tree, op, weight, self.strategy.comm())
-        return reduced
+        comm = self._comm("all_reduce")
+        if (op == "mean") != (weight is not None):
+            raise InputError(
+                "a mean over ranks takes the weight of this rank, and nothing else does",
+                likely="ranks hold different numbers of samples, and the mean of their means is "
+                "not the samples'.",
+                do="all_reduce(x, 'mean', weight=len(batch)); weight=1 counts every rank alike.",
+            )
+        if weight is not None:
+            return reduce.mean(tree, weight, comm=comm)
+        return reduce.all_reduce(tree, op, comm=comm)  # type: ignore[arg-type]
 
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """Rank ``src``'s object on every rank: a tree of tensors, or anything that can be pickled.
+        """Return rank ``src``'s object on every rank: a tree of tensors, or any other object.
 
-        What the other ranks pass does not count: None will do.
+        What the other ranks pass does not count: None will do. Tensors of an accelerator are then
+        on each rank's own.
 
         Raises:
             InputError: there is no rank ``src``.
             InputTypeError: the object can't be pickled (on every rank).
         """
-        self._require_launch("broadcast")
-        received: T = broadcast_any(obj, src, self.device, self.strategy.comm())
+        comm = self._comm("broadcast")
+        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < comm.world_size:
+            raise InputError(
+                f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
+            )
+        buffer = io.BytesIO()
+
+        def pickled_size() -> int:
+            torch.save(map_leaves(_detached, obj), buffer)
+            return buffer.tell()
+
+        size, problem = _result_of(src, pickled_size, comm, f"object of rank {src}")
+        if problem:
+            raise InputTypeError(
+                f"the object of rank {src} cannot be pickled: {problem}",
+                rank=comm.rank,
+                peers=[src],
+            )
+        mine = bytearray(buffer.getvalue() or size)
+        content = torch.frombuffer(mine, dtype=torch.uint8).to(comm.device)
+        received: T = torch.load(
+            io.BytesIO(to_bytes(ops.broadcast(content, src, comm=comm))),
+            map_location=self._located,
+            weights_only=False,
+        )
         return received
 
+    def _located(self, storage: Any, location: str) -> Any:
+        """Return a tensor's storage where it belongs: on the CPU, or on this rank's device."""
+        return storage if location == "cpu" else storage.to(device=self.device)
+
     def sync_and_compute(self, metrics: Any) -> Any:
-        """The metrics' values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
-        self._require_launch("sync_and_compute")
-        return sync_and_compute(metrics, comm=self.strategy.comm())
+        """Return values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
+        return sync_and_compute(metrics, comm=self._comm("sync_and_compute"))
 
     def save(self, path: Any, content: Any) -> None:
         """Write a checkpoint, on rank 0; every rank must call it, and all return once it is there.
@@ -193,17 +217,19 @@ class RunnerWorld:
             InputTypeError: no path; DistmetricsError: it could not be written (on every rank, with
                 the reason).
         """
-        self._require_launch("save")
+        comm = self._comm("save")
         if not isinstance(path, str | Path):
             path, content = content, path
         if not isinstance(path, str | Path):
             raise InputTypeError(
                 f"save takes a path and a content, got no path but a {type(path).__name__}"
             )
-        states = map_leaves(
-            lambda leaf: leaf.state_dict() if isinstance(leaf, _STATEFUL) else leaf, content
-        )
-        write_once(states, Path(path), self.strategy.comm())
+        states = map_leaves(_whole_state, content)
+        _, problem = _result_of(0, lambda: write(states, Path(path)), comm, f"save {path}")
+        if problem:
+            raise DistmetricsError(
+                f"rank 0 could not write {path}: {problem}", rank=comm.rank, peers=[0]
+            )
 
     def load(self, path: str | Path, *, weights_only: bool = True) -> Any:
         """Read a checkpoint, on every rank, with tensors on the CPU.
@@ -216,4 +242,21 @@ class RunnerWorld:
         return torch.load(Path(path), map_location="cpu", weights_only=weights_only)
 
 
-_STATEFUL = (RunnerModule, RunnerOptimizer)
+def _whole_state(leaf: Any) -> Any:
+    return leaf.state_dict() if isinstance(leaf, RunnerModule | RunnerOptimizer) else leaf
+
+
+def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) -> tuple[Any, str]:
+    """Return, on every rank, what ``fn`` returns on ``rank``, and what it raises there, or ""."""
+    result, problem = None, ""
+    if comm.rank == rank:
+        try:
+            result = fn()
+        except Exception as error:  # noqa: BLE001  (every rank gets it, whatever it is)
+            problem = f"{type(error).__name__}: {error}"
+    outcome: tuple[Any, str] = ops.all_gather_object((result, problem), comm=comm, name=name)[rank]
+    return outcome
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if type(leaf) is Tensor else leaf

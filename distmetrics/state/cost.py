@@ -29,8 +29,7 @@ class Cost:
 
 
 def cost(plan: SyncPlan) -> Cost:
-    """Return what the plan costs: the first round, reductions of what is too large for it, and the
-    lists.
+    """Return what the plan costs: the first round, what is too large for it, and the lists.
 
     In a large world a plan with lists is taken to have lists of other lengths on other ranks, so
     that the hashes differ and frames are sent as well.

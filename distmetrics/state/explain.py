@@ -15,9 +15,9 @@ from distmetrics.errors import InputError, StateError
 from distmetrics.state.adapters import targets
 from distmetrics.state.cost import Cost, cost, cost_state_by_state
 from distmetrics.state.describe import describe
-from distmetrics.state.group import communicator_of
+from distmetrics.state.metric_set import MetricSet, communicator_of
 from distmetrics.state.plan import SyncPlan, plan
-from distmetrics.state.structure import structure_of
+from distmetrics.state.spec import FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Explanation:
     growing: tuple[str, ...]
 
     def __str__(self) -> str:
+        metrics, ranks = _count(self.metrics, "metric"), _count(len(self.plan.sent), "rank")
         lines = [
-            f"sync of {_count(self.metrics, 'metric')} over "
-            f"{_count(len(self.plan.sent), 'rank')}: {_text(self.cost)}",
+            f"sync of {metrics} over {ranks}: {_text(self.cost)}",
             f"state by state, as torchmetrics does it: {_text(self.one_by_one)}",
             self.plan.describe(),
         ]
@@ -73,30 +73,27 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
       sum   int64       1 tensors          8 bytes  in the first round
       sum   float32     2 tensors          8 bytes  in the first round
     """
-    found = targets(metrics)
-    if not found:
+    local = MetricSet(targets(metrics))
+    if not local.targets:
         raise StateError(f"a {type(metrics).__name__} holds no metric that distmetrics knows")
     if world_size is None:
-        world_size = max(2, communicator_of(found, current()).world_size)
+        world_size = max(2, communicator_of(local.targets, current()).world_size)
     if world_size < 2:
         raise InputError(
             f"explain: a world of {world_size} has nothing to sync", do="pass world_size=2 or more."
         )
-    shape = structure_of(found)
     with torch.no_grad():
-        values = shape.states(shape.read(found))
-        outgoing = describe(
-            shape, values, [1] * len(shape.counted), "", None
-        )  # as if each had been updated
+        local.updates = [1] * len(local.targets)  # as if each had been updated
+        outgoing = describe(local, "", None)
     blobs = (outgoing.manifest.encode(),) * world_size
-    made = plan(blobs, shape.order, 0, inline_capacity(world_size))
-    states = zip(shape.order[1:], shape.specs, strict=True)
+    made = plan(blobs, local.order, 0, inline_capacity(world_size))
+    values = [local.value(place, spec) for _, place, spec in local.states]
     return Explanation(
         made,
-        len(shape.counted),
+        sum(bool(target.states) for target in local.targets),
         cost(made),
         cost_state_by_state([each for value in values for each in _gathered(value)], world_size),
-        tuple(path for path, spec in states if spec.kind in ("cat", "items", "object", "each")),
+        tuple(path for path, _, spec in local.states if spec.kind not in FIXED),
     )
 
 

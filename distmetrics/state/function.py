@@ -1,6 +1,4 @@
-"""A plain function as a metric: what it reads is accumulated here, reduced over ranks, and handed
-to it.
-"""
+"""A plain function as a metric: what it reads is accumulated here, and reduced over ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +45,8 @@ def from_function(
     Raises:
         InputError: a name or a reduction that cannot be.
 
-    >>> accuracy = from_function(lambda s: s["correct"] / s["total"], reduce={"correct": "sum", "total": "sum"})
+    >>> sums = {"correct": "sum", "total": "sum"}
+    >>> accuracy = from_function(lambda s: s["correct"] / s["total"], reduce=sums)
     >>> accuracy.update(correct=torch.tensor([True, True, False]).sum(), total=3)
     >>> accuracy.compute()
     tensor(0.6667)
@@ -106,10 +105,10 @@ class FunctionMetric(Generic[T]):
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
     def update(self, **values: Tensor | float) -> None:
-        """Add values of one batch, tensors or numbers; ``weight=`` says how many samples are behind
-        a mean.
+        """Add values of one batch, tensors or numbers.
 
-        Not all names need be given. Either all that is given is added, or nothing.
+        ``weight=`` says how many samples are behind a mean. Not all names need be given. Either all
+        that is given is added, or nothing.
 
         Raises:
             InputError: a name that was not declared, a shape that differs from the last one, a mean

@@ -9,20 +9,55 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from distmetrics.collectives.exchange import follows
 from distmetrics.collectives.manifest import LeafSpec, Manifest, agree
 from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
-from distmetrics.errors import MismatchError, compose
-from distmetrics.state.learned import Choice, choose, is_learned
-from distmetrics.state.spec import REDUCED
+from distmetrics.errors import MismatchError
+from distmetrics.state.spec import FIXED
 
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
-INLINE = (*REDUCED, "stack")  # of a size that does not depend on the data: rides in the first round
+
+
+class MetricRecord(NamedTuple):
+    """What the other ranks must know of one rank's metric.
+
+    Attributes:
+        label: its path and class.
+        states: name and kind, and shape before the first update, of each state.
+        arguments: what it was made with.
+        attributes: a digest of its attributes that are no states.
+        is_updated: whether it was updated.
+    """
+
+    label: str
+    states: Sequence[tuple[str, Sequence[int]]]
+    arguments: Mapping[str, str]
+    attributes: str
+    is_updated: bool
+
+    def __str__(self) -> str:
+        states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
+        arguments = [f"{name}={text}" if name else text for name, text in self.arguments.items()]
+        return f"{self.label}({', '.join([*states, *arguments])})"
+
+    def may_become(self, other: MetricRecord) -> bool:
+        """Return True if an update may have made ``other`` of this, which has seen none.
+
+        An argument that was left out, and the shapes of states, may come from the first batch.
+        """
+        same_kinds = [state for state, _ in self.states] == [state for state, _ in other.states]
+        return (
+            self.label == other.label
+            and same_kinds
+            and self.arguments.items() <= other.arguments.items()
+            and (self.attributes != other.attributes or str(self) == str(other))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +65,7 @@ class Sent:
     """Where each state of one rank lies in the two runs of bytes that it sends.
 
     Attributes:
-        inline: layout of the reduced and stacked states; ``bulk``: of the rest.
+        inline: layout of the states of fixed size; ``bulk``: of the rest.
         inline_paths: their paths, in the order of the layout; ``bulk_paths`` likewise.
         place: for each path, its index in its layout; a state that shares another's tensor has that
             one's.
@@ -72,67 +107,45 @@ class SyncPlan:
     """Everything that a sync will do.
 
     Attributes:
-        states: in the order of the metrics; a state that no rank has touched is not among them.
-        agreed: layout in which reduced and stacked states of all ranks are combined.
+        states: by path, in the order of the metrics; a state that no rank has touched is not among
+            them.
+        agreed: layout in which the states of fixed size of all ranks are combined.
         paths: of the states in the agreed layout.
         sent: what each rank sends.
         rides_along: whether the agreed layout fits into the first round.
         follow: bytes of each rank's lists that do not, and go in a second round.
-        contributors: for each path, how many ranks have something to add.
-        lists: the states that have a length of their own on each rank.
-        aliases: ``(path, other)`` for each state that is the same tensor as another's on all ranks.
-        complete: whether every state of the metrics is among ``states``.
-        bucket_paths: of the states in each bucket of the agreed layout.
-        alike: for each rank, whether what it sends has the agreed layout already.
-        in_place: whether all that there is to do for states of fixed size is to reduce the bytes as
-            they are.
-        learned: attributes that are no states, of which some rank takes another's, or that are
-            refused.
+        updated: for each metric, the ranks that have updated it.
+        borrowing: places of the metrics of which some rank has no update, and other attributes
+            than the ranks that have some.
     """
 
-    states: tuple[StatePlan, ...]
+    states: Mapping[str, StatePlan]
     agreed: Layout
     paths: tuple[str, ...]
     sent: tuple[Sent, ...]
     rides_along: bool
     follow: tuple[int, ...]
-    contributors: Mapping[str, int]
-    lists: tuple[StatePlan, ...]
-    aliases: tuple[tuple[str, str], ...]
-    complete: bool
-    bucket_paths: tuple[tuple[str, ...], ...]
-    alike: tuple[bool, ...]
-    in_place: bool
-    learned: tuple[Choice, ...]
+    updated: tuple[tuple[int, ...], ...]
+    borrowing: tuple[int, ...]
 
     @property
     def rounds(self) -> int:
-        """Number of data rounds: one, one more for lists and one for each bucket too large to ride
-        along.
+        """Number of collectives: one, one more for lists, one for each bucket that rides not along.
 
-        A large bucket of floating maxima or minima takes two, since NaN is reduced apart; a
-        manifest too long for its part of the first round takes one more, and so does a large
-        attribute that is no state, where a rank lacks it.
+        A large bucket of floating maxima or minima takes two, since NaN is reduced apart. A
+        manifest too long for its part of the first round takes one more. Attributes that a rank
+        borrows take one more, and so do large ones.
         """
-        sources = {choice.source for choice in self.learned if choice.broadcast}
-        return (
-            1
-            + any(self.follow)
-            + len(sources)
-            + (0 if self.rides_along else sum(map(reductions, self.agreed.buckets)))
-        )
-
-    def pickled(self, path: str) -> bool:
-        """Whether a state is a list of anything, as its ranks have pickled it."""
-        return any(state.path == path and state.kind == "object" for state in self.lists)
+        reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.buckets))
+        return 1 + any(self.follow) + reduced + bool(self.borrowing)
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
         word = "collective" if self.rounds == 1 else "collectives"
-        states = sum(state.path != UPDATES for state in self.states)
+        states = len(self.states.keys() - {UPDATES})
         lines = [f"{states} states, {len(self.sent)} ranks, {self.rounds} {word}"]
+        how = "in the first round" if self.rides_along else "in a round of its own"
         for bucket in self.agreed.buckets:
-            how = "in the first round" if self.rides_along else "in a round of its own"
             dtype = str(bucket.dtype).removeprefix("torch.")
             size = bucket.stop - bucket.start
             lines.append(
@@ -140,40 +153,30 @@ class SyncPlan:
                 f"{how}"
             )
         for rank, sent in enumerate(self.sent):
-            if sent.bulk.nbytes:
-                how = "second" if self.follow[rank] else "first"
-                lines.append(
-                    f"  lists of rank {rank}: {sent.bulk.nbytes} bytes  in the {how} round"
-                )
-        for choice in self.learned:
-            how = (
-                "broadcast"
-                if choice.broadcast
-                else "refused"
-                if choice.refusal
-                else "in the manifest"
-            )
-            lines.append(f"  {choice.path} of rank {choice.source}: {choice.nbytes} bytes  {how}")
+            if size := sent.bulk.nbytes:
+                nth = "second" if self.follow[rank] else "first"
+                lines.append(f"  lists of rank {rank}: {size} bytes  in the {nth} round")
+        if self.borrowing:
+            count = f"{len(self.borrowing)} metric{'s' * (len(self.borrowing) > 1)}"
+            lines.append(f"  attributes of {count}, for ranks without an update")
         return "\n".join(lines)
 
 
 def reductions(bucket: Bucket) -> int:
-    """How many collectives a bucket takes that does not ride along."""
+    """Return how many collectives a bucket takes that does not ride along."""
     if bucket.start == bucket.stop:
         return bucket.key == "stack"
     return 2 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point else 1
 
 
-@functools.lru_cache(
-    maxsize=32
-)  # lists change the manifests with every sync, and in a large world they are many bytes
+# Few: lists change the manifests with every sync, and in a large world they are many bytes.
+@functools.lru_cache(maxsize=32)
 def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: int) -> SyncPlan:
     """Make the plan from every rank's encoded manifest.
 
     Args:
         blobs: manifests as sent, in rank order.
-        order: paths of all states of the metrics, which the manifests' trees make equal on all
-            ranks.
+        order: paths of all states of the metrics, which the manifests make equal on all ranks.
         rank: the rank that asks, for errors' attributes.
         capacity: bytes that ride along in the first round.
 
@@ -181,96 +184,87 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         MismatchError: the metrics differ between ranks, or a state has shapes that do not go
             together.
     """
-    decoded = {
-        blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)
-    }  # most often all ranks' are one
+    # Most often all ranks' are one.
+    decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}
     manifests = [decoded[blob] for blob in blobs]
-    agree(manifests, rank, leaf_key=None)
+    updated, borrowing = _agree_on_metrics(manifests, rank)
+    states: dict[str, StatePlan] = {}
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
         for leaf in manifest.leaves:
-            if leaf.note != SIZES and not is_learned(leaf):
+            if leaf.note != SIZES:
                 by_path[leaf.path][r] = leaf
-    states = tuple(_state(path, by_path, manifests, rank) for path in order if by_path[path])
-    fixed = [state for state in states if state.kind in INLINE and state.same_as is None]
+    for path in order:
+        if by_path[path]:
+            states[path] = _state(path, by_path, manifests, rank)
+    fixed = [s for s in states.values() if s.kind in FIXED and s.same_as is None]
     agreed = layout([s.dtype for s in fixed], [s.shape for s in fixed], [s.kind for s in fixed])
     layouts = {blob: sent_by(manifest.leaves) for blob, manifest in decoded.items()}
     sent = tuple(layouts[blob] for blob in blobs)
-    contributors = {state.path: len(state.ranks) for state in states}
-    rides_along = max(agreed.nbytes, *(each.inline.nbytes for each in sent)) <= capacity
+    sizes = [each.inline.nbytes for each in sent]
+    rides_along = max(agreed.nbytes, *sizes) <= capacity
     # What is too large for the first round goes by other ways than the data of an exchange, unless
     # it is a list.
-    alone = [each.inline.nbytes if each.inline.nbytes <= capacity else 0 for each in sent]
     follow = tuple(
-        follows(size, each.bulk.nbytes, capacity) for size, each in zip(alone, sent, strict=True)
+        follows(size if size <= capacity else 0, each.bulk.nbytes, capacity)
+        for size, each in zip(sizes, sent, strict=True)
     )
-    lists = tuple(state for state in states if state.kind not in INLINE and state.same_as is None)
-    aliases = tuple((state.path, state.same_as) for state in states if state.same_as is not None)
     paths = tuple(state.path for state in fixed)
-    complete = len(states) == len(order)
-    bucket_paths = tuple(
-        tuple(paths[index] for index in bucket.members) for bucket in agreed.buckets
-    )
-    alike = tuple(each.inline == agreed and each.inline_paths == paths for each in sent)
-    in_place = rides_along and all(alike) and all(map(_as_it_is, agreed.buckets))
-    learned = choose(manifests)
-    return SyncPlan(
-        states,
-        agreed,
-        paths,
-        sent,
-        rides_along,
-        follow,
-        contributors,
-        lists,
-        aliases,
-        complete,
-        bucket_paths,
-        alike,
-        in_place,
-        learned,
-    )
+    return SyncPlan(states, agreed, paths, sent, rides_along, follow, updated, borrowing)
 
 
-def _as_it_is(bucket: Bucket) -> bool:
-    """Whether a bucket is reduced in its own dtype: half precision, bools and the mean of integers
-    are not.
+def _agree_on_metrics(
+    manifests: Sequence[Manifest], rank: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Check that all ranks have the same metrics; return who has updated them, and who borrows.
+
+    A metric that was never updated need not be as one that was: an update may have set attributes,
+    and taken shapes from the data.
     """
-    if bucket.key == "mean":
-        return bucket.dtype in (torch.float32, torch.float64)
-    return bucket.key in REDUCED and bucket.dtype not in (torch.float16, torch.bfloat16, torch.bool)
+    records = [[MetricRecord(*fields) for fields in m.details or ()] for m in manifests]
+    columns = [*zip(*records, strict=False)]
+    updated = [tuple(r for r, each in enumerate(column) if each.is_updated) for column in columns]
+    borrowing = []
+    for place, (column, ranks) in enumerate(zip(columns, updated, strict=True)):
+        if 0 < len(ranks) < len(column) and len({record.attributes for record in column}) > 1:
+            borrowing.append(place)
+        for r, record in enumerate(column):
+            if ranks and r not in ranks and record.may_become(column[ranks[0]]):
+                records[r][place] = column[ranks[0]]
+    trees = ["; ".join(map(str, each)) for each in records]
+    agree(
+        [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)],
+        rank,
+        leaf_key=None,
+    )
+    return tuple(updated), tuple(borrowing)
 
 
-def sent_by(leaves: Sequence[LeafSpec]) -> Sent:
-    """Lay out what a rank with these leaves sends; the sender packs by it and the receivers read by
-    it.
-    """
+@functools.lru_cache(maxsize=64)
+def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
+    """Lay out what a rank with these leaves sends: by this it packs, and the others read."""
     runs: dict[bool, list[LeafSpec]] = {True: [], False: []}
+    kinds: dict[bool, list[str]] = {True: [], False: []}
     place: dict[str, int] = {}
     items: dict[str, tuple[str, int | None]] = {}
     for leaf in leaves:
-        if is_learned(leaf):
-            continue
         kind, shared, form = parse_note(leaf.note)
         if shared:
             place[leaf.path] = place[shared]
         else:
-            place[leaf.path] = len(runs[kind in INLINE])
-            runs[kind in INLINE].append(leaf)
+            place[leaf.path] = len(runs[kind in FIXED])
+            runs[kind in FIXED].append(leaf)
+            kinds[kind in FIXED].append(kind)
         if form:
             items[leaf.path] = items[shared] if shared else (form, None)
         if kind == SIZES:
             path = leaf.path.removesuffix(sizes_of(""))
             items[path] = (items[path][0], place[leaf.path])
     layouts = [
-        layout(
-            [dtype_of(leaf.dtype) for leaf in run],
-            [leaf.shape for leaf in run],
-            [leaf.note[:5] for leaf in run],
-        )
-        for run in (runs[True], runs[False])
+        layout([dtype_of(leaf.dtype) for leaf in run], [leaf.shape for leaf in run], kinds[fixed])
+        for fixed, run in runs.items()
     ]
-    paths = [tuple(leaf.path for leaf in run) for run in (runs[True], runs[False])]
+    paths = [tuple(leaf.path for leaf in run) for run in runs.values()]
     return Sent(layouts[0], paths[0], layouts[1], paths[1], place, items)
 
 
@@ -306,11 +300,10 @@ def _state(
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
     if kind == "cat":
         ranks = filled
-    dtype = dtype_of(leaves[filled[0]].dtype)
-    for r in filled[1:]:
-        dtype = torch.promote_types(dtype, dtype_of(leaves[r].dtype))
+    dtypes = [dtype_of(leaves[r].dtype) for r in filled]
+    dtype = functools.reduce(torch.promote_types, dtypes)
     first = 1 if kind == "cat" else 0  # the axis from which on shapes must be equal
-    if kind in (*INLINE, "cat") and len({leaves[r].shape[first:] for r in ranks}) > 1:
+    if kind in (*FIXED, "cat") and len({leaves[r].shape[first:] for r in ranks}) > 1:
         raise _uneven(path, leaves, manifests, rank)
     shared = {notes[r][1] for r in leaves}
     same_as = shared.pop() if len(shared) == 1 else ""
@@ -322,14 +315,15 @@ def _state(
 def _uneven(
     path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest], rank: int
 ) -> MismatchError:
-    lines = {r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()}
-    text = compose(
-        f"{manifests[rank].call().op}: the state {path} has shapes on different ranks that do "
-        "not go together",
-        lines,
+    op = manifests[rank].call().op
+    return MismatchError(
+        f"{op}: the state {path} has shapes on different ranks that do not go together",
+        per_rank={r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()},
         notes=["No data was moved; every metric keeps its local state."],
         likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
         "different width.",
         do="make the metric with the same arguments on every rank.",
+        rank=rank,
+        peers=leaves,
+        site=manifests[rank].site,
     )
-    return MismatchError(text, rank=rank, peers=leaves, site=manifests[rank].site)

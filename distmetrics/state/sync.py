@@ -1,6 +1,6 @@
 """Make metrics see the data of all ranks: for the length of a block, or for one computation.
 
-Read local state → manifest → plan → execute → put the global state in → compute → put the local
+Describe local state → exchange → plan → combine → put the global state in → compute → put the local
 state back, whatever happened. One collective for all sum, mean, max and min states together, two
 where there are lists.
 """
@@ -9,39 +9,32 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.exchange import exchange, inline_capacity
+from distmetrics.collectives.manifest import Manifest, Problem, check
+from distmetrics.collectives.pack import pack
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
-from distmetrics.state.adapters.base import Roster, Target
+from distmetrics.state.combine import combine
 from distmetrics.state.describe import Outgoing, describe
-from distmetrics.state.execute import execute
-from distmetrics.state.freeze import thaw
-from distmetrics.state.group import communicator_of
-from distmetrics.state.items import Owned
-from distmetrics.state.learned import Lesson, attach, own, receive
-from distmetrics.state.plan import UPDATES, SyncPlan
+from distmetrics.state.metric_set import MetricSet, Values, communicator_of
+from distmetrics.state.plan import UPDATES, SyncPlan, plan
+from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.state.spec import StateSpec
-from distmetrics.state.structure import Structure, structure_of
+from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
+from distmetrics.tree import map_leaves
 
-_ABSENT = object()
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
-_SHARED = (
-    "a metric in this {} is being synced already: another rank, a thread of this process, has "
-    "the same object, or the "
-    "call is inside of a block of synced(…)\n"
-    "Do:     make the metrics in the function that every rank runs, or copy.deepcopy them there; "
-    "in the block call "
-    "compute() alone."
-)
 
 
 def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: str = "") -> Any:
@@ -84,12 +77,12 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
 def synced(
     metrics: Any, *, comm: Communicator | None = None, name: str = ""
 ) -> Iterator[SyncPlan | None]:
-    """Put the state of all ranks into the metrics for the length of the block; afterwards local
-    state is back.
+    """Put the state of all ranks into the metrics for the length of the block.
 
-    Inside, ``metric.compute()`` does not sync again. What ``metric.update()`` adds there is lost
-    with the state of all ranks; ``metric(…)`` is refused by torchmetrics. A metric that is reset
-    inside is reset afterwards, unless the block ends in an exception.
+    Afterwards local state is back. Inside, ``metric.compute()`` does not sync again. What
+    ``metric.update()`` adds there is lost with the state of all ranks; ``metric(…)`` is refused by
+    torchmetrics. A metric that is reset inside is reset afterwards, unless the block ends in an
+    exception.
 
     Args:
         metrics: as for :func:`sync_and_compute`.
@@ -100,214 +93,207 @@ def synced(
 
     Raises: as :func:`sync_and_compute`.
     """
-    found, comm, problem = _found(metrics, comm)
-    shape = structure_of(found)
-    before = shape.read(found)
-    taken = _identities(found)
-    is_synced = any(shape.flags(before))
-    reset: list[Any] = []
-    with _lock:
-        is_shared = not _in_sync.isdisjoint(taken)
-        _in_sync.update(taken)
-    try:
-        if is_shared and not is_synced:
-            problem = problem or _SHARED.format(type(metrics).__name__)
+    local, comm, problem = _metric_set(metrics, comm)
+    with _marked(local, type(metrics).__name__) as shared:
         with torch.no_grad():
-            plan, after, own = _gather(
-                found, shape, before, comm, name, type(metrics).__name__, problem
-            )
-        try:  # everything is read before the first change: an interrupt at any point loses nothing
-            shape.write(found, after)
+            plan, values = _values_of_all(local, comm, name, problem or shared)
+        try:  # everything was read before the first change: an interrupt at any point loses nothing
+            local.write(values)
             yield plan
             reset = [
                 target.metric
-                for target in found
-                if target.adapter.flag and not target.home[target.adapter.flag]
+                for target in local.targets
+                if target.adapter.flag and not target.is_synced
             ]
         finally:
-            shape.write(found, before)
-            for owned in own:
-                owned.put_back()
-    finally:
-        with _lock:
-            _in_sync.difference_update(taken)
+            local.put_back(values)
     for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
         metric.reset()
 
 
-def _found(
-    metrics: Any, given: Communicator | None
-) -> tuple[Sequence[Target], Communicator, str | None]:
-    """Return the metrics, and who talks; or none, and why not: other ranks, if there are any, must
-    hear of it.
+def _metric_set(
+    metrics: Any, comm: Communicator | None
+) -> tuple[MetricSet, Communicator, Problem | None]:
+    """Return the metrics, who syncs them, and why they cannot be synced, if they cannot.
+
+    Where there are other ranks they must hear of it, in the round that they are waiting in.
+
+    Raises:
+        StateError: they cannot be synced, and there are no other ranks.
     """
-    comm = chosen(given)
+    in_force = chosen(comm)
+    local = MetricSet([])
     try:
-        found = targets(metrics)
-        return found, communicator_of(found, comm) if given is None else comm, None
+        local = MetricSet(targets(metrics))
+        if comm is None:
+            in_force = communicator_of(local.targets, in_force)
+        _check_syncable(local, type(metrics).__name__)
     except StateError as error:
-        if comm.world_size == 1:
+        if in_force.world_size == 1:
             raise
-        return [], comm, str(error)
+        return local, in_force, Problem.of(error)
+    return local, in_force, None
 
 
-def _identities(found: Sequence[Target]) -> frozenset[int]:
-    """Return which objects the metrics are; a roster's are the same each time."""
-    kept = found.kept if isinstance(found, Roster) else {}
-    if "identities" not in kept:
-        kept["identities"] = frozenset([id(target.metric) for target in found])
-    identities: frozenset[int] = kept["identities"]
-    return identities
-
-
-def _gather(
-    found: Sequence[Target],
-    shape: Structure,
-    before: Sequence[Any],
-    comm: Communicator,
-    name: str,
-    given: str,
-    problem: str | None,
-) -> tuple[SyncPlan | None, tuple[Any, ...], Iterable[Owned]]:
-    """Return the plan, all values as they are while the state of all ranks is in, and local items
-    that are in them.
-    """
-    values = shape.states(before)
-    updates = _updates(found, shape, before)
-    if comm.world_size == 1:
-        _refuse(found, shape, before, given)
-        lessons = map(own, shape.lessons(before))
-        return (
-            None,
-            shape.arrange((*map(_own, shape.specs, values), *shape.marks, *updates, *lessons)),
-            (),
-        )
-    try:
-        _refuse(found, shape, before, given)
-    except StateError as error:  # told to all ranks, in the round that they are waiting in
-        problem = problem or str(error)
-    outgoing = describe(shape, values, updates, name, call_site(), problem)
-    plan, result, learned = _carry_out(
-        comm, outgoing, shape, _lessons(found, shape, before, updates)
-    )
-    states: list[Any] = [_ABSENT] * len(shape.specs)
-    places: Sequence[int] = range(len(shape.specs))
-    if (
-        plan.complete and outgoing.device == comm.device
-    ):  # most syncs: what was folded is where it belongs
-        states, places = [result[path] for path in shape.order[1:]], shape.unfolded
-    for place in places:
-        device = found[shape.counted[shape.owners[place]]].device
-        states[place] = _as_before(
-            shape.specs[place], shape.order[place + 1], values[place], device, plan, result
-        )
-    return (
-        plan,
-        shape.arrange((*states, *shape.marks, *result[UPDATES].tolist(), *learned)),
-        outgoing.own.values(),
-    )
-
-
-def _carry_out(
-    comm: Communicator, outgoing: Outgoing, shape: Structure, lessons: Sequence[Lesson]
-) -> tuple[SyncPlan, dict[str, Any], Sequence[Any]]:
-    """Return the plan, the combined states by path, and what was learned on any rank."""
-    if not lessons:  # most metrics
-        plan, result = execute(comm, outgoing, shape.order)
-        return plan, result, ()
-    manifest, large = attach(outgoing.manifest, lessons)
-    plan, result = execute(comm, outgoing._replace(manifest=manifest), shape.order)
-    return plan, result, receive(comm, manifest, plan.learned, lessons, large)
-
-
-def _lessons(
-    found: Sequence[Target], shape: Structure, before: Sequence[Any], updates: Sequence[int]
-) -> list[Lesson]:
-    """Return the attributes that updating sets and that are no states; most metrics have none."""
-    if not shape.learned:
-        return []
-    return [
-        Lesson(path, attribute, value, found[shape.counted[owner]].device, bool(updates[owner]))
-        for (path, owner, attribute), value in zip(
-            shape.learned, shape.lessons(before), strict=True
-        )
-    ]
-
-
-def _updates(found: Sequence[Target], shape: Structure, before: Sequence[Any]) -> Sequence[int]:
-    """Return how often each metric was updated; most say so in their mapping, the others are asked."""
-    counts = shape.counts(before)
-    if len(counts) == len(shape.counted) and all(counts):
-        return counts
-    asked = [found[index] for index in shape.counted]
-    return [target.adapter.updates(target.metric) for target in asked]
-
-
-def _refuse(found: Sequence[Target], shape: Structure, before: Sequence[Any], given: str) -> None:
-    """Raise for what cannot be synced, whatever the other ranks have."""
-    if not found:
+def _check_syncable(local: MetricSet, kind: str) -> None:
+    """Raise StateError for what cannot be synced, whatever the other ranks have."""
+    if not local.targets:
         raise StateError(
-            f"a {given} holds no metric that distmetrics knows",
+            f"a {kind} holds no metric that distmetrics knows",
             do="pass a metric of torchmetrics, torcheval or from_function, or a mapping, "
-            "sequence or module of some; "
-            "register_adapter makes other metrics known.",
+            "sequence or module of some; register_adapter makes other metrics known.",
         )
-    if any(shape.flags(before)):
-        target = next(target for target in found if target.home.get(target.adapter.flag))
-        raise StateError(
-            f"the metric {target.path or type(target.metric).__name__} holds the state of all "
-            "ranks already",
-            do="inside a block of synced(…) call compute() alone; a second sync would count "
-            "every rank again.",
-        )
+    for target in local.targets:
+        if target.is_synced:
+            raise StateError(
+                f"the metric {target.path or type(target.metric).__name__} holds the state of all "
+                "ranks already",
+                do="inside a block of synced(…) call compute() alone; a second sync would count "
+                "every rank again.",
+            )
 
 
-def _own(spec: StateSpec, value: Any) -> Any:
+@contextmanager
+def _marked(local: MetricSet, kind: str) -> Iterator[Problem | None]:
+    """Mark metrics as being synced; give the problem with metrics that are marked already."""
+    identities = {id(target.metric) for target in local.targets}
+    with _lock:
+        is_shared = not _in_sync.isdisjoint(identities)
+        _in_sync.update(identities)
+    try:
+        yield _shared(kind) if is_shared else None
+    finally:
+        with _lock:
+            _in_sync.difference_update(identities)
+
+
+def _shared(kind: str) -> Problem:
+    return Problem(
+        "StateError",
+        f"a metric in this {kind} is being synced already: another rank, a thread of this process, "
+        "has the same object, or the call is inside of a block of synced(…)",
+        "make the metrics in the function that every rank runs, or copy.deepcopy them there; in "
+        "the block call compute() alone.",
+    )
+
+
+def _values_of_all(
+    local: MetricSet, comm: Communicator, name: str, problem: Problem | None
+) -> tuple[SyncPlan | None, Values]:
+    """Return the plan, and what each metric holds while the state of all ranks is in."""
+    values: Values = [{} for _ in local.targets]
+    if comm.world_size == 1:
+        for _, place, spec in local.states:
+            values[place][spec.name] = _alone(spec, local.value(place, spec))
+        _add_flags(values, local, local.updates)
+        return None, values
+    outgoing = describe(local, name, call_site(), problem)
+    sync, result = _exchange_and_combine(outgoing, comm, local.order)
+    devices = [target.device for target in local.targets]
+    for path, place, spec in local.states:
+        value = local.value(place, spec)
+        if path in result:
+            count = len(sync.states[path].ranks)
+            state = _as_before(spec, value, result[path], devices[place], count)
+        else:  # no rank has touched it
+            state = _copied(value)
+        values[place][spec.name] = state
+    for place, attributes in _borrowed(local, sync, outgoing.manifest, comm).items():
+        values[place].update(attributes)
+    _add_flags(values, local, result[UPDATES].tolist())
+    return sync, values
+
+
+def _add_flags(values: Values, local: MetricSet, updates: Sequence[int]) -> None:
+    """Add each metric's flags and counter: after its state, which may be all of its attributes."""
+    for target, new, count in zip(local.targets, values, updates, strict=True):
+        new.update(target.adapter.synced_flags)
+        if target.adapter.counter:
+            new[target.adapter.counter] = count
+
+
+def _exchange_and_combine(
+    outgoing: Outgoing, comm: Communicator, order: tuple[str, ...]
+) -> tuple[SyncPlan, dict[str, Any]]:
+    """Exchange manifests and data, make the plan, carry it out.
+
+    Raises:
+        MismatchError: the metrics differ between ranks (on every rank, before data moves).
+    """
+    capacity = inline_capacity(comm.world_size)
+    plans: list[SyncPlan] = []
+
+    def make_plan(blobs: Sequence[bytes]) -> None:
+        plans.append(plan(tuple(blobs), order, comm.rank, capacity))
+
+    sent = outgoing.sent
+    inline = pack(outgoing.fixed, sent.inline, comm.device)
+    bulk = pack(outgoing.lists, sent.bulk, comm.device)
+    riding = inline if sent.inline.nbytes <= capacity else inline[:0]
+    runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
+    return plans[0], combine(plans[0], runs, inline, comm)
+
+
+def _borrowed(
+    local: MetricSet, plan: SyncPlan, manifest: Manifest, comm: Communicator
+) -> dict[int, dict[str, Any]]:
+    """Return the attributes that metrics without an update borrow, by the metric's place.
+
+    Every rank calls this, since it takes a round where the plan says so.
+    """
+    if not plan.borrowing:
+        return {}
+    targets = [local.targets[place] for place in plan.borrowing]
+    mine = [described(target.adapter.attributes(target.metric)) for target in targets]
+    run = serialize(mine).to(comm.device)
+    call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
+    runs = exchange(comm, call, run, run[:0], partial(check, rank=comm.rank))
+    per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs, _ in runs]
+    result = {}
+    columns = zip(*per_rank, strict=True)
+    for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
+        found = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
+        if comm.rank not in plan.updated[place]:
+            result[place] = map_leaves(partial(_on, device=target.device), found)
+    return result
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _alone(spec: StateSpec, value: Any) -> Any:
     """Return the state of all ranks in a world of one."""
     if spec.merge is None:
-        return _copy(value)
+        return _copied(value)
     return spec.merge(value, [copy.deepcopy(value if spec.start is None else spec.start(value))])
 
 
-def _copy(value: Any) -> Any:
-    """Copy a local state that computing will see: some metrics change or clear theirs while they
-    compute.
+def _copied(value: Any) -> Any:
+    """Copy a local state that computing will see: some metrics change theirs as they compute."""
+    if isinstance(value, list):
+        return list(value)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, count: int) -> Any:
+    """Give a combined state the type and the device that its metric's code expects.
+
+    Args:
+        spec: of the state.
+        local: its value on this rank.
+        state: of all ranks.
+        device: of the metric.
+        count: how many ranks have added something.
     """
-    return (
-        list(value)
-        if isinstance(value, list)
-        else value.clone()
-        if isinstance(value, Tensor)
-        else value
-    )
-
-
-def _as_before(
-    spec: StateSpec,
-    path: str,
-    local: Any,
-    device: torch.device,
-    plan: SyncPlan,
-    result: Mapping[str, Any],
-) -> Any:
-    """Give a combined state the type and the device that its metric's code expects."""
-    state = result.get(path, _ABSENT)
-    if state is _ABSENT:
-        return _copy(local)  # no rank has touched it
-    if isinstance(state, list):
-        # Items that were cut from one tensor are all where that is; what was pickled may be
-        # anywhere.
-        some = state if plan.pickled(path) else state[:1]
-        if {item.device for item in some if isinstance(item, Tensor)} - {device}:
-            state = [item.to(device) if isinstance(item, Tensor) else item for item in state]
-    elif state.device != device:
-        state = state.to(device)
+    is_list = isinstance(state, list)
+    state = [_on(item, device) for item in state] if is_list else _on(state, device)
     if spec.merge is not None:
-        return spec.merge(local, list(map(thaw, state)))
-    if spec.finish is not None and plan.contributors[path] > 1:
+        return spec.merge(local, list(map(deserialize, state)))
+    if spec.finish is not None and count > 1:
         return spec.finish(state)
     if spec.kind != "cat":
         return state
     if isinstance(local, list):
-        return state if isinstance(state, list) else [state]
-    return torch.stack(state) if isinstance(state, list) else state
+        return state if is_list else [state]
+    return torch.stack(state) if is_list else state

@@ -8,22 +8,23 @@ The trainer asks, in this order::
         setup(module, optimizers)   what to call for a training step, and which optimizers to step
         loader(loader)              this rank's part of the data
         forward()                   around each step: precision
-        accumulate(step)            around the steps of an update but its last: gradients stay where
-        they are backward(loss)              gradients
+        accumulate(step)            around the steps of an update but its last: gradients stay here
+        backward(loss)              gradients
         update(optimizer)           clip, optimizer step
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
         convert(batch)              a batch on the device, in the precision's dtype
         weights(module)             what a checkpoint holds; load_weights puts it back
-        optimizer_state(...)        likewise; load_optimizer_state
-        state()                     what else a checkpoint holds of the strategy; load_state
+        optimizer_state(...)        likewise, and so does state()
 
 A user's own loop asks for less, and in its own order::
 
-    prepare(module, optimizers)     instead of setup: the module itself is called, not its training
-    step clip(module, optimizer)         the first part of update
+    prepare(module, optimizers)     instead of setup: what to call in the place of the module
+    clip(module, optimizer)         the first part of update
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
+
+Both ``setup`` and ``prepare`` ask ``training_call``, which most strategies override.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ from torch.optim import Optimizer
 
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
+from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import detect
-from distmetrics.launch.place import Environment
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import Environment
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
+from distmetrics.strategies.tensors import copy_from_rank_zero, parameters_of
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
+_ALONE = SingleCommunicator()
 
 
 class Strategy:
@@ -54,36 +58,33 @@ class Strategy:
 
     Attributes:
         name: what ``Trainer(strategy=...)`` calls it.
-        isolated: whether ranks work on copies of the caller's objects, so that results must be
-            brought home.
-        joins: whether ranks are a launcher's, or runs of the script: what is there already is
-            joined.
-        manual: whether a training step may do its own backward and step its own optimizers.
-        whole_on_each_rank: whether every rank has all weights and all of the optimizers' state.
-        devices: number of ranks on this machine.
-        device_ids: which of the machine's devices those are.
-        device_type: "cpu" or "cuda".
-        num_nodes: number of machines.
+        isolated: ranks work on copies of the caller's objects; results must be brought home.
+        joins: ranks are a launcher's, or runs of the script: what is there already is joined.
+        alone: this process is a world of one, whatever ``torch.distributed`` says.
+        manual: a training step may do its own backward and step its own optimizers.
+        whole_on_each_rank: every rank has all weights and all of the optimizers' state.
+        across_machines: name of the strategy that does the same on several machines.
+        scales_loss: float16 with a scaled loss is possible.
+        devices: number of ranks on this machine; num_nodes: number of machines.
+        device_ids: which of the machine's devices those are; device_type: "cpu" or "cuda".
         precision: what numbers are computed in.
-        plugin: the environment that the user has passed, in the place of the one that would be
-            found.
+        plugin: the user's own environment, in the place of the one that would be detected.
     """
 
     name: ClassVar[str] = ""
     isolated: bool = False
     manual: ClassVar[bool] = True
     joins: ClassVar[bool] = False
+    alone: bool = False
     whole_on_each_rank: ClassVar[bool] = True
+    across_machines: ClassVar[str] = "ddp"
+    scales_loss: ClassVar[bool] = True
     devices: int = 1
     device_ids: Sequence[int] = (0,)
     device_type: str = "cpu"
     num_nodes: int = 1
     precision: Precision = Precision("32-true")
     plugin: Environment | None = None
-
-    def __init__(self) -> None:
-        self.devices = 1
-        self.device_type = "cpu"
 
     def configure(
         self, *, num_nodes: int = 1, precision: Any = None, plugin: Environment | None = None
@@ -95,9 +96,20 @@ class Strategy:
         """
         if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
             raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
+        if num_nodes > 1 and not self.joins:
+            raise ConfigurationError(
+                f"strategy={self.name!r} runs on this machine alone, and num_nodes={num_nodes}",
+                do=f"say strategy={self.across_machines!r} and start the script by a launcher such "
+                "as torchrun.",
+            )
         self.num_nodes = num_nodes
         self.precision = Precision.of(precision)
         self.plugin = plugin
+        if self.precision.scales and not self.scales_loss:
+            raise ConfigurationError(
+                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
+                do="say precision='bf16-mixed'.",
+            )
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags ``devices`` and ``accelerator``.
@@ -110,9 +122,7 @@ class Strategy:
         self.devices = len(self.device_ids)
 
     def environment(self) -> Environment | None:
-        """Return who this process is in a job that something else started, or None where nothing
-        did.
-        """
+        """Return who this process is in a job that something else started, or None."""
         return detect() if self.plugin is None else self.plugin
 
     @property
@@ -123,7 +133,7 @@ class Strategy:
     @property
     def world_size(self) -> int:
         """Number of ranks of the whole job."""
-        return self.devices
+        return 1 if self.alone else self.devices
 
     @property
     def local_rank(self) -> int:
@@ -138,13 +148,11 @@ class Strategy:
         return torch.device(self.device_type, self.device_ids[self.local_rank])
 
     def comm(self) -> Communicator:
-        """Who this rank talks through, inside :meth:`launch`."""
-        return current()
+        """Return what this rank talks through, inside :meth:`launch`."""
+        return _ALONE if self.alone else current()
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call ``fn(*args)`` on every rank; return this process's result, rank 0's where ranks are
-        isolated.
-        """
+        """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
         with use(self.comm()):
             return fn(*args)
 
@@ -152,34 +160,43 @@ class Strategy:
         """Move the module to this rank's device, with the same weights on every rank."""
         module.to(self.device)
         self.precision.place(module)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        copy_from_rank_zero(tensors, "weights", self.comm())
 
     def setup(
         self, module: nn.Module, optimizers: Sequence[Optimizer]
     ) -> tuple[TrainingStep, list[Optimizer]]:
-        """Return what to call as ``step(batch, batch_idx)`` in training, and the optimizers to
-        step.
+        """Return what to call as ``step(batch, batch_idx)``, and the optimizers to step.
 
         Called with ``None`` for a batch, the step returns a loss that contributes nothing: how a
         rank without data takes part in the others' steps.
         """
-        return module.training_step, list(optimizers)  # type: ignore[return-value]
+        return self.training_call(module, "training_step", optimizers), list(optimizers)
 
     def prepare(
         self, module: nn.Module, optimizers: Sequence[Optimizer]
     ) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Return what to call like ``module``, so that the strategy does its part, and the
-        optimizers to step.
+        """Return what to call like ``module`` in a loop of the user's, and the optimizers to step.
 
         Args:
             module: the user's model, as a call ``module(inputs, method)``; without arguments it
                 does nothing.
             optimizers: of its parameters.
         """
+        return self.training_call(module, "forward", optimizers), list(optimizers)
+
+    def training_call(
+        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+    ) -> Callable[..., Any]:
+        """Return what to call in training for the module's "training_step" or "forward"."""
+        if name != "forward":
+            step: TrainingStep = getattr(module, name)
+            return step
         if self.comm().world_size > 1:
             raise ConfigurationError(
                 f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
             )
-        return module, list(optimizers)
+        return module
 
     def forget(self) -> None:
         """Drop what a launch that failed has left; nothing is sent."""
@@ -199,14 +216,11 @@ class Strategy:
         return self.precision.forward(self.device_type)
 
     def convert(self, batch: T) -> T:
-        """Return a batch that is on the device, with its floating tensors in the dtype that the
-        module wants.
-        """
+        """Return a batch that is on the device, with its floating tensors in the module's dtype."""
         return self.precision.convert(batch)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
-        """Return what the steps of one update run in, but the last: gradients are added up, and not
-        yet shared.
+        """Return what the steps of an update but its last run in: gradients are not yet shared.
 
         Args:
             step: what :meth:`setup` has returned. Its forward and backward must both be inside.
@@ -218,9 +232,7 @@ class Strategy:
         self.precision.scaled(loss, self.device_type).backward()  # type: ignore[no-untyped-call]
 
     def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip the gradients' norm, over all ranks' parts of them, to ``clip``; step; clear the
-        gradients.
-        """
+        """Clip the gradients' norm over all ranks' parts to ``clip``; step; clear the gradients."""
         if clip is not None:
             self.clip(module, optimizer, max_norm=clip)
         self.step(module, optimizer)
@@ -235,19 +247,15 @@ class Strategy:
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the gradients of the optimizer's parameters: their norm over all ranks' parts, or
-        each value.
+        """Clip the optimizer's gradients: their norm over all ranks' parts, or each value.
 
         Returns: the norm before, or None where values were clipped.
         """
         self.precision.unscale(optimizer)
-        parameters = [
-            parameter for group in optimizer.param_groups for parameter in group["params"]
-        ]
         if max_norm is not None:
-            return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+            return nn.utils.clip_grad_norm_(parameters_of(optimizer), max_norm, norm_type)
         if clip_value is not None:
-            nn.utils.clip_grad_value_(parameters, clip_value)
+            nn.utils.clip_grad_value_(parameters_of(optimizer), clip_value)
         return None
 
     def step(
@@ -257,14 +265,11 @@ class Strategy:
         return self.precision.step(optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
-        """Make the module the same on every rank before it is evaluated, in what training lets
-        drift.
-        """
+        """Give every rank rank 0's buffers: running statistics follow each rank's own data."""
+        copy_from_rank_zero(dict(module.named_buffers()), "buffers", self.comm())
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Return what to call as ``step(batch, batch_idx)`` for the module's step ``name`` in
-        evaluation.
-        """
+        """Return what to call as ``step(batch, batch_idx)`` for the evaluation step ``name``."""
         step: Callable[..., Any] = getattr(module, name)
         return step
 
@@ -287,7 +292,7 @@ class Strategy:
         optimizer.load_state_dict(dict(state))
 
     def state(self) -> dict[str, Any]:
-        """Return what else a checkpoint holds: the loss scale of float16; called on every rank."""
+        """Return what else a checkpoint holds: float16's loss scale; called on every rank."""
         return self.precision.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -1,6 +1,4 @@
-"""DistributedDataParallel with one run of the script a device: under torchrun, or started by
-itself.
-"""
+"""DistributedDataParallel with one run of the script a device, under torchrun or on its own."""
 
 from __future__ import annotations
 

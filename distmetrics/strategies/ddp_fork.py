@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 class ForkLaunch(SpawnLaunch):
-    """The ranks are forks of this process: a notebook's own classes are there, and nothing is
-    imported anew.
-    """
+    """The ranks are forks of this process: they have a notebook's classes and import nothing."""
 
     start_method: ClassVar[str] = "fork"
 
@@ -45,17 +43,16 @@ class ForkLaunch(SpawnLaunch):
         if dist.is_initialized():
             raise ConfigurationError(
                 f"strategy={self.name!r}: this process is rank {dist.get_rank()} of "
-                f"{dist.get_world_size()} of a "
-                "process group that is open, and its forks would begin inside of it",
+                f"{dist.get_world_size()} of a process group that is open, and its forks would "
+                "begin inside of it",
                 likely="a launcher has started this script, or an earlier strategy='ddp' with "
-                "several devices has run "
-                "it on every rank; or the script calls init_process_group.",
+                "several devices has run it on every rank; or the script calls init_process_group.",
                 do="say strategy='ddp', which uses the ranks that are there; end a group of your "
-                "own by "
-                "torch.distributed.destroy_process_group() before.",
+                "own by torch.distributed.destroy_process_group() before.",
                 rank=dist.get_rank(),
             )
-        gc.collect()  # a fork that threw an old group away would wait for threads that it does not have, and abort
+        # A fork that frees an old group would wait for threads that it does not have, and abort.
+        gc.collect()
         return super().launch(fn, *args)
 
 

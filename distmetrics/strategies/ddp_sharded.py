@@ -1,6 +1,4 @@
-"""DistributedDataParallel whose optimizer states are shared out: each rank keeps and steps its part
-(ZeRO, stage 1).
-"""
+"""DistributedDataParallel whose ranks keep a part of the optimizer's states each (ZeRO stage 1)."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.tensors import parameters_of, to_host
 
 
 class ShardedUpdates(Strategy):
@@ -30,45 +28,31 @@ class ShardedUpdates(Strategy):
 
     whole_on_each_rank: ClassVar[bool] = False
 
-    def setup(
-        self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[TrainingStep, list[Optimizer]]:
-        """Check that the optimizers can be shared out; the rest is the strategy's that this one is
-        mixed into.
+    def training_call(
+        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+    ) -> Callable[..., Any]:
+        """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
 
         Raises:
             ConfigurationError: an optimizer that computes steps from all parameters at once.
         """
-        self._check(optimizers)
-        return super().setup(module, optimizers)
-
-    def prepare(
-        self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Check the optimizers as :meth:`setup` does."""
-        self._check(optimizers)
-        return super().prepare(module, optimizers)
-
-    def _check(self, optimizers: Sequence[Optimizer]) -> None:
-        for optimizer in optimizers:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise ConfigurationError(
-                    f"strategy={self.name!r} can't share out LBFGS, whose step needs all "
-                    "parameters",
-                    do="say strategy='ddp'.",
-                )
+        if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
+            raise ConfigurationError(
+                f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters",
+                do="say strategy='ddp'.",
+            )
+        return super().training_call(module, name, optimizers)
 
     def step(
         self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
     ) -> Any:
         """Step the parameters that this rank owns; share their new values."""
-        parameters = _parameters(optimizer)
-        comm = self.comm()
-        owners = dealt(parameters, comm.world_size)
+        parameters, rank = parameters_of(optimizer), self.comm().rank
+        owners = owners_of(parameters, self.comm().world_size)
         gradients = [parameter.grad for parameter in parameters]
         self.precision.unscale(optimizer)  # an overflow in any gradient is every rank's
         for parameter, owner in zip(parameters, owners, strict=True):
-            if owner != comm.rank:
+            if owner != rank:
                 parameter.grad = None
         result = super().step(module, optimizer, closure)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -79,52 +63,39 @@ class ShardedUpdates(Strategy):
     def _share(self, parameters: Sequence[Tensor], owners: Sequence[int]) -> None:
         """Send each rank's parameters to all, as one tensor a rank and dtype."""
         comm = self.comm()
-        with torch.no_grad():
-            for rank in range(comm.world_size):
-                owned = [p for p, owner in zip(parameters, owners, strict=True) if owner == rank]
-                for dtype in sorted({p.dtype for p in owned}, key=str):
-                    group = [p for p in owned if p.dtype == dtype]
-                    flat = comm.broadcast(torch.cat([p.detach().reshape(-1) for p in group]), rank)
-                    if rank == comm.rank:
-                        continue
-                    for p, part in zip(
-                        group, torch.split(flat, [p.numel() for p in group]), strict=True
-                    ):
-                        p.copy_(part.view_as(p))
+        groups: dict[tuple[int, str], list[Tensor]] = {}
+        for parameter, owner in zip(parameters, owners, strict=True):
+            groups.setdefault((owner, str(parameter.dtype)), []).append(parameter.detach())
+        for (owner, _), group in sorted(groups.items(), key=lambda item: item[0]):
+            flat = comm.broadcast(torch.cat([tensor.reshape(-1) for tensor in group]), owner)
+            if owner != comm.rank:
+                parts = torch.split(flat, [tensor.numel() for tensor in group])
+                for tensor, part in zip(group, parts, strict=True):
+                    tensor.copy_(part.view_as(tensor))
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, brought together on the CPU of every rank."""
         mine = optimizer.state_dict()
-        sent = map_leaves(
-            lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, mine["state"]
-        )
-        parts = all_gather_object(sent, comm=self.comm(), name="optimizer states")
+        parts = all_gather_object(to_host(mine["state"]), comm=self.comm(), name="optimizer states")
         state = {index: entry for part in parts for index, entry in part.items()}
         return {**mine, "state": dict(sorted(state.items()))}
 
     def load_optimizer_state(
         self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
     ) -> None:
-        """Put a whole state dict into the optimizer, and keep what belongs to this rank's
-        parameters.
-        """
+        """Put a whole state dict into the optimizer: this rank's part of it is kept."""
         comm = self.comm()
-        parameters = _parameters(optimizer)
-        owners = dealt(parameters, comm.world_size)
+        owners = owners_of(parameters_of(optimizer), comm.world_size)
         owned = {
             index: entry for index, entry in state["state"].items() if owners[index] == comm.rank
         }
         optimizer.load_state_dict({**state, "state": owned})
 
 
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def dealt(parameters: Sequence[Tensor], world_size: int) -> list[int]:
+def owners_of(parameters: Sequence[Tensor], world_size: int) -> list[int]:
     """Return each parameter's owner: the largest first, each to the rank that has least.
 
-    >>> dealt([torch.zeros(4), torch.zeros(3), torch.zeros(2)], 2)
+    >>> owners_of([torch.zeros(4), torch.zeros(3), torch.zeros(2)], 2)
     [0, 1, 1]
     """
     load = [0] * world_size

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.place import Environment
+from distmetrics.launch.environment import Environment
 
 Devices = int | str | Sequence[int] | Literal["auto"] | None
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "tpu")
@@ -32,13 +32,9 @@ def device_kind(accelerator: str) -> str:
             do="say strategy='xla', or leave strategy='auto'.",
         )
     has_cuda = torch.cuda.is_available()
-    if accelerator == "auto":
-        return "cuda" if has_cuda else "cpu"
-    if accelerator == "cpu":
-        return "cpu"
-    if not has_cuda:
+    if accelerator in ("gpu", "cuda") and not has_cuda:
         raise ConfigurationError(f"accelerator={accelerator!r}, but torch sees no GPU here")
-    return "cuda"
+    return "cuda" if has_cuda and accelerator != "cpu" else "cpu"
 
 
 def device_list(devices: Devices, device_type: str, environment: Environment | None) -> list[int]:
@@ -56,50 +52,52 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
     >>> device_list("2", "cpu", None)
     [0, 1]
     """
-    here = torch.cuda.device_count() if device_type == "cuda" else None
-    if devices in ("auto", None):
-        count = environment.local_world_size if environment is not None else (here or 1)
-        return list(range(count))
-    wanted = _parsed(devices)
+    gpus = torch.cuda.device_count() if device_type == "cuda" else None
+    if devices in ("auto", None) and environment is not None:
+        return list(range(environment.local_world_size))
+    wanted = -1 if devices in ("auto", None) else _parsed(devices)
     if wanted == -1:
-        return list(range(here or 1))
-    if isinstance(wanted, int):
-        if wanted < 1:
-            raise ConfigurationError(
-                f"devices {_WANTED}, got {devices!r}{_ON_CPU if wanted == 0 else ''}"
-            )
-        if here is not None and wanted > here:
-            raise ConfigurationError(f"devices={devices!r}, but this machine has {_gpus(here)}")
-        return list(range(wanted))
-    return _checked(wanted, devices, here)
+        return list(range(gpus or 1))
+    if isinstance(wanted, list):
+        _check_numbers(wanted, devices, gpus)
+        return wanted
+    if wanted < 1:
+        cpu = wanted == 0
+        raise ConfigurationError(
+            f"devices {_WANTED}, got {devices!r}",
+            likely="no GPU is meant." if cpu else "",
+            do="say accelerator='cpu', and devices= for the number of processes." if cpu else "",
+        )
+    if gpus is not None and wanted > gpus:
+        raise ConfigurationError(f"devices={devices!r}, but this machine has {_count(gpus)}")
+    return list(range(wanted))
 
 
-def _checked(wanted: list[int], devices: Devices, here: int | None) -> list[int]:
+def _check_numbers(wanted: list[int], devices: Devices, gpus: int | None) -> None:
     if not wanted or min(wanted) < 0 or len(set(wanted)) < len(wanted):
         raise ConfigurationError(
             f"a list of devices has each one's number once, got devices={devices!r}"
         )
-    if here is None:
+    if gpus is None:
         raise ConfigurationError(
             f"devices={devices!r} names devices by number, and a CPU has none",
             do=f"say how many processes: devices={len(wanted)}.",
         )
-    missing = [index for index in wanted if index >= here]
+    missing = [str(index) for index in wanted if index >= gpus]
     if missing:
         raise ConfigurationError(
-            f"devices={devices!r}: there is no GPU {', '.join(map(str, missing))}; this machine "
-            f"has {_gpus(here)}"
+            f"devices={devices!r}: there is no GPU {', '.join(missing)}; this machine has "
+            f"{_count(gpus)}"
         )
-    return wanted
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}" + (f", 0 to {count - 1}" if count > 1 else "")
+def _count(gpus: int) -> str:
+    return f"{gpus} GPUs, 0 to {gpus - 1}" if gpus > 1 else f"{gpus} GPU"
 
 
 def _parsed(devices: Devices) -> int | list[int]:
     """Read a number, or a list of them, also from a string."""
-    if isinstance(devices, int) and not isinstance(devices, bool):
+    if type(devices) is int:
         return devices
     try:
         if isinstance(devices, str):
@@ -113,14 +111,12 @@ def _parsed(devices: Devices) -> int | list[int]:
 
 
 _WANTED = "must be a positive number, -1, a list or 'auto'"
-_ON_CPU = "\nLikely: no GPU is meant.\nDo:     say accelerator='cpu', and devices= for the number of processes."
 
 
 def one_flag(
     devices: Devices, accelerator: str, *, gpus: Devices = None, tpu_cores: Devices = None
 ) -> tuple[Devices, str]:
-    """Return ``devices`` and ``accelerator`` with the shorthands ``gpus=`` and ``tpu_cores=`` taken
-    in.
+    """Return ``devices`` and ``accelerator``, with the short ``gpus=`` and ``tpu_cores=`` taken in.
 
     Raises:
         ConfigurationError: two flags that say different things.
@@ -128,29 +124,20 @@ def one_flag(
     >>> one_flag("auto", "auto", gpus=2)
     (2, 'gpu')
     """
-    for name, value in (("devices", devices), ("gpus", gpus), ("tpu_cores", tpu_cores)):
-        if isinstance(value, bool) or not (
-            value is None or isinstance(value, int | str | Sequence)
-        ):
+    flags = {"devices": devices, "gpus": gpus, "tpu_cores": tpu_cores}
+    for name, value in flags.items():
+        if isinstance(value, bool) or not isinstance(value, int | str | Sequence | None):
             raise ConfigurationError(f"{name} {_WANTED}, got {value!r}")
-    given = {
-        name: value
-        for name, value in (("gpus", gpus), ("tpu_cores", tpu_cores))
-        if value not in (None, 0, "0")
-    }
-    if not given:
+    short = {name: flags[name] for name in _SHORT if flags[name] not in (None, 0, "0")}
+    if not short:
         return devices, accelerator
-    if (
-        len(given) > 1
-        or devices not in ("auto", None)
-        or accelerator not in _SHORT[next(iter(given))]
-    ):
-        said = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    name, value = next(iter(short.items()))
+    if len(short) > 1 or devices not in ("auto", None) or accelerator not in _SHORT[name]:
+        texts = ", ".join(f"{name}={value!r}" for name, value in short.items())
         raise ConfigurationError(
-            f"{said} together with devices={devices!r} and accelerator={accelerator!r}",
+            f"{texts} together with devices={devices!r} and accelerator={accelerator!r}",
             do="say devices= and accelerator= alone.",
         )
-    name, value = next(iter(given.items()))
     return value, _SHORT[name][-1]
 
 

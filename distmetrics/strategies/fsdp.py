@@ -1,10 +1,10 @@
-"""Weights, gradients and optimizer states shared out over the ranks: torch's fully_shard (FSDP2)."""
+"""Weights, gradients and optimizer states shared out over ranks by torch's fully_shard (FSDP2)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,28 +21,22 @@ from torch.optim import Optimizer
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import TrainingStep
-from distmetrics.strategies.launchers import ProcessStrategy, ScriptLaunch, SpawnLaunch
-from distmetrics.strategies.parallel import copy_from_rank_zero, same_on_all_ranks, whole_only
-from distmetrics.strategies.sharding import (
-    HookedStep,
-    Sharding,
-    load_state,
-    load_weights,
-    whole,
-    whole_state,
-)
+from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
+from distmetrics.strategies.parallel import entry_of
+from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
+from distmetrics.strategies.split import SplitStrategy
+from distmetrics.strategies.tensors import parameters_of
+from distmetrics.tree import map_leaves
 
-T = TypeVar("T")
+
+def _are_module_classes(value: Any) -> bool:
+    return isinstance(value, Collection) and all(
+        isinstance(each, type) and issubclass(each, nn.Module) for each in value
+    )
 
 
 _TAKES = {
-    "wrap": Takes(
-        lambda value: (
-            isinstance(value, Collection)
-            and all(isinstance(each, type) and issubclass(each, nn.Module) for each in value)
-        ),
-        "a list of classes of modules",
-    ),
+    "wrap": Takes(_are_module_classes, "a list of classes of modules"),
     "reshard": FLAG,
     "replicas": POSITIVE,
     "cpu_offload": FLAG,
@@ -52,11 +46,9 @@ _TAKES = {
 }
 
 
-class FullyShardedStrategy(ProcessStrategy):
+class FullyShardedStrategy(SplitStrategy):
     """Each rank keeps a part of every parameter; whole ones exist while a step needs them.
 
-    An evaluation, and a checkpoint while it is written, hold the whole weights on every rank: ranks
-    have different numbers of evaluation batches, and one without would keep the others waiting.
     Training steps hold one group of parameters at a time: ``wrap`` says which modules are groups of
     their own.
 
@@ -70,9 +62,7 @@ class FullyShardedStrategy(ProcessStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
-    whole_on_each_rank: ClassVar[bool] = False
-
-    manual: ClassVar[bool] = False
+    scales_loss: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -90,31 +80,9 @@ class FullyShardedStrategy(ProcessStrategy):
         self.replicas = replicas
         self.cpu_offload = cpu_offload
         self.reduce_dtype = reduce_dtype
-        self._shardings: list[Sharding] = []
-
-    def configure(self, **flags: Any) -> None:
-        """Take over the trainer's flags that every strategy has.
-
-        Raises:
-            ConfigurationError: float16 with a scaled loss.
-        """
-        super().configure(**flags)
-        if self.precision.scales:
-            raise ConfigurationError(
-                f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
-                do="say precision='bf16-mixed'.",
-            )
-
-    def place(self, module: nn.Module) -> None:
-        """Move the module to this rank's device with rank 0's weights; it is sharded by
-        :meth:`setup`.
-        """
-        super().place(module)
-        same_on_all_ranks(module)
 
     def wrap(self, step: nn.Module) -> FSDPModule:
-        """Shard ``step`` and the submodules that are groups of their own; override it for a policy
-        of your own.
+        """Shard ``step`` and the submodules that are groups; override it for a policy of your own.
 
         Args:
             step: its forward is the module's training step, its parameters are the module's.
@@ -122,20 +90,21 @@ class FullyShardedStrategy(ProcessStrategy):
         options = self.options()
         for part in reversed(list(step.modules())):
             if part is not step and isinstance(part, self.wrap_classes):
-                fully_shard(part, reshard_after_forward=self.reshard, **options)
-        return fully_shard(step, reshard_after_forward=self.reshard, **options)
+                fully_shard(part, **options)
+        return fully_shard(step, **options)
 
     def options(self) -> dict[str, Any]:
         """Return what every call of ``fully_shard`` gets."""
         dtype = self.precision.dtype if self.precision.mixed else None
-        reduce_dtype = None if dtype is None else self.reduce_dtype
-        on_gpu = self.device_type == "cuda"
         return {
             "mesh": self.mesh(),
+            "reshard_after_forward": self.reshard,
             "mp_policy": MixedPrecisionPolicy(
-                param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False
+                param_dtype=dtype,
+                reduce_dtype=None if dtype is None else self.reduce_dtype,
+                cast_forward_inputs=False,
             ),
-            "offload_policy": CPUOffloadPolicy(pin_memory=on_gpu)
+            "offload_policy": CPUOffloadPolicy(pin_memory=self.device_type == "cuda")
             if self.cpu_offload
             else OffloadPolicy(),
         }
@@ -147,56 +116,38 @@ class FullyShardedStrategy(ProcessStrategy):
             ConfigurationError: the ranks can't be divided into so many groups.
         """
         world_size = self.comm().world_size
-        if self.replicas < 1 or world_size % self.replicas:
+        if world_size % self.replicas:
             raise ConfigurationError(
                 f"replicas={self.replicas} does not divide the {world_size} ranks"
             )
+        sizes = {"replicate": self.replicas, "shard": world_size // self.replicas}
         if self.replicas == 1:
-            return init_device_mesh(self.device_type, (world_size,), mesh_dim_names=("shard",))
-        shape = (self.replicas, world_size // self.replicas)
-        return init_device_mesh(self.device_type, shape, mesh_dim_names=("replicate", "shard"))
-
-    def setup(
-        self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[TrainingStep, list[Optimizer]]:
-        """Shard the module, and let the optimizers hold the parts in the place of the whole
-        parameters.
-        """
-        sharding = self._added(
-            Sharding(module, optimizers, self.wrap, entry=HookedStep(module), nothing=(None, -1))
-        )
-        return sharding.step, list(optimizers)
-
-    def prepare(
-        self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[Callable[..., Any], list[Optimizer]]:
-        """Shard the module as :meth:`setup` does; what is called is the module itself."""
-        return self._added(Sharding(module, optimizers, self.wrap, entry=module)).call, list(
-            optimizers
+            del sizes["replicate"]
+        return init_device_mesh(
+            self.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
         )
 
-    def _added(self, sharding: Sharding) -> Sharding:
-        sharding.keep_between(self.reshard)
-        self._shardings.append(sharding)
+    def training_call(
+        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+    ) -> Callable[..., Any]:
+        """Shard the module; the optimizers hold the parts in the place of the whole parameters."""
+        sharding = Sharding(module, optimizers, self.wrap, entry_of(module, name), self.reshard)
+        self.modules.append(sharding)
         return sharding
-
-    def _be_parts(self) -> None:
-        for sharding in self._shardings:
-            sharding.be_parts()
 
     @contextmanager
     def accumulate(self, step: TrainingStep) -> Iterator[None]:
         """Add up whole gradients on each rank, and let none travel."""
-        (sharded,) = (made.sharded for made in self._shardings if step in (made.step, made.call))
-        sharded.set_requires_gradient_sync(False)
+        engine = step.engine  # type: ignore[attr-defined]
+        engine.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            sharded.set_requires_gradient_sync(True)
+            engine.set_requires_gradient_sync(True)
 
     def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Clip by the norm over all ranks' parts."""
-        self._be_parts()
+        self.be_parts()
         norm: Tensor | None = whole(super().clip(module, optimizer, **limits))
         return norm
 
@@ -204,26 +155,13 @@ class FullyShardedStrategy(ProcessStrategy):
         self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
     ) -> Any:
         """Step this rank's parts."""
-        self._be_parts()
+        self.be_parts()
         return super().step(module, optimizer, closure)
-
-    def align(self, module: nn.Module) -> None:
-        """Give every rank rank 0's buffers, and whole parameters until training goes on."""
-        copy_from_rank_zero(dict(module.named_buffers()), "buffers")
-        for sharding in self._shardings:
-            sharding.be_whole()
-
-    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Return the module's step, for which its parameters must be whole."""
-        step = super().evaluator(module, name)
-        return whole_only(
-            step, self.name, lambda: all(sharding.is_whole for sharding in self._shardings)
-        )
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
-        were_whole = [sharding for sharding in self._shardings if sharding.is_whole]
-        self._be_parts()
+        were_whole = [sharding for sharding in self.modules if sharding.is_whole]
+        self.be_parts()
         weights = {name: whole(value) for name, value in module.state_dict().items()}
         for sharding in were_whole:  # an evaluation is under way
             sharding.be_whole()
@@ -231,28 +169,24 @@ class FullyShardedStrategy(ProcessStrategy):
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module, each rank its parts."""
-        self._be_parts()
-        load_weights(module, weights)
+        self.be_parts()
+        mine = module.state_dict()
+        parts = {name: part_like(value, mine.get(name)) for name, value in weights.items()}
+        module.load_state_dict(parts)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the optimizer's whole state dict; called on every rank."""
-        return whole_state(optimizer)
+        return map_leaves(whole, optimizer.state_dict())
 
     def load_optimizer_state(
         self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
     ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
-        load_state(optimizer, state)
-
-    def release(self) -> None:
-        """Make the user's modules whole and plain again; called on every rank."""
-        for sharding in self._shardings:
-            sharding.undo()
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop what a launch that failed has left sharded."""
-        self._shardings.clear()
+        parameters = parameters_of(optimizer)
+        entries = {
+            index: parts_like(entry, parameters[index]) for index, entry in state["state"].items()
+        }
+        optimizer.load_state_dict({**state, "state": entries})
 
 
 class FSDP(ScriptLaunch, FullyShardedStrategy):

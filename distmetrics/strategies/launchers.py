@@ -1,6 +1,4 @@
-"""How the ranks of a strategy come to be: as runs of the script, or as processes that one call
-starts.
-"""
+"""How a strategy's ranks come to be: as runs of the script, or as processes that a call starts."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.outcome import settle
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.processes import launch
 from distmetrics.launch.script import join, naming_the_lost
-from distmetrics.launch.siblings import watch_rank_zero
+from distmetrics.launch.subprocess_ranks import watch_rank_zero
+from distmetrics.liveness.outcome import settle
 from distmetrics.preflight import find_unpicklable
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
@@ -58,28 +56,27 @@ class ScriptLaunch(ProcessStrategy):
     joins: ClassVar[bool] = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags; under a launcher ``devices`` is the number of its local
-        processes.
-        """
+        """Take over the trainer's flags; a launcher has started ``devices`` local processes."""
         super().bind(devices, accelerator)
         environment = self.environment()
-        if environment is None and self.num_nodes > 1:
-            raise ConfigurationError(
-                f"num_nodes={self.num_nodes}, and nothing has launched this process as a part of "
-                "a job",
-                do=f"start the script on every machine: torchrun --nnodes={self.num_nodes} "
-                f"--nproc-per-node={self.devices} ..., or pass your own ClusterEnvironment in "
-                "plugins=[...].",
-            )
-        if environment is not None and self.num_nodes > 1:
-            machines = -(-environment.world_size // environment.local_world_size)
-            if machines != self.num_nodes:
+        if environment is None:
+            if self.num_nodes > 1:
                 raise ConfigurationError(
-                    f"num_nodes={self.num_nodes}, but {environment.launcher} runs "
-                    f"{environment.world_size} processes, "
-                    f"{environment.local_world_size} on this machine: {machines} machines"
+                    f"num_nodes={self.num_nodes}, and nothing has launched this process as a part "
+                    "of a job",
+                    do=f"start the script on every machine: torchrun --nnodes={self.num_nodes} "
+                    f"--nproc-per-node={self.devices} ..., or pass your own ClusterEnvironment in "
+                    "plugins=[...].",
                 )
-        if environment is not None and environment.launcher == "distmetrics":
+            return
+        machines = -(-environment.world_size // environment.local_world_size)
+        if self.num_nodes not in (1, machines):
+            raise ConfigurationError(
+                f"num_nodes={self.num_nodes}, but {environment.launcher} runs "
+                f"{environment.world_size} processes, {environment.local_world_size} on this "
+                f"machine: {machines} machines"
+            )
+        if environment.launcher == "distmetrics":
             watch_rank_zero()  # as early as we can: rank 0 may end before this rank comes to a call
 
     @property
@@ -106,7 +103,7 @@ class ScriptLaunch(ProcessStrategy):
         """
         self.forget()
         world = join(
-            self.processes, self.backend, found=self.plugin, connect=self.init_process_group
+            self.processes, self.backend, environment=self.plugin, connect=self.init_process_group
         )
         with world.running():
             result = fn(*args)
@@ -125,16 +122,6 @@ class SpawnLaunch(ProcessStrategy):
     isolated: bool = True
     start_method: ClassVar[str] = "spawn"
 
-    def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags; all ranks are on this machine."""
-        super().bind(devices, accelerator)
-        if self.num_nodes > 1:
-            raise ConfigurationError(
-                f"strategy={self.name!r} starts its processes on this machine, and "
-                f"num_nodes={self.num_nodes}",
-                do="say strategy='ddp' and start the script by a launcher such as torchrun.",
-            )
-
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Call ``fn(*args)`` in ``devices`` new processes; return rank 0's result.
 
@@ -142,21 +129,27 @@ class SpawnLaunch(ProcessStrategy):
             InputTypeError: something can't be pickled; the text says which attribute.
             Exception: the error of the rank that failed first.
         """
-        options: dict[str, Any] = {"backend": self.backend, "connect": self.init_process_group}
+        options: dict[str, Any] = {
+            "start_method": self.start_method,
+            "backend": self.backend,
+            "connect": self.init_process_group,
+        }
         try:
-            outcomes = launch(
-                _rank, self.devices, fn, args, start_method=self.start_method, **options
-            )
+            outcomes = launch(_rank, self.devices, fn, args, **options)
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
-            named = zip(inspect.signature(fn).parameters, args, strict=False)
-            found = [part for name, arg in named for part in find_unpicklable(arg, name)]
-            if not found:
+            names = inspect.signature(fn).parameters
+            parts = [
+                part
+                for name, arg in zip(names, args, strict=False)
+                for part in find_unpicklable(arg, name)
+            ]
+            if not parts:
                 raise
             raise InputTypeError(
-                f"{found[0].path} cannot be sent to the processes of strategy={self.name!r}\n\n"
-                + "".join(f"  {part}\n" for part in found)
-                + "\nDo:     that, or use strategy='ddp', which runs the script once a rank and "
-                "pickles nothing."
+                f"{parts[0].path} cannot be sent to the processes of strategy={self.name!r}",
+                notes=[f"  {part}" for part in parts],
+                do="that, or use strategy='ddp', which runs the script once a rank and pickles "
+                "nothing.",
             ) from error
         result: T = settle(outcomes)[0]
         return result

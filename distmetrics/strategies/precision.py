@@ -14,10 +14,15 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
-_DTYPES = {"64": torch.float64, "32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {
+    "64-true": torch.float64,
+    "32-true": torch.float32,
+    "16-mixed": torch.float16,
+    "bf16-mixed": torch.bfloat16,
+    "16-true": torch.float16,
+    "bf16-true": torch.bfloat16,
+}
 _SHORT = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
-_NOTHING: AbstractContextManager[None] = nullcontext()
-_KNOWN = ("64-true", "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true")
 
 
 class Precision:
@@ -39,20 +44,19 @@ class Precision:
     """
 
     def __init__(self, name: str) -> None:
-        if name not in _KNOWN:
-            known = ", ".join(map(repr, _KNOWN))
+        if name not in _DTYPES:
+            known = ", ".join(map(repr, _DTYPES))
             raise ConfigurationError(
                 f"precision must be 64, 32, 16, 'bf16', or one of {known}, got {name!r}"
             )
         self.name = name
-        self.dtype = _DTYPES[name.partition("-")[0]]
+        self.dtype = _DTYPES[name]
         self.mixed = name.endswith("mixed")
         self.true = not self.mixed and self.dtype != torch.float32
         self.scales = name == "16-mixed"
         self._scaler: Any = None
-        self._unscaled: set[int] = (
-            set()
-        )  # optimizers whose gradients have their own size until the next step
+        # Optimizers whose gradients have their own size until the next step.
+        self._unscaled: set[int] = set()
 
     @classmethod
     def of(cls, flag: Any) -> Precision:
@@ -76,26 +80,23 @@ class Precision:
 
     def convert(self, batch: T) -> T:
         """Return the batch with its floating tensors converted."""
-        if not self.true:
-            return batch
-        return map_leaves(self._converted, batch)
+        return map_leaves(self._converted, batch) if self.true else batch
 
     def _converted(self, leaf: Any) -> Any:
-        return (
-            leaf.to(self.dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-        )
+        floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
+        return leaf.to(self.dtype) if floats else leaf
 
     def forward(self, device_type: str) -> AbstractContextManager[Any]:
         """Return what a step runs in."""
         if self.mixed:
             return torch.autocast(device_type, dtype=self.dtype)
-        return _default_dtype(self.dtype) if self.true else _NOTHING
+        return _default_dtype(self.dtype) if self.true else nullcontext()
 
     def scaled(self, loss: Tensor, device_type: str) -> Tensor:
         """Return what to call ``backward`` of."""
         if not self.scales:
             return loss
-        scaled: Tensor = self._made(device_type).scale(loss)
+        scaled: Tensor = self._scaler_for(device_type).scale(loss)
         return scaled
 
     def unscale(self, optimizer: Optimizer) -> None:
@@ -105,9 +106,7 @@ class Precision:
             self._unscaled.add(id(optimizer))
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Step the optimizer; with a scaled loss, only if no gradient has overflowed, and without a
-        closure.
-        """
+        """Step the optimizer; with a scaled loss, without a closure and if nothing overflowed."""
         if self._scaler is None:
             return optimizer.step() if closure is None else optimizer.step(closure)
         if closure is not None:
@@ -126,9 +125,9 @@ class Precision:
     def load_state(self, state: Mapping[str, Any], device_type: str) -> None:
         """Go on with that scale."""
         if self.scales and "grad_scaler" in state:
-            self._made(device_type).load_state_dict(state["grad_scaler"])
+            self._scaler_for(device_type).load_state_dict(state["grad_scaler"])
 
-    def _made(self, device_type: str) -> Any:
+    def _scaler_for(self, device_type: str) -> Any:
         if self._scaler is None:
             self._scaler = torch.amp.GradScaler(device_type)
         return self._scaler

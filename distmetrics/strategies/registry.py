@@ -9,27 +9,27 @@ from typing import Any
 
 from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import detect
-from distmetrics.launch.place import ClusterEnvironment, Environment
+from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import ClusterEnvironment, Environment
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 
-_HERE = "distmetrics.strategies."
+# Names to factories, or to a module of this package and the class in it, imported when it is asked.
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
-    "single": f"{_HERE}single:Single",
-    "dp": f"{_HERE}dp:DP",
-    "ddp": f"{_HERE}ddp:DDP",
-    "ddp2": f"{_HERE}ddp2:DDP2",
-    "ddp_spawn": f"{_HERE}ddp_spawn:DDPSpawn",
-    "ddp_fork": f"{_HERE}ddp_fork:DDPFork",
-    "ddp_notebook": f"{_HERE}ddp_fork:DDPFork",
-    "ddp_sharded": f"{_HERE}ddp_sharded:ShardedDDP",
-    "ddp_sharded_spawn": f"{_HERE}ddp_sharded:ShardedDDPSpawn",
-    "fsdp": f"{_HERE}fsdp:FSDP",
-    "fsdp_spawn": f"{_HERE}fsdp:FSDPSpawn",
-    "deepspeed": f"{_HERE}deepspeed:DeepSpeed",
-    "xla": f"{_HERE}xla:XLA",
-    "tpu_spawn": f"{_HERE}xla:XLA",
+    "single": "single:Single",
+    "dp": "dp:DP",
+    "ddp": "ddp:DDP",
+    "ddp2": "ddp2:DDP2",
+    "ddp_spawn": "ddp_spawn:DDPSpawn",
+    "ddp_fork": "ddp_fork:DDPFork",
+    "ddp_notebook": "ddp_fork:DDPFork",
+    "ddp_sharded": "ddp_sharded:ShardedDDP",
+    "ddp_sharded_spawn": "ddp_sharded:ShardedDDPSpawn",
+    "fsdp": "fsdp:FSDP",
+    "fsdp_spawn": "fsdp:FSDPSpawn",
+    "deepspeed": "deepspeed:DeepSpeed",
+    "xla": "xla:XLA",
+    "tpu_spawn": "xla:XLA",
 }
 
 
@@ -75,11 +75,11 @@ def resolve(
     >>> resolve("auto").name
     'single'
     """
-    plugin = _plugin(plugins)
+    plugin = _plugin(plugins if isinstance(plugins, Sequence) else [plugins])
     if strategy == "auto":
         strategy = _automatic(devices, accelerator, num_nodes, plugin)
     if isinstance(strategy, str):
-        strategy = _make(strategy)
+        strategy = _by_name(strategy)
     elif isinstance(strategy, type) and issubclass(strategy, Strategy):
         strategy = strategy()
     if not isinstance(strategy, Strategy):
@@ -94,22 +94,18 @@ def _automatic(
 ) -> str:
     if accelerator == "tpu":
         return "xla"
-    environment = detect() if plugin is None else plugin
-    if environment is not None or num_nodes != 1:
+    if num_nodes != 1 or (plugin or detect()) is not None:
         return "ddp"
-    return (
-        "single" if len(device_list(devices, device_kind(accelerator), None)) == 1 else "ddp_spawn"
-    )
+    count = len(device_list(devices, device_kind(accelerator), None))
+    return "single" if count == 1 else "ddp_spawn"
 
 
-def _plugin(plugins: ClusterEnvironment | Sequence[ClusterEnvironment]) -> Environment | None:
-    if not isinstance(plugins, Sequence):
-        plugins = [plugins]
+def _plugin(plugins: Sequence[ClusterEnvironment]) -> Environment | None:
     for plugin in plugins:
         if not isinstance(plugin, ClusterEnvironment):
             raise ConfigurationError(
                 f"plugins must be cluster environments, got {describe(plugin)}",
-                do="subclass distmetrics.launch.environment.ClusterEnvironment; "
+                do="subclass distmetrics.launch.ClusterEnvironment; "
                 "precision and strategy have flags of their own.",
             )
     if len(plugins) > 1:
@@ -119,18 +115,16 @@ def _plugin(plugins: ClusterEnvironment | Sequence[ClusterEnvironment]) -> Envir
     return Environment.of(plugins[0]) if plugins else None
 
 
-def _make(name: str) -> Strategy:
+def _by_name(name: str) -> Strategy:
     if name not in _REGISTRY:
-        near = difflib.get_close_matches(
-            name.lower().replace("-", "_"), available(), n=3, cutoff=0.5
-        )
-        hint = f"\nLikely: {' or '.join(map(repr, near))}" if near else ""
+        tried = name.lower().replace("-", "_")
+        near = difflib.get_close_matches(tried, available(), n=3, cutoff=0.5)
         raise ConfigurationError(
-            f"there is no strategy {name!r}; there are {', '.join(available())}{hint}"
+            f"there is no strategy {name!r}; there are {', '.join(available())}",
+            likely=" or ".join(map(repr, near)),
         )
     factory = _REGISTRY[name]
-    if callable(factory):
-        return factory()
-    module, _, attribute = factory.partition(":")
-    made: Strategy = getattr(importlib.import_module(module), attribute)()
-    return made
+    if isinstance(factory, str):
+        module, _, attribute = factory.partition(":")
+        factory = getattr(importlib.import_module(f"distmetrics.strategies.{module}"), attribute)
+    return factory()

@@ -1,9 +1,8 @@
-"""Replicas of a module that share its parameters, and what they must not lose: values logged,
-metrics updated.
+"""Replicas of a module, and what they must not lose: values logged, metrics updated.
 
-A replica is a shallow copy that lives for one step. What a step changes on it is thrown away, so a
-replica notes what the step logs and updates, and the module itself does it afterwards, once, in the
-replicas' order.
+A replica is a shallow copy that lives for one step and shares the module's parameters. What a step
+changes on it is thrown away, so a replica notes what the step logs and updates, and the module
+itself does it afterwards, once, in the replicas' order.
 """
 
 from __future__ import annotations
@@ -11,17 +10,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from distmetrics.errors import ConfigurationError
 
-_METRIC = ("update", "compute", "reset")
-_STEP_END = (
-    "Do:     return what it needs, and use the metric in training_step_end or validation_step_end."
-)
+_STEP_END = "return what it needs, and use the metric in training_step_end or validation_step_end"
+
+
+class Logged(NamedTuple):
+    """A call of ``self.log`` in a replica, or of ``self.log_dict`` with metrics: then without name.
+
+    ``metric`` is the path of a metric's own object in the module, "" for other values; ``size`` the
+    number of samples behind the value, None where that can't be told.
+    """
+
+    value: Any
+    metric: str
+    options: dict[str, Any]
+    size: int | None
 
 
 @dataclass
@@ -30,95 +40,89 @@ class Notes:
 
     Attributes:
         size: number of samples of its part of the batch; None where that can't be told.
-        logged: name, value and options of each ``self.log``.
+        logged: name and call of each ``self.log``.
         updates: path of a metric in the module, and the arguments of its ``update``.
         metrics: path of each metric, by the id of what stands for it in the replica.
-        seen: the replica's attributes before the step.
+        before: parts of the replica by path, and their attributes before the step.
     """
 
     size: int | None
-    logged: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
+    logged: list[tuple[str, Logged]] = field(default_factory=list)
     updates: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     metrics: dict[int, str] = field(default_factory=dict)
-    seen: list[tuple[str, nn.Module, dict[str, Any]]] = field(default_factory=list)
+    before: list[tuple[str, nn.Module, dict[str, Any]]] = field(default_factory=list)
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Stand for ``self.log`` in a replica."""
-        self.logged.append((name, value, options))
+        size = options.get("batch_size") or self.size
+        metric = self.metrics.get(id(value), "")
+        self.logged.append((name, Logged(value, metric, options, size)))
 
     def log_dict(self, values: Any, **options: Any) -> None:
         """Stand for ``self.log_dict`` in a replica."""
-        if _is_metric(values):
-            self.logged.append(("", values, options))
-            return
-        for name, value in values.items():
+        for name, value in [("", values)] if _is_metric(values) else values.items():
             self.log(name, value, **options)
+
+    def stand_for(self, metric: str) -> dict[str, Callable[..., Any]]:
+        """Return methods for a metric in a replica: updates are noted, what has a value refused."""
+
+        def update(*args: Any, **kwargs: Any) -> None:
+            self.updates.append((metric, args, kwargs))
+
+        refused = {name: _refusal(metric, name) for name in ("forward", "compute", "reset")}
+        return {"update": update, **refused}
 
 
 def replicas(
     module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int | None]
 ) -> list[Notes]:
-    """Make each copy note what its step logs and updates.
+    """Make each copy note what its step logs and updates; return the notes.
 
     Args:
         module: the user's.
         copies: shallow copies of it, as torch's replicate makes them.
         sizes: number of samples that each copy will see, None where that can't be told.
     """
-    made = []
+    all_notes = []
     for copied, size in zip(copies, sizes, strict=True):
         notes = Notes(size)
         shadow = {"log": notes.log, "log_dict": notes.log_dict, "all_gather": _refuse_gather}
-        vars(copied).update(
-            {name: stand_in for name, stand_in in shadow.items() if hasattr(module, name)}
-        )
+        vars(copied).update({name: shadow[name] for name in shadow if hasattr(module, name)})
         for path, part in copied.named_modules():
             if _is_metric(part):
-                _note_metric(part, path, notes)
+                notes.metrics[id(part)] = path
+                vars(part).update(notes.stand_for(path))
             for name, value in list(vars(part).items()):
-                if (
-                    not isinstance(value, nn.Module)
-                    and not name.startswith("_")
-                    and _is_metric(value)
-                ):
-                    vars(part)[name] = _StandIn(f"{path}.{name}".lstrip("."), notes)
-            notes.seen.append((path, part, dict(vars(part))))
-        made.append(notes)
-    return made
+                if _is_metric(value) and not isinstance(value, nn.Module) and name[0] != "_":
+                    where = f"{path}.{name}".lstrip(".")
+                    stand_in = vars(part)[name] = _StandIn(notes.stand_for(where))
+                    notes.metrics[id(stand_in)] = where
+            notes.before.append((path, part, dict(vars(part))))
+        all_notes.append(notes)
+    return all_notes
 
 
 def _is_metric(value: Any) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in _METRIC
-    )
-
-
-def _note_metric(part: nn.Module, path: str, notes: Notes) -> None:
-    """Let a metric that is a module note its updates; what has a value at once is refused."""
-    notes.metrics[id(part)] = path
-    vars(part)["update"] = lambda *args, **kwargs: notes.updates.append((path, args, kwargs))
-    for name in ("forward", "compute", "reset"):
-        vars(part)[name] = _refusal(path, name)
+    methods = (getattr(value, name, None) for name in ("update", "compute", "reset"))
+    return not isinstance(value, type) and all(map(callable, methods))
 
 
 class _StandIn:
     """In a replica, in the place of a metric that is no module."""
 
-    def __init__(self, path: str, notes: Notes) -> None:
-        notes.metrics[id(self)] = path
-        self.update = lambda *args, **kwargs: notes.updates.append((path, args, kwargs))
-        self.compute, self.reset = _refusal(path, "compute"), _refusal(path, "reset")
+    def __init__(self, methods: dict[str, Callable[..., Any]]) -> None:
+        vars(self).update(methods)
 
 
-def _refusal(path: str, name: str) -> Callable[..., Any]:
-    what = f"self.{path}(...)" if name == "forward" else f"self.{path}.{name}()"
+def _refusal(metric: str, name: str) -> Callable[..., Any]:
+    what = f"self.{metric}(...)" if name == "forward" else f"self.{metric}.{name}()"
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise ConfigurationError(
             f"{what} in a step under strategy 'dp': each replica sees its part of the batch "
-            "alone, and is thrown away\n"
-            f"{_STEP_END}\n        self.{path}.update(...) and self.log(name, self.{path}) are "
-            "fine in a step."
+            "alone, and is thrown away",
+            do=f"{_STEP_END}; self.{metric}.update(...) and self.log(name, self.{metric}) are "
+            "fine in a step.",
         )
 
     return refuse
@@ -132,9 +136,8 @@ def _refuse_gather(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-def replay(module: nn.Module, notes: Sequence[Notes]) -> None:
-    """Do on the module what its replicas have noted: metrics are updated in their order, values
-    logged once.
+def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
+    """Do on the module what its replicas have noted: metrics updated in order, values logged once.
 
     A mean is weighted by the samples of each replica, so what is logged is what one step on the
     whole batch would have.
@@ -142,63 +145,70 @@ def replay(module: nn.Module, notes: Sequence[Notes]) -> None:
     Raises:
         ConfigurationError: replicas logged a name in different ways.
     """
-    for note in notes:
-        for path, args, kwargs in note.updates:
-            _at(module, path).update(*args, **kwargs)
-        _warn_of_lost(note)
-    by_name: dict[str, list[tuple[Notes, Any, dict[str, Any]]]] = {}
-    for note in notes:
-        for name, value, options in note.logged:
-            by_name.setdefault(name, []).append((note, value, options))
-    for name, entries in by_name.items():
+    calls: dict[str, list[Logged]] = {}
+    for notes in all_notes:
+        for path, args, kwargs in notes.updates:
+            attrgetter(path)(module).update(*args, **kwargs)
+        _warn_of_lost(notes)
+        for name, logged in notes.logged:
+            calls.setdefault(name, []).append(logged)
+    for name, entries in calls.items():
         _log(module, name, entries)
 
 
-def _log(module: Any, name: str, entries: list[tuple[Notes, Any, dict[str, Any]]]) -> None:
-    note, first, options = entries[0]
-    if id(first) in note.metrics:
-        metric = _at(module, note.metrics[id(first)])
+def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
+    first, options = entries[0], entries[0].options
+    if first.metric:
+        metric = attrgetter(first.metric)(module)
         if name:
             module.log(name, metric, **options)
         else:
             module.log_dict(metric, **options)
-        return
-    kinds = {
-        tuple(sorted((k, repr(v)) for k, v in o.items() if k != "batch_size"))
-        for _, _, o in entries
-    }
-    if len(kinds) > 1:
+    elif None in [entry.size for entry in entries]:  # a batch that was not cut
+        for entry in entries:
+            module.log(name, entry.value, **entry.options)
+    else:
+        _log_combined(module, name, entries)
+
+
+def _log_combined(module: Any, name: str, entries: Sequence[Logged]) -> None:
+    """Log one value for all replicas' values of one name."""
+    first, options = entries[0].value, entries[0].options
+    if len({_without_size(entry.options) for entry in entries}) > 1:
         raise ConfigurationError(
             f"the replicas of strategy 'dp' log {name!r} with different options"
         )
-    reduce = options.get("reduce_fx", "mean")
-    if any(
-        note.size is None and not o.get("batch_size") for note, _, o in entries
-    ):  # a batch that was not cut
-        for _, value, said in entries:
-            module.log(name, value, **said)
-        return
-    refused = [value for _, value, _ in entries if not _is_number(value)]
-    if refused or reduce not in _COMBINE:
+    combine = _COMBINE.get(options.get("reduce_fx", "mean"))
+    refused = [entry.value for entry in entries if not _is_number(entry.value)]
+    if refused or combine is None:
         module.log(name, (refused or [first])[0], **options)  # says itself what is wrong
         return
-    weights = [float(o.get("batch_size") or note.size or 0) for note, _, o in entries]
-    values = [_number(value, first) for _, value, _ in entries]
-    if reduce == "mean":
-        total = sum(weights)
-        joined = (
-            sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else values[0]
-        )
-        module.log(name, joined, **options | {"batch_size": int(total)})
-        return
-    module.log(name, _COMBINE[reduce](torch.stack(values)), **options)
+    device = first.device if isinstance(first, Tensor) else torch.device("cpu")
+    values = torch.stack([_number(entry.value).to(device) for entry in entries])
+    weights = torch.tensor([entry.size for entry in entries], dtype=torch.float64, device=device)
+    if combine is _mean:
+        options = options | {"batch_size": int(weights.sum())}
+    module.log(name, combine(values, weights), **options)
 
 
-_COMBINE: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": torch.mean,
-    "sum": torch.sum,
-    "max": torch.max,
-    "min": torch.min,
+def _number(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64).detach().reshape(())
+
+
+def _without_size(options: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((k, repr(v)) for k, v in options.items() if k != "batch_size"))
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    total = weights.sum()
+    return (weights * values).sum() / total if total else values[0]
+
+
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": _mean,
+    "sum": lambda values, weights: values.sum(),
+    "max": lambda values, weights: values.max(),
+    "min": lambda values, weights: values.min(),
 }
 
 
@@ -206,29 +216,12 @@ def _is_number(value: Any) -> bool:
     return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)
 
 
-def _number(value: Any, like: Any) -> Tensor:
-    found = (
-        value.detach()
-        if isinstance(value, Tensor)
-        else torch.tensor(float(value), dtype=torch.float64)
-    )
-    found = found.double().reshape(())
-    return found.to(like.device) if isinstance(like, Tensor) else found
-
-
-def _at(module: Any, path: str) -> Any:
-    found = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
-
-
 _warned: set[str] = set()
 
 
-def _warn_of_lost(note: Notes) -> None:
+def _warn_of_lost(notes: Notes) -> None:
     """Say which attributes a step has set on a replica: they are gone."""
-    for path, part, before in note.seen:
+    for path, part, before in notes.before:
         for name, value in vars(part).items():
             where = f"self.{path}.{name}".replace("..", ".")
             if (name in before and before[name] is value) or where in _warned:

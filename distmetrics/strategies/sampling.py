@@ -45,9 +45,7 @@ class _Dealt(Sampler[Any]):
             self.source.set_epoch(epoch)
 
     def _order(self) -> Sequence[Any]:
-        """Draw the whole order, the same on every rank whatever the ranks' random generators did
-        before.
-        """
+        """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
         if not isinstance(self.source, Sampler) or isinstance(self.source, SequentialSampler):
             return range(len(self.source))
         state = torch.get_rng_state()
@@ -59,8 +57,7 @@ class _Dealt(Sampler[Any]):
 
 
 class EvaluationSampler(_Dealt):
-    """One rank's samples in evaluation: every sample on exactly one rank, none repeated, none left
-    out.
+    """One rank's samples in evaluation: every sample is on exactly one rank.
 
     Each rank gets a contiguous run, so that runs joined in rank order are the data set in its
     order. Runs differ by at most one sample; with fewer samples than ranks some are empty.
@@ -89,8 +86,7 @@ class EvaluationSampler(_Dealt):
 
 
 class TrainingSampler(_Dealt):
-    """One rank's samples in training: the same number on every rank, so that all take the same
-    steps.
+    """One rank's samples in training: as many on every rank, so that all take the same steps.
 
     Rank r takes every ``world_size``-th sample from the r-th on: together the ranks' n-th batches
     are the n-th batch of one process with a batch ``world_size`` times as large. Where the samples
@@ -140,8 +136,7 @@ class _Keys(Sampler[Any]):
 
 
 def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0) -> Any:
-    """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` itself is left
-    as it is.
+    """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` stays as it is.
 
     Only the sampler differs: batch size, ``collate_fn``, workers, generator and the rest are the
     loader's own, also those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch.
@@ -149,38 +144,14 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
     comes back as it is, with a warning; one that already deals out its samples (a
     ``DistributedSampler``, say) comes back as it is.
     """
-    stage = "training" if train else "evaluation"
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        what = (
-            "an IterableDataset" if isinstance(loader, DataLoader) else f"a {type(loader).__name__}"
-        )
-        _warn(
-            rank,
-            f"every rank reads the whole {stage} data: {what} has no sampler that could be dealt "
-            "out to "
-            f"{world_size} ranks. Serve each rank its part and say use_distributed_sampler=False.",
-        )
+    if rank == 0:
+        _warn(loader, world_size, train)
+    if not _has_order(loader) or isinstance(loader.sampler, DistributedSampler):
         return loader
-    if isinstance(loader.sampler, DistributedSampler) and not train:
-        _warn(
-            rank,
-            "a DistributedSampler repeats samples to fill up the ranks: they count twice in the "
-            "evaluation. "
-            "Remove it: the trainer deals out every sample once.",
-        )
-    if isinstance(loader.sampler, DistributedSampler | _Dealt) or isinstance(
-        loader.batch_sampler, _Dealt
-    ):
+    if isinstance(loader.sampler, _Dealt) or isinstance(loader.batch_sampler, _Dealt):
         return loader
-    if loader.drop_last and not train:
-        _warn(
-            rank,
-            f"drop_last leaves out up to {world_size} batches of the evaluation data, one on "
-            "each rank. "
-            "Remove it: the last batch may be smaller.",
-        )
 
-    def dealt(source: Any) -> Any:
+    def dealt(source: Any) -> _Dealt:
         keys = source if isinstance(source, Sampler) else _Keys(source)
         if train:
             return TrainingSampler(keys, world_size, rank, seed=seed, drop_last=loader.drop_last)
@@ -195,8 +166,38 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
     return _clone(loader, sampler=sampler, batch_sampler=batches)
 
 
+def _has_order(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+
+
+def _warn(loader: Any, world_size: int, train: bool) -> None:
+    """Warn of samples that will count several times, or not at all."""
+    text = ""
+    if not _has_order(loader):
+        what = f"a {type(loader).__name__}"
+        if isinstance(loader, DataLoader):
+            what = "an IterableDataset"
+        text = (
+            f"every rank reads the whole {'training' if train else 'evaluation'} data: {what} has "
+            f"no sampler that could be dealt out to {world_size} ranks. Serve each rank its part "
+            "and say use_distributed_sampler=False."
+        )
+    elif not train and isinstance(loader.sampler, DistributedSampler):
+        text = (
+            "a DistributedSampler repeats samples to fill up the ranks: they count twice in the "
+            "evaluation. Remove it: the trainer deals out every sample once."
+        )
+    elif not train and loader.drop_last and not isinstance(loader.sampler, _Dealt):
+        text = (
+            f"drop_last leaves out up to {world_size} batches of the evaluation data, one on each "
+            "rank. Remove it: the last batch may be smaller."
+        )
+    if text:
+        warnings.warn(text, stacklevel=3)
+
+
 def _clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """Copy a loader, with other samplers.
+    """Return a copy of a loader with other samplers.
 
     Not built anew from arguments: a subclass may take others, and torch's own grow with its
     versions. A loader refuses new samplers by ``__setattr__`` because its iterators use the old
@@ -215,8 +216,3 @@ def set_epoch(loader: Any, epoch: int) -> None:
         tell = getattr(getattr(loader, name, None), "set_epoch", None)
         if tell is not None:
             tell(epoch)
-
-
-def _warn(rank: int, text: str) -> None:
-    if rank == 0:
-        warnings.warn(text, stacklevel=3)

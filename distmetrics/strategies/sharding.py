@@ -1,6 +1,4 @@
-"""A module sharded by torch's fully_shard: when its parameters are parts, when whole, and how one
-becomes the other.
-"""
+"""A module sharded by torch's fully_shard: in parts, whole, or plain again; its state dicts."""
 
 from __future__ import annotations
 
@@ -14,26 +12,23 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.parallel import StepModule
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.split import SplitModule
 
-_PRIVATE = (
-    "_is_fsdp_managed_module",
-    "_fsdp_use_orig_params",
-)  # what fully_shard leaves on modules
+# What fully_shard leaves on modules.
+_MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
 _HOOKS = ("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
 
 
-class Sharding:
-    """A module between being sharded and being whole again.
+class Sharding(SplitModule):
+    """A module between being sharded and being plain again.
 
     Args:
         module: the user's.
         optimizers: of its parameters; they hold the parts from now on, in the same groups.
         shard: applies ``fully_shard`` to ``entry`` and what is in it.
-        entry: what is called, and has the module inside; it must do nothing when called for its
-            hooks alone.
-        nothing: the arguments of such a call.
+        entry: what is called, and has the module inside; called without arguments and gradients it
+            must do nothing.
+        reshard: whether whole parameters are given back between forward and backward.
 
     Raises:
         ConfigurationError: an optimizer of tensors that are no parameters of the module.
@@ -44,53 +39,32 @@ class Sharding:
         module: nn.Module,
         optimizers: Sequence[Optimizer],
         shard: Callable[[nn.Module], Any],
-        *,
         entry: nn.Module,
-        nothing: tuple[Any, ...] = (),
+        reshard: bool,
     ) -> None:
         self.module = module
-        before = {id(parameter): name for name, parameter in module.named_parameters()}
-        self.sharded: Any = shard(entry)
+        names = {parameter: name for name, parameter in module.named_parameters()}
+        self.engine = shard(entry)
         self.groups: list[Any] = [
-            part for part in self.sharded.modules() if isinstance(part, FSDPModule)
+            part for part in self.engine.modules() if isinstance(part, FSDPModule)
         ]
+        if len(self.groups) > 1:  # their order is not known without a batch
+            self.without_batch = "FSDP with several groups", "FSDP() without wrap="
         self._whole = False
-        self._reshard = True
-        after = dict(module.named_parameters())
+        self._reshard = reshard
+        parts = dict(module.named_parameters())
         for optimizer in optimizers:
-            _repoint(optimizer, before, after)
+            _hold_parts(optimizer, names, parts)
         with torch.no_grad():
-            self.sharded(*nothing)  # the first call says which group is the outermost
-
-    def call(self, *args: Any) -> Any:
-        """Call the entry, in which groups of parameters become whole one after another."""
-        self.be_parts()
-        return self.sharded(*args)
-
-    def step(self, batch: Any, batch_idx: int) -> Any:
-        """Take a training step, in which groups of parameters become whole one after another.
-
-        Raises:
-            ConfigurationError: there is no batch, and the order of several groups is not known
-                without one.
-        """
-        self.be_parts()
-        if batch is None and len(self.groups) > 1:
-            raise ConfigurationError(
-                "this rank has no batch for a training step, and FSDP with several groups needs "
-                "one on every rank",
-                likely="loaders of different length, which the trainer did not deal out itself.",
-                do="give every rank as many batches, or say FSDP() without wrap=.",
-            )
-        return self.sharded(batch, batch_idx)
+            self.engine()  # the first call says which group is the outermost
 
     @property
     def is_whole(self) -> bool:
-        """Whether every parameter is whole on this rank."""
+        """True if every parameter is whole on this rank."""
         return self._whole
 
     def be_whole(self) -> None:
-        """Make every parameter whole on every rank, until :meth:`be_parts`; all ranks must call it."""
+        """Make every parameter whole, until :meth:`be_parts`; all ranks must call it."""
         if not self._whole:
             for group in self.groups:
                 group.set_reshard_after_forward(False, recurse=False)
@@ -105,58 +79,40 @@ class Sharding:
                 group.set_reshard_after_forward(self._reshard, recurse=False)
             self._whole = False
 
-    def keep_between(self, reshard: bool) -> None:
-        """Say whether whole parameters are given back between forward and backward."""
-        self._reshard = reshard
-
     def undo(self) -> None:
         """Make the user's module a plain one, with whole parameters; all ranks must call it."""
         self.be_parts()
-        made: dict[int, nn.Parameter] = {}
+        wholes: dict[Any, nn.Parameter] = {}
         for part in self.module.modules():
             parameters: dict[str, Any] = part._parameters
             for name, parameter in parameters.items():
                 if isinstance(parameter, DTensor):
-                    if id(parameter) not in made:
-                        full = whole(parameter.detach())
-                        made[id(parameter)] = nn.Parameter(
-                            full, requires_grad=parameter.requires_grad
+                    if parameter not in wholes:
+                        wholes[parameter] = nn.Parameter(
+                            whole(parameter.detach()), requires_grad=parameter.requires_grad
                         )
-                    parameters[name] = made[id(parameter)]
-        for part in self.module.modules():
-            _unmark(part)
+                    parameters[name] = wholes[parameter]
+            _make_plain(part)
 
 
-class HookedStep(StepModule):
-    """The training step; a negative number of a batch is a call for its hooks alone."""
-
-    def forward(self, batch: Any, batch_idx: int) -> Any:
-        """Take a training step, or none."""
-        return None if batch_idx < 0 else super().forward(batch, batch_idx)
-
-
-def _repoint(
-    optimizer: Optimizer, before: Mapping[int, str], after: Mapping[str, nn.Parameter]
+def _hold_parts(
+    optimizer: Optimizer, names: Mapping[Any, str], parts: Mapping[str, nn.Parameter]
 ) -> None:
-    """Put the parts in the place of the parameters that an optimizer holds, with the states that it
-    has of them.
-    """
+    """Give an optimizer the parts of the parameters that it holds, and the parts of its states."""
     states = dict(optimizer.state)
     optimizer.state.clear()
     for group in optimizer.param_groups:
-        for index, old in enumerate(group["params"]):
-            if id(old) not in before:
+        for index, parameter in enumerate(group["params"]):
+            if parameter not in names:
                 raise ConfigurationError(
-                    f"the {type(optimizer).__name__} holds a tensor of shape {list(old.shape)} "
-                    "that is no parameter of "
-                    "the module: FSDP can't shard it",
+                    f"the {type(optimizer).__name__} holds a tensor of shape "
+                    f"{list(parameter.shape)} that is no parameter of the module: FSDP can't "
+                    "shard it",
                     do="make it an attribute of the module, as an nn.Parameter.",
                 )
-            new = group["params"][index] = after[before[id(old)]]
-            if old in states:
-                optimizer.state[new] = {
-                    key: part_like(value, new) for key, value in states[old].items()
-                }
+            part = group["params"][index] = parts[names[parameter]]
+            if parameter in states:
+                optimizer.state[part] = parts_like(states[parameter], part)
 
 
 def whole(leaf: Any) -> Any:
@@ -168,59 +124,29 @@ def whole(leaf: Any) -> Any:
     return moved.full_tensor().to(leaf.device)
 
 
-def part_like(value: Any, like: Tensor) -> Any:
-    """Return this rank's part of a whole tensor, cut as ``like`` is; what has another shape stays
-    as it is.
-    """
+def part_like(value: Any, like: Any) -> Any:
+    """Return this rank's part of a whole tensor, cut as ``like`` is; another shape as it is."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
-    kind = like.device_mesh.device_type
-    cut = distribute_tensor(value.to(kind), like.device_mesh, like.placements, src_data_rank=None)
-    return cut if cut.device == like.device else cut.to(like.device)
+    mesh = like.device_mesh
+    cut = distribute_tensor(value.to(mesh.device_type), mesh, like.placements, src_data_rank=None)
+    return cut.to(like.device)
 
 
-def whole_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state dict with whole tensors; all ranks must call it."""
-    state: dict[str, Any] = map_leaves(whole, optimizer.state_dict())
-    return state
+def parts_like(entry: Mapping[str, Any], like: Tensor) -> dict[str, Any]:
+    """Return this rank's parts of the tensors in an optimizer's state of one parameter."""
+    return {key: part_like(value, like) for key, value in entry.items()}
 
 
-def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Put a state dict with whole tensors into an optimizer of parts."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    entries = {
-        index: {key: part_like(value, parameters[index]) for key, value in entry.items()}
-        for index, entry in state["state"].items()
-    }
-    optimizer.load_state_dict({**state, "state": entries})
-
-
-def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Put a whole state dict into a module of parts.
-
-    Raises:
-        RuntimeError: names or shapes differ, as torch says it.
-    """
-    mine = module.state_dict()
-    cut = {
-        name: part_like(value, mine[name]) if name in mine else value
-        for name, value in weights.items()
-    }
-    module.load_state_dict(cut)
-
-
-def _unmark(part: nn.Module) -> None:
-    """Take fully_shard off a submodule that was a group of its own: its hooks, its class, its
-    marks.
-    """
-    for name in _PRIVATE:
+def _make_plain(part: nn.Module) -> None:
+    """Take fully_shard off a module: its hooks, its class, its marks."""
+    for name in _MARKS:
         vars(part).pop(name, None)
     for name in _HOOKS:
         hooks = vars(part)[name]
         for key, hook in list(hooks.items()):
-            if getattr(getattr(hook, "hook", hook), "__module__", "").startswith(
-                "torch.distributed.fsdp"
-            ):
+            owner = getattr(getattr(hook, "hook", hook), "__module__", "")
+            if owner.startswith("torch.distributed.fsdp"):
                 del hooks[key]  # a local function of theirs: the module could not be pickled
     if not isinstance(part, FSDPModule):
         return

@@ -1,50 +1,47 @@
-"""Calls made at a time in threads of this process, as if each were made here."""
+"""Calls made at the same time in threads of this process, as if each were made here."""
 
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from threading import Thread
 from typing import Any
 
 import torch
 
 
 def in_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Make the calls at a time, each in a thread with this one's grad and autocast modes; return
-    their results.
+    """Return the results of calls made at a time in threads with this one's modes (grad, autocast).
 
     Raises:
         BaseException: what the first of them that failed raised.
     """
     if len(calls) == 1:
         return [calls[0]()]
-    results: list[Any] = [None] * len(calls)
-    errors: dict[int, BaseException] = {}
     modes = _modes()
+    results: dict[int, Any] = {}
+    errors: dict[int, BaseException] = {}
 
     def run(index: int) -> None:
         try:
-            with _entered(modes):
+            with _entered(*modes):
                 results[index] = calls[index]()
         except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            error.add_note(f"raised in replica {index} of strategy 'dp'")
             errors[index] = error
 
-    contexts = [contextvars.copy_context() for _ in calls]
     threads = [
-        threading.Thread(target=context.run, args=(run, index), name=f"replica {index}")
-        for index, context in enumerate(contexts)
+        Thread(target=contextvars.copy_context().run, args=(run, index), name=f"replica {index}")
+        for index in range(len(calls))
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
-        index, error = min(errors.items())
-        error.add_note(f"raised in replica {index} of strategy 'dp'")
-        raise error
-    return results
+        raise errors[min(errors)]
+    return [results[index] for index in range(len(calls))]
 
 
 def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
@@ -57,8 +54,9 @@ def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
 
 
 @contextmanager
-def _entered(modes: tuple[bool, bool, list[tuple[str, torch.dtype]]]) -> Iterator[None]:
-    grad, inference, autocast = modes
+def _entered(
+    grad: bool, inference: bool, autocast: Sequence[tuple[str, torch.dtype]]
+) -> Iterator[None]:
     with ExitStack() as stack:
         if inference:
             stack.enter_context(torch.inference_mode())

@@ -1,16 +1,17 @@
-"""A module inside a DeepSpeed engine: its weights whole or in parts, its optimizer states as one
-process has them.
-"""
+"""A module inside a DeepSpeed engine: its weights, and its states as one process has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from distmetrics.strategies.split import SplitModule
+from distmetrics.strategies.tensors import parameters_of
 
 # What DeepSpeed changes on modules: their parameters' dict, and hooks that gather and give back
 # weights.
@@ -26,40 +27,38 @@ _CHANGED = (
 )
 
 
-class ZeroModule:
+class ZeroModule(SplitModule):
     """The user's module, and what it was before DeepSpeed changed it.
 
     Args:
         module: the user's, before the engine is made.
         optimizer: of its parameters, likewise.
+
+    Attributes:
+        parameters: the optimizer's, in the order of its state dict.
+        groups: numbers of the parameters of each of its groups.
     """
 
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
         self.module = module
-        self.engine: Any = None
-        self.groups: list[list[Tensor]] = [
-            list(group["params"]) for group in optimizer.param_groups
-        ]
+        self.parameters = parameters_of(optimizer)
+        self.groups = [group["params"] for group in optimizer.state_dict()["param_groups"]]
         self._plain = [
             (part, {name: vars(part)[name].copy() for name in _CHANGED})
             for part in module.modules()
         ]
-        self._changed: list[tuple[nn.Module, dict[str, Any]]] | None = None
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The optimizer's parameters, in the order of its state dict."""
-        return [parameter for group in self.groups for parameter in group]
+        # What DeepSpeed has put in their place, while the module is whole.
+        self._set_aside: list[tuple[nn.Module, dict[str, Any]]] | None = None
 
     @property
     def sharded(self) -> bool:
-        """Whether weights are shared out."""
+        """True if weights are shared out."""
         return any(hasattr(parameter, "ds_id") for parameter in self.parameters)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every parameter is whole on this rank."""
-        return self._changed is not None or not self.sharded
+        """True if every parameter is whole on this rank."""
+        return self._set_aside is not None or not self.sharded
 
     @contextmanager
     def _gathered(self, modifier: int | None = None) -> Iterator[None]:
@@ -73,40 +72,36 @@ class ZeroModule:
             yield
 
     def be_whole(self) -> None:
-        """Make the module a plain one with whole weights, until :meth:`be_parts`; all ranks must
-        call it.
-        """
-        if self._changed is not None or not self.sharded:
+        """Make the module a plain one with whole weights, until :meth:`be_parts`; on all ranks."""
+        if self.is_whole:
             return
-        wholes: dict[int, nn.Parameter] = {}
+        wholes: dict[Any, nn.Parameter] = {}
         with self._gathered():
             for part, _ in self._plain:
                 for parameter in part._parameters.values():
-                    if parameter is not None and id(parameter) not in wholes:
-                        copied = parameter.detach().clone()
-                        wholes[id(parameter)] = nn.Parameter(
-                            copied, requires_grad=parameter.requires_grad
+                    if parameter is not None and parameter not in wholes:
+                        wholes[parameter] = nn.Parameter(
+                            parameter.detach().clone(), requires_grad=parameter.requires_grad
                         )
-        self._changed = [
+        self._set_aside = [
             (part, {name: vars(part)[name] for name in _CHANGED}) for part, _ in self._plain
         ]
         for part, before in self._plain:
             vars(part).update({name: value.copy() for name, value in before.items()})
             part._parameters = {
-                name: None if p is None else wholes[id(p)] for name, p in part._parameters.items()
+                name: None if p is None else wholes[p] for name, p in part._parameters.items()
             }
 
     def be_parts(self) -> None:
         """Give back what other ranks own; nothing is sent."""
-        if self._changed is not None:
-            for part, changed in self._changed:
-                vars(part).update(changed)
-            self._changed = None
+        for part, changed in self._set_aside or ():
+            vars(part).update(changed)
+        self._set_aside = None
 
     @contextmanager
     def whole_for_now(self) -> Iterator[None]:
         """Be whole inside the block."""
-        were_parts = self._changed is None
+        were_parts = self._set_aside is None
         self.be_whole()
         try:
             yield
@@ -116,17 +111,11 @@ class ZeroModule:
 
     def load(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module, and into the engine's copies of its weights."""
-        from deepspeed.utils import safe_set_full_fp32_param
-
         self.be_parts()
         with self._gathered(modifier=0), torch.no_grad():
             module.load_state_dict(dict(weights))
         for name, parameter in module.named_parameters():
-            value = weights[name].to(parameter.device)
-            if hasattr(parameter, "ds_id"):
-                _put_part(parameter, value, None)
-            else:
-                safe_set_full_fp32_param(parameter, value)
+            _put(parameter, weights[name].to(parameter.device))
 
     def clip(self, norm: float) -> None:
         """Let the engine clip the gradients' norm to this in its next step; 0 is no limit."""
@@ -137,12 +126,11 @@ class ZeroModule:
     def undo(self) -> None:
         """Make the module whole and plain for good, and end the engine; all ranks must call it."""
         self.be_whole()
-        if self._changed is None:
+        if self._set_aside is None:
             for part, before in self._plain:
-                vars(part).update(
-                    {name: value for name, value in before.items() if name != "_parameters"}
-                )
-        self._changed = None
+                hooks = {name: value for name, value in before.items() if name != "_parameters"}
+                vars(part).update(hooks)
+        self._set_aside = None
         self.engine.destroy()
 
 
@@ -155,21 +143,19 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
         return plain
     zero.be_parts()
     _link(zero)
-    tensors, scalars = _kinds(optimizer)
-    state = {
-        index: {
-            **{
-                key: safe_get_full_optimizer_state(parameter, key).detach().clone()
-                for key in tensors
-            },
-            **scalars,
-        }
-        for index, parameter in enumerate(zero.parameters)
-    }
-    return {
-        "state": state if tensors or scalars else {},
-        "param_groups": _groups(zero.groups, optimizer),
-    }
+    entry: dict[str, Any] = next(filter(None, optimizer.state.values()), {})
+    tensors = [key for key, value in entry.items() if _is_per_element(value)]
+    numbers = {key: value for key, value in entry.items() if key not in tensors}
+    states = {}
+    for index, parameter in enumerate(zero.parameters if entry else ()):
+        states[index] = {key: _copied(value) for key, value in numbers.items()}
+        for key in tensors:
+            states[index][key] = _copied(safe_get_full_optimizer_state(parameter, key))
+    groups = [
+        {**options, "params": indices}
+        for indices, options in zip(zero.groups, optimizer.param_groups, strict=True)
+    ]
+    return {"state": states, "param_groups": groups}
 
 
 def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -179,12 +165,11 @@ def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]
         return
     zero.be_parts()
     parameters = zero.parameters
-    first = next(iter(state["state"].items()), None)
-    if first is not None:
-        _make_states(zero, optimizer, first[1], _shape(parameters[first[0]]))
+    for index, entry in list(state["state"].items())[:1]:
+        _make_states(zero, optimizer, entry, _shape(parameters[index]))
     for index, entry in state["state"].items():
         for key, value in entry.items():
-            if _has_shape(value, _shape(parameters[index])):
+            if _is_per_element(value) and value.shape == _shape(parameters[index]):
                 _put(parameters[index], value.to(parameters[index].device), key)
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})
@@ -193,9 +178,7 @@ def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]
 def _make_states(
     zero: ZeroModule, optimizer: Optimizer, like: Mapping[str, Any], shape: torch.Size
 ) -> None:
-    """Give the optimizer empty states, which it would make in its first step, and the numbers in
-    them their values.
-    """
+    """Give the optimizer the states that its first step would make: numbers, and empty tensors."""
     engine = zero.engine.optimizer
     flats = (
         engine.fp32_partitioned_groups_flat
@@ -204,34 +187,34 @@ def _make_states(
     )
     for flat in flats:
         for key, value in like.items():
-            if _has_shape(value, shape):
+            if _is_per_element(value) and value.shape == shape:
                 optimizer.state[flat].setdefault(key, torch.zeros_like(flat))
             else:
-                optimizer.state[flat][key] = value.clone() if isinstance(value, Tensor) else value
+                optimizer.state[flat][key] = _copied(value)
     _link(zero)
 
 
 def _link(zero: ZeroModule) -> None:
-    """Tell parameters where their states are: below stage 3 DeepSpeed does so once, when just one
-    group has any.
+    """Tell parameters where their states are.
+
+    Below stage 3 DeepSpeed does so once, when just one group has any.
     """
     if not zero.sharded:
         zero.engine.optimizer._hp_optimizer_states_linked = False
         zero.engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
-def _put(parameter: Any, value: Tensor, key: str) -> None:
-    """Put this rank's part of a whole state into its place."""
-    from deepspeed.utils import safe_set_full_optimizer_state
+def _put(parameter: Any, value: Tensor, key: str | None = None) -> None:
+    """Put this rank's part of a whole weight, or of its state ``key``, into its place."""
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
     if not hasattr(parameter, "ds_id"):
-        safe_set_full_optimizer_state(parameter, value, key)
+        if key is None:
+            safe_set_full_fp32_param(parameter, value)
+        else:
+            safe_set_full_optimizer_state(parameter, value, key)
         return
-    _put_part(parameter, value, key)
-
-
-def _put_part(parameter: Any, value: Tensor, key: str | None) -> None:
-    """Put a rank's part at stage 3, whose own function for it expects sizes that the ranks divide."""
+    # DeepSpeed's own function for stage 3 expects sizes that the ranks divide.
     owner = parameter._z3_optimizer
     part, _ = owner._get_fp32_opt_state_partition(
         parameter, release_swap_buffers=False, optim_state_key=key
@@ -241,34 +224,15 @@ def _put_part(parameter: Any, value: Tensor, key: str | None) -> None:
     part.data[: mine.numel()].copy_(mine)
 
 
-def _has_shape(value: Any, shape: torch.Size) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0 and value.shape == shape
+def _is_per_element(value: Any) -> bool:
+    """True if a state has an entry for each element of its parameter, and is not one number."""
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _shape(parameter: Any) -> torch.Size:
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
-
-
-def _kinds(optimizer: Optimizer) -> tuple[list[str], dict[str, Any]]:
-    """Return which states have an entry for each element, and the values of those that are one
-    number.
-    """
-    entries = [entry for entry in optimizer.state.values() if entry]
-    if not entries:
-        return [], {}
-    tensors = [key for key, value in entries[0].items() if isinstance(value, Tensor) and value.ndim]
-    return tensors, {
-        key: value.clone() if isinstance(value, Tensor) else value
-        for key, value in entries[0].items()
-        if key not in tensors
-    }
-
-
-def _groups(groups: Sequence[Sequence[Tensor]], optimizer: Optimizer) -> list[dict[str, Any]]:
-    made, start = [], 0
-    for members, group in zip(groups, optimizer.param_groups, strict=True):
-        options = {key: value for key, value in group.items() if key != "params"}
-        made.append({**options, "params": list(range(start, start + len(members)))})
-        start += len(members)
-    return made

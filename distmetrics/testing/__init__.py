@@ -1,20 +1,18 @@
-"""The testing kit: worlds of threads and of processes, and the laws that a distributed metric
-keeps.
-"""
+"""The testing kit: worlds of threads and of processes, and the laws of distributed metrics."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.comm.outcome import Outcome
+from distmetrics.liveness.outcome import Outcome
 from distmetrics.testing.world import outcomes, run
 
 if TYPE_CHECKING:
     from distmetrics.testing import faults, laws
+    from distmetrics.testing.batches import Batch
     from distmetrics.testing.check import assert_distributed, check_metric, replay
     from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
+    from distmetrics.testing.equivalence import assert_same_as_single
     from distmetrics.testing.report import Report, Violation
-    from distmetrics.testing.rows import Batch
-    from distmetrics.testing.same import assert_same_as_single
     from distmetrics.testing.subject import function
 
 __all__ = [
@@ -41,12 +39,12 @@ __all__ = [
 _LATER = {
     "BITWISE": "equality",
     "EXACT": "equality",
-    "Batch": "rows",
+    "Batch": "batches",
     "Equality": "equality",
     "Report": "report",
     "Violation": "report",
     "assert_distributed": "check",
-    "assert_same_as_single": "same",
+    "assert_same_as_single": "equivalence",
     "check_metric": "check",
     "function": "subject",
     "relative": "equality",

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.comm.crew import Crew
 from distmetrics.errors import InputError, InputTypeError, LawViolation, MissingDependencyError
-from distmetrics.testing import judges_numbers, judges_state
-from distmetrics.testing import laws as all_laws
+from distmetrics.testing.batches import Batch, Shards, as_batch
 from distmetrics.testing.equality import CLOSE, Equality
-from distmetrics.testing.judges import JUDGES
-from distmetrics.testing.laws import DEFAULT, Law, Laws
-from distmetrics.testing.pool import Pool, pools
-from distmetrics.testing.report import Report, Violation, tell
-from distmetrics.testing.rows import Batch, as_batch
+from distmetrics.testing.law import Law, Laws
+from distmetrics.testing.law_runner import LawRunner
+from distmetrics.testing.laws import DEFAULT
+from distmetrics.testing.report import Report, tell
 from distmetrics.testing.shards import partitions, shapes
-from distmetrics.testing.shrink import shrunk
-from distmetrics.testing.snippet import shown, snippet
-from distmetrics.testing.subject import Subject, Sync, quiet
-from distmetrics.testing.trial import Broken, NotJudged, Shards, Trial
+from distmetrics.testing.subject import Sync
 from distmetrics.testing.world import Backend
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
-
-assert judges_numbers  # they register their judges when they are imported
-assert judges_state
-_TRIES = {
-    "threads": 80,
-    "gloo": 6,
-}  # smaller cases that are judged: processes take a hundred times as long
-# Laws about how batches are dealt: judged on every shape. The others are judged on one dealing of
-# an example.
-_OF_DEALING = (
-    all_laws.SINGLE_IS_SHARDED
-    | all_laws.RANKS_AGREE
-    | all_laws.EMPTY_RANK_IS_NEUTRAL
-    | all_laws.NO_HANG
-)
 
 
 def check_metric(
@@ -80,24 +57,23 @@ def check_metric(
             batches.
 
     >>> from torchmetrics import SumMetric
-    >>> check_metric(SumMetric, [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0]),)], max_examples=2).ok
+    >>> batches = [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0]),)]
+    >>> check_metric(SumMetric, batches, max_examples=2).ok
     True
     """
-    chosen = Laws.of(laws) if isinstance(laws, Law) else laws
-    subject = Subject.of(make, sync)
+    chosen = Laws.of(laws)
     worlds = tuple(sorted(set(world_sizes)))
     if not worlds or worlds[0] < 1:
         raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
-    with _court(subject, chosen, backend) as court:
-        for shards, is_first in _cases(batches, worlds, max_examples, seed):
-            court.hear(
-                shards, chosen if is_first else [law for law in chosen if law in _OF_DEALING]
-            )
-    report = court.report(make, worlds)
-    if not report.judged and chosen.chosen:
-        reasons = "\n".join(f"  {law.name}: {why}" for law, why in list(report.skipped.items())[:3])
+    on_all_shards = [law for law in chosen if law.on_all_shards]
+    with LawRunner.of(make, sync, chosen, backend) as runner:
+        for shards, by_all_laws in _cases(batches, worlds, max_examples, seed):
+            runner.judge(shards, chosen if by_all_laws else on_all_shards)
+        report = runner.report(worlds)
+    if not report.judged and chosen:
+        reasons = "\n".join(f"  {law}: {why}" for law, why in list(report.skipped.items())[:3])
         raise InputError(
-            f"no law could be judged of {subject.name}, so nothing is known of it\n{reasons}",
+            f"no law could be judged of {report.metric}, so nothing is known of it\n{reasons}",
             likely="the batches are not what its update() takes.",
             do="update one by hand with a batch of yours, and see what it says.",
         )
@@ -146,107 +122,11 @@ def replay(
     >>> replay(SumMetric, [[(1.0,)], [(2.0,)]], law=laws.RANKS_AGREE).ok
     True
     """
-    chosen = (Laws.of(law) if isinstance(law, Law) else law).equal(equality)
-    given = tuple(tuple(map(as_batch, shard)) for shard in shards)
-    with _court(Subject.of(make, sync), chosen, backend, shrinks=False) as court:
-        court.hear(given, chosen)
-    return court.report(make, (len(given),))
-
-
-@dataclass
-class _Court:
-    """Judges case after case; a law that was found broken is not judged again."""
-
-    subject: Subject
-    laws: Laws
-    backend: Backend
-    shrinks: bool = True
-    pool_of: Callable[[int], Pool] | None = None
-    crew: Crew | None = None
-    judged: dict[Law, int] = field(default_factory=dict)
-    why_not: dict[Law, str] = field(default_factory=dict)
-    broken: dict[Law, tuple[Shards, Broken]] = field(default_factory=dict)
-
-    def hear(self, shards: Shards, of: Iterable[Law]) -> None:
-        """Judge one case."""
-        trial = self._trial(shards)
-        for law in of:
-            if law in self.broken:
-                continue
-            try:
-                with quiet():
-                    found = JUDGES[law](trial)
-            except NotJudged as reason:
-                self.why_not.setdefault(law, str(reason))
-                continue
-            self.judged[law] = self.judged.get(law, 0) + 1
-            if found is not None:
-                self.broken[law] = self._smallest(law, shards, found)
-
-    def _trial(self, shards: Shards) -> Trial:
-        return Trial(self.subject, shards, self.laws.equality, self.pool_of, self.crew)
-
-    def _smallest(self, law: Law, shards: Shards, found: Broken) -> tuple[Shards, Broken]:
-        """Return the smallest case that breaks the law still, and how it does."""
-        if not self.shrinks:
-            return shards, found
-        best = found
-
-        def breaks(smaller: Shards) -> bool:
-            nonlocal best
-            try:
-                with quiet():
-                    again = JUDGES[law](self._trial(smaller))
-            except NotJudged:
-                return False
-            best = again or best
-            return again is not None
-
-        return shrunk(shards, breaks, tries=_TRIES[self.backend]), best
-
-    def report(self, make: Any, worlds: tuple[int, ...]) -> Report:
-        """Return what was found."""
-        violations = [
-            self._violation(make, law, *found)
-            for law, found in sorted(self.broken.items(), key=lambda x: x[0].number)
-        ]
-        return Report(
-            self.subject.name,
-            self.subject.sync,
-            self.backend,
-            worlds,
-            {law: self.judged[law] for law in self.laws if law in self.judged},
-            {
-                law: self.why_not[law]
-                for law in self.laws
-                if law not in self.judged and law in self.why_not
-            },
-            dict(self.laws.off_because),
-            tuple(violations),
-        )
-
-    def _violation(self, make: Any, law: Law, shards: Shards, found: Broken) -> Violation:
-        detail = found.detail
-        if shown(found.shards) != shown(shards):
-            rows = [
-                f"  rank {rank} was given  {text}" for rank, text in enumerate(shown(found.shards))
-            ]
-            detail = "\n".join([detail, "That is the run in which", *rows])
-        again = snippet(make, shards, law, self.subject.sync, self.backend)
-        return Violation(
-            law, self.subject.name, shown(shards), found.expected, found.got, detail, again
-        )
-
-
-@contextlib.contextmanager
-def _court(
-    subject: Subject, laws: Laws, backend: Backend, *, shrinks: bool = True
-) -> Iterator[_Court]:
-    """Give a court; its threads, and worlds of processes if it needs any, end with the block."""
-    if backend not in ("threads", "gloo"):
-        raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
-    with Crew() as crew, pools() if backend == "gloo" else contextlib.nullcontext() as pool_of:
-        yield _Court(subject, laws, backend, shrinks, pool_of, crew)
+    chosen = Laws.of(law).equal(equality)
+    dealt = tuple(tuple(map(as_batch, shard)) for shard in shards)
+    with LawRunner.of(make, sync, chosen, backend, shrinks=False) as runner:
+        runner.judge(dealt, chosen)
+        return runner.report((len(dealt),))
 
 
 def _cases(
@@ -255,14 +135,13 @@ def _cases(
     """Yield shards, and whether all laws are to be judged on them."""
     if hasattr(batches, "example") and hasattr(batches, "map"):
         for example in drawn(batches, max_examples, seed):
-            given = _listed(example)
-            for index, (_, shards) in enumerate(shapes(given, worlds).items()):
-                yield shards, index == 0
+            for number, shards in enumerate(shapes(_listed(example), worlds).values()):
+                yield shards, number == 0
         return
-    given = _listed(batches)
-    for label, shards in shapes(given, worlds).items():
+    listed = _listed(batches)
+    for label, shards in shapes(listed, worlds).items():
         yield shards, label.startswith("in turn")
-    for shards in drawn(partitions(given, worlds), max_examples, seed):
+    for shards in drawn(partitions(listed, worlds), max_examples, seed):
         yield shards, False
 
 
@@ -270,27 +149,22 @@ def _listed(batches: Any) -> list[Batch]:
     if isinstance(batches, str | bytes | dict) or not isinstance(batches, Iterable):
         raise InputTypeError(
             "batches must be a list of update arguments, or a hypothesis strategy of such lists, "
-            "got "
-            f"{type(batches).__name__}",
+            f"got {type(batches).__name__}",
             do="pass [(preds, target), (preds, target)]",
         )
-    given = [as_batch(batch) for batch in batches]
-    if not given:
+    listed = [as_batch(batch) for batch in batches]
+    if not listed:
         raise InputError("batches is empty: there is nothing to judge a metric on")
-    return given
+    return listed
 
 
 def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
-    """Draw examples from a hypothesis strategy, the same for the same seed."""
+    """Return examples of a hypothesis strategy, the same for the same seed."""
     try:
         import hypothesis
     except ImportError as error:
         raise MissingDependencyError.of("hypothesis", "test", "drawing shards") from error
     examples: list[Any] = []
-
-    def keep(example: Any) -> None:
-        examples.append(example)
-
     settings = hypothesis.settings(
         max_examples=number,
         database=None,
@@ -299,11 +173,13 @@ def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
 
+    def keep(example: Any) -> None:
+        examples.append(example)
+
     def draw() -> None:
         hypothesis.seed(seed)(settings(hypothesis.given(strategy)(keep)))()  # type: ignore[no-untyped-call]
 
-    with ThreadPoolExecutor(
-        1
-    ) as apart:  # a check may stand in a test that hypothesis runs: none in another
+    # A check may stand in a test that hypothesis runs: it allows none in another on one thread.
+    with ThreadPoolExecutor(1) as apart:
         apart.submit(draw).result()
     return examples

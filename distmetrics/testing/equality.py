@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,42 +39,34 @@ class Equality:
     types: bool = True
 
     def difference(self, expected: Any, got: Any) -> str:
-        """Say how ``got`` differs from ``expected``, or "" if it does not."""
+        """Return how ``got`` differs from ``expected``, or "" if it does not."""
+        both_numbers = all(isinstance(value, Tensor | float | int) for value in (expected, got))
+        if both_numbers and not self.types:
+            return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))
         if isinstance(expected, Tensor) and isinstance(got, Tensor):
             return self._tensors(expected, got)
-        if (
-            isinstance(expected, Tensor | float | int)
-            and isinstance(got, Tensor | float | int)
-            and not self.types
-        ):
-            return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))
         if type(expected) is not type(got):
-            return f"{brief(got)} ({type(got).__name__}) instead of {brief(expected)} ({type(expected).__name__})"
+            return (
+                f"{brief(got)} ({type(got).__name__}) instead of "
+                f"{brief(expected)} ({type(expected).__name__})"
+            )
         if isinstance(expected, Mapping):
             if list(map(str, expected)) != list(map(str, got)):
                 return f"keys {brief(list(got))} instead of {brief(list(expected))}"
-            return self._first({f"[{key!r}]": (expected[key], got[key]) for key in expected})
+            return self._first((key, expected[key], got[key]) for key in expected)
         if isinstance(expected, list | tuple):
             if len(expected) != len(got):
                 return f"{len(got)} items instead of {len(expected)}"
-            return self._first(
-                {f"[{i}]": pair for i, pair in enumerate(zip(expected, got, strict=True))}
-            )
+            return self._first(zip(range(len(got)), expected, got, strict=True))
         if isinstance(expected, float):
-            return "" if self._same_float(expected, got) else _instead(got, expected)
+            return self._tensors(torch.tensor(expected).double(), torch.tensor(got).double())
         return "" if bool(expected == got) else f"{brief(got)} instead of {brief(expected)}"
 
-    def _same_float(self, expected: float, got: float) -> bool:
-        if self.bitwise:
-            return struct.pack("d", expected) == struct.pack("d", got)
-        close = math.isclose(expected, got, rel_tol=self.rtol, abs_tol=self.atol)
-        return close or (math.isnan(expected) and math.isnan(got))
-
-    def _first(self, pairs: dict[str, tuple[Any, Any]]) -> str:
+    def _first(self, items: Iterable[tuple[Any, Any, Any]]) -> str:
         """Return the first difference among the items of a container, with its place."""
-        for place, (expected, got) in pairs.items():
-            if found := self.difference(expected, got):
-                return f"{place}{'' if found.startswith('[') else ' '}{found}"
+        for key, expected, got in items:
+            if difference := self.difference(expected, got):
+                return f"[{key!r}]{'' if difference.startswith('[') else ' '}{difference}"
         return ""
 
     def _tensors(self, expected: Tensor, got: Tensor) -> str:
@@ -83,9 +74,8 @@ class Equality:
         if expected.shape != got.shape or (self.types and expected.dtype != got.dtype):
             return f"{_type(got)} instead of {_type(expected)}"
         if expected.dtype != got.dtype:
-            wide = torch.promote_types(
-                torch.promote_types(expected.dtype, got.dtype), torch.float64
-            )
+            both = torch.promote_types(expected.dtype, got.dtype)
+            wide = torch.promote_types(both, torch.float64)
             expected, got = expected.to(wide), got.to(wide)
         if self._same(expected, got):
             return ""
@@ -93,14 +83,16 @@ class Equality:
             return _instead(got.item(), expected.item())
         apart = (got.to(torch.complex128) - expected.to(torch.complex128)).abs()
         apart[got.isnan() & expected.isnan()] = 0
-        return f"{int((apart > self.atol).sum())} of {apart.numel()} values differ, at most by {_largest(apart)}"
+        largest = apart.nan_to_num(0, posinf=math.inf).max()
+        differing = int((apart > self.atol).sum())
+        return f"{differing} of {apart.numel()} values differ, at most by {largest:.3g}"
 
     def _same(self, expected: Tensor, got: Tensor) -> bool:
         if self.bitwise:
             bits = [x.contiguous().reshape(-1).view(torch.uint8) for x in (expected, got)]
             return torch.equal(*bits)
         if expected.is_floating_point() or expected.is_complex():
-            return torch.allclose(expected, got, rtol=self.rtol, atol=self.atol, equal_nan=True)
+            return torch.allclose(got, expected, rtol=self.rtol, atol=self.atol, equal_nan=True)
         return torch.equal(expected, got)
 
 
@@ -119,7 +111,7 @@ CLOSE = relative(1e-5, 1e-6)  # float32 sums, in whatever order they are taken
 
 
 def brief(value: Any) -> str:
-    """Write a value on at most a line.
+    """Return a value on at most a line.
 
     >>> brief(torch.zeros(100))
     'float32[100]'
@@ -136,13 +128,10 @@ def _type(value: Tensor) -> str:
 
 
 def _instead(got: Any, expected: Any) -> str:
-    """Write two numbers with as many digits as it takes to tell them apart."""
-    for digits in (6, 9, 17) if isinstance(got, float) and isinstance(expected, float) else ():
-        text = f"{got:.{digits}g}", f"{expected:.{digits}g}"
-        if text[0] != text[1]:
-            return f"{text[0]} instead of {text[1]}"
+    """Return two numbers with as many digits as it takes to tell them apart."""
+    if isinstance(got, float) and isinstance(expected, float):
+        for digits in (6, 9, 17):
+            texts = f"{got:.{digits}g}", f"{expected:.{digits}g}"
+            if texts[0] != texts[1]:
+                return " instead of ".join(texts)
     return f"{got} instead of {expected}"
-
-
-def _largest(apart: Tensor) -> str:
-    return f"{apart.nan_to_num(0, posinf=math.inf).max():.3g}"

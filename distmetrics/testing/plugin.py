@@ -1,5 +1,4 @@
-"""What pytest's plugin does once a test is distributed: run it as every rank, and show the ranks
-that failed.
+"""What pytest's plugin does once a test is distributed: run it as every rank, show what failed.
 
 The plugin itself is ``pytest_distmetrics``, which imports this module when it is needed.
 """
@@ -7,15 +6,16 @@ The plugin itself is ``pytest_distmetrics``, which imports this module when it i
 from __future__ import annotations
 
 import contextlib
+import copyreg
+import functools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.comm.threads import LeftBehind
 from distmetrics.errors import (
     ConfigurationError,
@@ -24,14 +24,15 @@ from distmetrics.errors import (
     PeerLostError,
     who,
 )
+from distmetrics.launch.pickles import pickled_by_value
+from distmetrics.liveness.outcome import Outcome, blame, settle
 from distmetrics.testing import world as worlds
+from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.faults import Fault
+from distmetrics.testing.pytest_failures import Look, explain_comparisons, failure_of
 from distmetrics.testing.report import Report, listeners
-from distmetrics.testing.routed import routed
-from distmetrics.testing.shown import Look, carried, failure_of, shown
 
 FAILURE = pytest.StashKey[Any]()
-REPORTS = pytest.StashKey[list[dict[str, Any]]]()
 _WORKER_OUTPUT = "distmetrics_reports"
 
 
@@ -53,68 +54,81 @@ class World:
 
     @classmethod
     def of(cls, item: pytest.Item, marked: Mapping[str, Any], size: int | None = None) -> World:
-        """Make the world that a test's markers and the options ask for; ``size`` goes before the
-        markers'.
+        """Return the world that a test's markers and the options ask for.
+
+        Args:
+            item: the test.
+            marked: the arguments of its markers.
+            size: goes before the markers' size.
 
         Raises:
             ConfigurationError: a marker says what makes no sense.
         """
-        chosen = marked.get("world_size", 2) if size is None else size
-        if isinstance(chosen, bool) or not isinstance(chosen, int) or chosen < 1:
-            raise _wrong(item, f"needs a world_size of 1 or more, got {chosen!r}")
-        backend = item.config.getoption("--distmetrics-backend") or marked.get("backend", "threads")
+        option, wrong = item.config.getoption, f"{item.nodeid}: @pytest.mark.distributed needs"
+        size = marked.get("world_size", 2) if size is None else size
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigurationError(f"{wrong} a world_size of 1 or more, got {size!r}")
+        backend = option("--distmetrics-backend") or marked.get("backend", "threads")
         if backend not in ("threads", "gloo"):
-            raise _wrong(item, f"needs backend 'threads' or 'gloo', got {backend!r}")
-        timeout = marked.get("timeout", item.config.getoption("--distmetrics-timeout"))
-        return cls(chosen, backend, timeout, tuple(marked.get("faults", ())))
+            raise ConfigurationError(f"{wrong} backend 'threads' or 'gloo', got {backend!r}")
+        timeout = marked.get("timeout", option("--distmetrics-timeout"))
+        return cls(size, backend, timeout, tuple(marked.get("faults", ())))
 
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         """As :func:`distmetrics.testing.run`, in this world."""
-        with self._torch_calls():
-            return worlds.run(
-                self.size, fn, *args, backend=self.backend, faults=self.faults, limit=self.timeout
-            )
+        return settle(self.outcomes(fn, *args))
 
     def outcomes(self, fn: Callable[..., Any], *args: Any) -> list[Outcome]:
         """As :func:`distmetrics.testing.outcomes`, in this world."""
-        with self._torch_calls():
+        with routed() if self.backend == "threads" else contextlib.nullcontext():
             return worlds.outcomes(
                 self.size, fn, *args, backend=self.backend, faults=self.faults, limit=self.timeout
             )
 
-    def _torch_calls(self) -> contextlib.AbstractContextManager[None]:
-        return routed() if self.backend == "threads" else contextlib.nullcontext()
-
 
 def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
-    """Run a test as every rank of its world; raise the error that began it, and keep what each rank
-    has to show.
+    """Run a test as every rank of its world; raise the error that began it, if there is one.
+
+    What each rank has to show is kept in the test's stash.
     """
-    drawn: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    world = World.of(item, marked, drawn.get("world"))
+    world = item.funcargs.get("world")
+    if not isinstance(world, World):
+        world = World.of(item, marked)
     values = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    look = Look.of(item)
-    job: Callable[..., Any] = _AsRank(item.obj, values, look)
+    job: Callable[..., Any] = _AsRank(item.obj, values, Look.of(item))
     if world.backend == "gloo":
         job = _by_value(job, item, values)
-    ended = [_home(outcome) for outcome in world.outcomes(job)]
     failed = [
         outcome
-        for outcome in ended
+        for outcome in world.outcomes(job)
         if outcome.error is not None and not _is_wanted(outcome, world.faults)
     ]
     if not failed:
         return
     root = min(failed, key=lambda outcome: (blame(outcome.error), outcome.rank)).error
     assert root is not None
-    if isinstance(root, pytest.skip.Exception | pytest.xfail.Exception):
-        leavers = [outcome.rank for outcome in failed if type(outcome.error) is type(root)]
-        if len(leavers) < world.size:
-            text = f"{who(leavers)} left the test ({type(root).__name__}: {root}), and other ranks did not"
-            raise pytest.fail.Exception(text, pytrace=False)
+    if not isinstance(root, pytest.skip.Exception | pytest.xfail.Exception):
+        item.stash[FAILURE] = failure_of(failed, world.size, world.backend)
         raise root
-    item.stash[FAILURE] = failure_of(failed, world.size, world.backend)
-    raise root
+    leavers = [outcome.rank for outcome in failed if type(outcome.error) is type(root)]
+    if len(leavers) == world.size:
+        raise root
+    pytest.fail(
+        f"{who(leavers)} left the test ({type(root).__name__}: {root}), and other ranks did not",
+        pytrace=False,
+    )
+
+
+def _is_wanted(outcome: Outcome, faults: tuple[Fault, ...]) -> bool:
+    """Return True if a rank ended as a fault was to end it: it is its survivors that are tested."""
+    error = outcome.error
+    is_lost = isinstance(error, PeerLostError) and error.peers == (outcome.rank,)
+    own = [fault for fault in faults if fault.rank == outcome.rank]
+    return any(
+        (fault.kind == "kill" and is_lost)
+        or (fault.kind == "raises" and repr(error) == repr(fault.raised()))
+        for fault in own
+    )
 
 
 @dataclass(frozen=True)
@@ -126,76 +140,19 @@ class _AsRank:
     look: Look
 
     def __call__(self, comm: Any) -> None:
-        values = self.values | ({"comm": comm} if "comm" in self.values else {})
+        own = {"comm": comm} if "comm" in self.values else {}
+        explain_comparisons(self.look.verbosity)
         try:
-            with self.look.comparisons():
-                self.test(**values)
+            self.test(**self.values | own)
         except LeftBehind:
             raise
         except BaseException as error:
-            shown(error, self.look)
+            self.look.attach(error)
             raise
 
 
-@dataclass(frozen=True)
-class _Pickled:
-    """A job that carries its test module's code along: no process needs to import it."""
-
-    job: bytes
-
-    def __call__(self, comm: Any) -> Any:
-        try:
-            return pickle.loads(self.job)(comm)  # noqa: S301  (our own parent's bytes)
-        except tuple(_OUTCOMES.values()) as outcome:
-            raise _Sent.of(outcome) from outcome
-
-
-class _Sent(BaseException):
-    """An outcome of pytest's (skip, xfail, fail), whose own classes cannot be pickled, on its way
-    home.
-    """
-
-    @classmethod
-    def of(cls, outcome: BaseException) -> _Sent:
-        kind = next(kind for kind, known in _OUTCOMES.items() if type(outcome) is known)
-        sent = cls(kind, str(outcome))
-        sent.__dict__.update(carried(outcome))
-        return sent
-
-
-_OUTCOMES = {
-    "skip": pytest.skip.Exception,
-    "xfail": pytest.xfail.Exception,
-    "fail": pytest.fail.Exception,
-}
-
-
-def _home(outcome: Outcome) -> Outcome:
-    if not isinstance(outcome.error, _Sent):
-        return outcome
-    kind, text = outcome.error.args
-    error = _OUTCOMES[kind](text)
-    error.__dict__.update(carried(outcome.error))
-    return Outcome(outcome.rank, error=error)
-
-
-def _is_wanted(outcome: Outcome, faults: Sequence[Fault]) -> bool:
-    """Whether a rank ended as a fault was to end it: it is its survivors that are tested."""
-    for fault in faults:
-        if fault.rank != outcome.rank:
-            continue
-        if (
-            fault.kind == "kill"
-            and isinstance(outcome.error, PeerLostError)
-            and outcome.error.peers == (fault.rank,)
-        ):
-            return True
-        if fault.kind == "raises" and repr(outcome.error) == repr(fault.raised()):
-            return True
-    return False
-
-
-def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickled:
+def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> Callable[..., Any]:
+    """Return a job that carries its test module's code: no process needs to import that."""
     try:
         import cloudpickle
     except ImportError as error:
@@ -206,45 +163,69 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> _Pickl
     try:
         for name, value in values.items():
             try:
-                cloudpickle.dumps(value)
+                pickled_by_value(value)
             except Exception as error:
                 raise InputTypeError(
                     f"{item.nodeid} runs on processes, and its argument {name} can't be sent to "
                     f"one: {error}",
                     do="make it inside the test, or run this test on threads.",
                 ) from error
-        return _Pickled(cloudpickle.dumps(job))
+        return functools.partial(_run_pickled, pickled_by_value(job))
     finally:
         cloudpickle.unregister_pickle_by_value(item.module)
 
 
-def collect_reports(config: pytest.Config) -> None:
-    """Keep every report that is made from now on."""
-    reports = config.stash.setdefault(REPORTS, [])
-
-    def keep(report: Report) -> None:
-        reports.append(report.to_dict())
-
-    config.add_cleanup(lambda: listeners.remove(keep))
-    listeners.append(keep)
+def _run_pickled(job: bytes, comm: Any) -> Any:
+    return pickle.loads(job)(comm)  # noqa: S301  (our own parent's bytes)
 
 
-def finish_reports(config: pytest.Config) -> None:
-    """Write the page; a worker of pytest-xdist hands its reports over instead."""
-    reports = config.stash[REPORTS]
-    output = getattr(config, "workeroutput", None)
-    if output is not None:
-        output[_WORKER_OUTPUT] = reports
-        return
-    from distmetrics.testing import page
-
-    page.write(reports, Path(config.getoption("--distmetrics-report")))
+def _reduce(kind: str, outcome: BaseException) -> tuple[Any, ...]:
+    return _restored, (kind, str(outcome)), vars(outcome)
 
 
-def take_reports(config: pytest.Config, node: Any) -> None:
-    """Add a worker's reports; one that has crashed has none."""
-    config.stash[REPORTS] += getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, [])
+def _restored(kind: str, text: str) -> BaseException:
+    error: BaseException = getattr(pytest, kind).Exception(text)
+    return error
 
 
-def _wrong(item: pytest.Item, text: str) -> ConfigurationError:
-    return ConfigurationError(f"{item.nodeid}: @pytest.mark.distributed {text}")
+# pytest.skip, xfail and fail raise what claims to be of builtins, where no pickle finds it.
+for _kind in ("skip", "xfail", "fail"):
+    copyreg.pickle(getattr(pytest, _kind).Exception, functools.partial(_reduce, _kind))
+
+
+class ReportPage:
+    """A plugin that collects every report of the session, and writes one page."""
+
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self._path = path
+        self._output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+        self._reports: list[dict[str, Any]] = []
+        listeners.append(self._keep)
+
+    def _keep(self, report: Report) -> None:
+        self._reports.append(report.to_dict())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Write the page; a worker of pytest-xdist hands its reports over instead."""
+        if self._output is not None:
+            self._output[_WORKER_OUTPUT] = self._reports
+            return
+        from distmetrics.testing import page
+
+        page.write(self._reports, self._path)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add a worker's reports; one that has crashed has none."""
+        self._reports += getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, [])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say where the page is."""
+        if self._reports:
+            text = f"distmetrics: {len(self._reports)} reports in {self._path}"
+            terminalreporter.write_line(text)
+
+    def pytest_unconfigure(self) -> None:
+        """Collect no more."""
+        listeners.remove(self._keep)

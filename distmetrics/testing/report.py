@@ -1,15 +1,13 @@
-"""What a check has found: which laws were judged, which not and why, and every violation with its
-smallest case.
-"""
+"""What a check has found: which laws were judged, which not and why, and every violation."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from distmetrics.testing.laws import Law
+from distmetrics.testing.law import Law
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +32,18 @@ class Violation:
     snippet: str
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.metric} breaks the law {self.law.name} ({self.law.number}): {self.law.title}",
-            "",
-        ]
+        law = self.law
+        lines = [f"{self.metric} breaks the law {law.name} ({law.number}): {law.title}", ""]
         lines += [f"  rank {rank} was given  {shard}" for rank, shard in enumerate(self.shards)]
-        lines += [f"  expected  {self.expected}"]
+        lines.append(f"  expected  {self.expected}")
         lines += [f"  rank {rank} got  {value}" for rank, value in enumerate(self.got)]
-        lines += [
-            textwrap.indent(self.detail, "  "),
-            "",
-            "To see it again:",
-            textwrap.indent(self.snippet, "    "),
-        ]
-        return "\n".join(lines)
+        lines += [textwrap.indent(self.detail, "  "), "", "To see it again:"]
+        return "\n".join([*lines, textwrap.indent(self.snippet, "    ")])
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
-        return {
-            "law": self.law.name,
-            "number": self.law.number,
-            "metric": self.metric,
-            "shards": list(self.shards),
-            "expected": self.expected,
-            "got": list(self.got),
-            "detail": self.detail,
-            "snippet": self.snippet,
-        }
+        texts = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**texts, "law": self.law.name, "number": self.law.number}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +72,27 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no law was broken."""
+        """True if no law was broken."""
         return not self.violations
 
     def __str__(self) -> str:
+        sync = "synced by distmetrics" if self.sync == "distmetrics" else "by its own sync"
         worlds = ", ".join(map(str, self.world_sizes))
-        head = f"{self.metric}, {_SYNC[self.sync]}, {worlds} ranks on {self.backend}"
-        kept = len(self.judged) - len(self.violations)
-        lines = [f"{head}: {kept} of {len(self.judged)} laws hold"]
+        kept = f"{len(self.judged) - len(self.violations)} of {len(self.judged)} laws hold"
+        lines = [f"{self.metric}, {sync}, {worlds} ranks on {self.backend}: {kept}"]
         lines += [f"  skipped  {law.name}: {why}" for law, why in self.skipped.items()]
         lines += [f"  off      {law.name}: {why}" for law, why in self.off.items()]
         return "\n\n".join(["\n".join(lines), *map(str, self.violations)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
-        return {
-            "metric": self.metric,
-            "sync": self.sync,
-            "backend": self.backend,
-            "world_sizes": list(self.world_sizes),
-            "ok": self.ok,
-            "judged": {law.name: cases for law, cases in self.judged.items()},
-            "skipped": {law.name: why for law, why in self.skipped.items()},
-            "off": {law.name: why for law, why in self.off.items()},
-            "violations": [violation.to_dict() for violation in self.violations],
-        }
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        for kind in ("judged", "skipped", "off"):
+            found[kind] = {law.name: what for law, what in found[kind].items()}
+        found["violations"] = [violation.to_dict() for violation in self.violations]
+        return {**found, "ok": self.ok, "text": str(self)}
 
 
-_SYNC = {"distmetrics": "synced by distmetrics", "own": "by its own sync"}
 listeners: list[Callable[[Report], None]] = []  # called with every report that is made
 
 

@@ -1,6 +1,4 @@
-"""How batches are dealt to ranks: the shapes that are always tried, and hypothesis strategies for
-the others.
-"""
+"""How batches are dealt to ranks: shapes that are always tried, and hypothesis strategies."""
 
 from __future__ import annotations
 
@@ -8,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.testing.rows import Batch, count, take
-from distmetrics.testing.trial import Shards
+import torch
+
+from distmetrics.errors import InputError
+from distmetrics.testing.batches import Batch, Shards, as_batch, changed_floats, count, join, take
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -24,6 +24,7 @@ __all__ = [
     "shapes",
     "world_sizes",
 ]
+_MOST = 8  # ranks of a world that a shape may ask for
 
 
 def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Shards:
@@ -38,43 +39,40 @@ def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Sha
     )
 
 
+def in_turn(batches: Sequence[Batch], world_size: int) -> Shards:
+    """Deal one batch to each rank, and again."""
+    return tuple(tuple(batches[rank::world_size]) for rank in range(world_size))
+
+
+def in_runs(batches: Sequence[Batch], world_size: int) -> Shards:
+    """Deal runs of neighbouring batches, of about the same length."""
+    n = len(batches)
+    return deal(batches, [index * world_size // n for index in range(n)], world_size)
+
+
 def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Shards]:
     """Return the partitions that are always tried, as Apache Beam's tests of combiners have them.
 
     In turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares that double from rank
     to rank; all on the first rank, all on the last one.
     """
-    n = len(batches)
+    n, everything = len(batches), tuple(batches)
     found: dict[str, Shards] = {}
     for world in world_sizes:
-        found[f"in turn, {world} ranks"] = deal(batches, [i % world for i in range(n)], world)
-        found[f"in runs, {world} ranks"] = deal(
-            batches, [i * world // n for i in range(n)] if n else [], world
-        )
-        found[f"all on the last of {world}"] = deal(batches, [world - 1] * n, world)
-        found[f"all on the first of {world}"] = deal(batches, [0] * n, world)
-    for label, world in (
-        ("one rank", 1),
-        ("two ranks", 2),
-        ("n/2 ranks", n // 2),
-        ("√n ranks", math.isqrt(n)),
-    ):
-        world = min(max(world, 1), _MOST)
-        found[label] = deal(batches, [i * world // n for i in range(n)] if n else [], world)
-    found["doubling"] = _doubling(batches)
-    kept: dict[Any, str] = {}
+        nothing: Shards = ((),) * (world - 1)
+        found[f"in turn, {world} ranks"] = in_turn(batches, world)
+        found[f"in runs, {world} ranks"] = in_runs(batches, world)
+        found[f"all on the last of {world}"] = (*nothing, everything)
+        found[f"all on the first of {world}"] = (everything, *nothing)
+    worlds = {"one rank": 1, "two ranks": 2, "n/2 ranks": n // 2, "√n ranks": math.isqrt(n)}
+    for label, world in worlds.items():
+        found[label] = in_runs(batches, min(max(world, 1), _MOST))
+    doubling = [min((index + 1).bit_length() - 1, _MOST - 1) for index in range(n)]
+    found["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
+    distinct: dict[Any, str] = {}
     for label, shards in found.items():
-        kept.setdefault(tuple(tuple(map(id, shard)) for shard in shards), label)
-    return {label: found[label] for label in kept.values()}
-
-
-_MOST = 8  # ranks of a world that a shape may ask for
-
-
-def _doubling(batches: Sequence[Batch]) -> Shards:
-    """Give rank r 2ʳ batches."""
-    ranks = [min((i + 1).bit_length() - 1, _MOST - 1) for i in range(len(batches))]
-    return deal(batches, ranks, max(ranks, default=0) + 1)
+        distinct.setdefault(tuple(tuple(map(id, shard)) for shard in shards), label)
+    return {label: found[label] for label in distinct.values()}
 
 
 def world_sizes(largest: int = 4) -> SearchStrategy[int]:
@@ -85,37 +83,31 @@ def world_sizes(largest: int = 4) -> SearchStrategy[int]:
 
 
 def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> SearchStrategy[Shards]:
-    """Draw how ``batches`` are dealt: uneven, in any order, ranks left empty, batches cut into
-    parts or to nothing.
+    """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
 
     Shrinks to few ranks, with all on the first.
     """
     from hypothesis import strategies as st
-
-    from distmetrics.testing.rows import as_batch
 
     whole = [as_batch(batch) for batch in batches]
 
     @st.composite
     def draw_shards(draw: Any) -> Shards:
         world = draw(st.sampled_from(sorted(worlds)))
-        ranks = draw(st.lists(st.integers(0, world - 1), min_size=len(whole), max_size=len(whole)))
-        cuts = draw(
-            st.lists(st.sampled_from((None, 0, 1)), min_size=len(whole), max_size=len(whole))
-        )
-        pieces: list[tuple[Batch, int]] = []
-        for batch, rank, cut in zip(whole, ranks, cuts, strict=True):
+        shards: list[list[Batch]] = [[] for _ in range(world)]
+        keeps_empty = False
+        for batch in whole:
+            rank, cut = draw(st.integers(0, world - 1)), draw(st.sampled_from((None, 0, 1)))
             rows = count(batch)
+            keeps_empty = keeps_empty or cut == 0
             if cut is None or not rows:
-                pieces.append((batch, rank))
+                shards[rank].append(batch)
             else:
-                pieces += [
-                    (take(batch, range(cut)), rank),
-                    (take(batch, range(cut, rows)), (rank + 1) % world),
-                ]
-        if not any(cut == 0 for cut in cuts):
-            pieces = [(batch, rank) for batch, rank in pieces if count(batch) != 0]
-        return deal([batch for batch, _ in pieces], [rank for _, rank in pieces], world)
+                shards[rank].append(take(batch, range(cut)))
+                shards[(rank + 1) % world].append(take(batch, range(cut, rows)))
+        return tuple(
+            tuple(batch for batch in shard if keeps_empty or count(batch) != 0) for shard in shards
+        )
 
     return draw_shards()
 
@@ -128,42 +120,28 @@ def permutations(n: int) -> SearchStrategy[list[int]]:
 
 
 def padded(batches: Sequence[Any], world_size: int, argument: str = "indices") -> Shards:
-    """Deal samples in turn as ``torch.utils.data.DistributedSampler`` does: the first ones again,
-    until all are even.
+    """Deal samples in turn, and the first ones again until all ranks have equally many.
 
-    ``argument`` names the argument of ``update`` that holds the samples' places in the data set.
+    So does ``torch.utils.data.DistributedSampler``. ``argument`` names the argument of ``update``
+    that holds the samples' places in the data set.
     """
-    from distmetrics.testing.rows import as_batch, join
-
     whole = join([as_batch(batch) for batch in batches])
     rows = count(whole)
     if not rows or argument not in whole.kwargs:
-        raise ValueError(f"the batches need an argument {argument}= with a place for each sample")
+        raise InputError(f"the batches need an argument {argument}= with a place for each sample")
     each = -(-rows // world_size)
-    order = [i % rows for i in range(each * world_size)]
+    order = [index % rows for index in range(each * world_size)]
     return tuple((take(whole, order[rank::world_size]),) for rank in range(world_size))
 
 
-def low_precision(batches: Sequence[Any], dtype: Any = None) -> list[Batch]:
+def low_precision(batches: Sequence[Any], dtype: torch.dtype | None = None) -> list[Batch]:
     """Return the batches with their floating tensors in ``dtype``, bfloat16 by default."""
-    import torch
-
-    from distmetrics.testing.rows import as_batch
-
-    return [_in_dtype(as_batch(batch), dtype or torch.bfloat16) for batch in batches]
-
-
-def _in_dtype(batch: Batch, dtype: Any) -> Batch:
-    from distmetrics.testing.rows import changed
-
-    return changed(
-        batch, lambda x: x.to(dtype) if getattr(x, "is_floating_point", lambda: False)() else x
-    )
+    low = dtype or torch.bfloat16
+    return [changed_floats(as_batch(batch), lambda x: x.to(low)) for batch in batches]
 
 
 def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
-    """Draw a ``PYTHONHASHSEED`` for each rank: the order of sets of texts differs between
-    processes.
+    """Draw a ``PYTHONHASHSEED`` for each rank: sets of texts differ in order between processes.
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """

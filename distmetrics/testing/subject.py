@@ -8,7 +8,7 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -16,36 +16,37 @@ from torch import Tensor
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.state.adapters import MergingAdapter, Target, targets
+from distmetrics.state.adapters import MergingAdapter, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.function import FunctionMetric
 from distmetrics.state.sync import sync_and_compute
-from distmetrics.testing.rows import Batch
+from distmetrics.testing.batches import Batch
 
 Sync = Literal["distmetrics", "own"]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings, for all threads: most metrics warn of samples as small as those that are
-    tried.
-    """
+    """Silence warnings, for all threads: most metrics warn of samples as small as those tried."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlainFunction:
-    """A function of a list of batches that does its own collectives."""
+    """A function of a list of batches that does its own collectives, in the form of a metric."""
 
     fn: Callable[[list[Any]], Any]
+    batches: list[Any] = field(default_factory=list)
 
-    def __call__(self, batches: Sequence[Batch]) -> Any:
-        """Call it with batches as the user wrote them."""
-        return self.fn(
-            [tuple(batch.args) if not batch.kwargs else dict(batch.kwargs) for batch in batches]
-        )
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Keep a batch as the user wrote it."""
+        self.batches.append(kwargs or args)
+
+    def compute(self) -> Any:
+        """Call the function with all batches."""
+        return self.fn(self.batches)
 
 
 def function(fn: Callable[[list[Any]], Any]) -> Callable[[], PlainFunction]:
@@ -93,93 +94,88 @@ class Subject:
                 do="pass BinaryF1Score, or lambda: MulticlassF1Score(num_classes=5), not a "
                 "metric itself.",
             )
-        name = _name(make)
+        inner = getattr(make, "func", make)  # of a functools.partial
+        name = str(getattr(inner, "__name__", type(inner).__name__))
         if _needs_argument(make):
             make = function(make)
         with quiet():
-            made = make()
-        if isinstance(made, PlainFunction):
+            metric = make()
+        if isinstance(metric, PlainFunction):
             return cls(make, sync, name, is_function=True)
-        if adapter_of(made) is None and sync == "distmetrics":
-            raise ConfigurationError(
-                f"make() returned a {type(made).__name__}, which distmetrics cannot sync",
-                do='register_adapter makes other metrics known; sync="own" judges the sync of '
-                "its own compute().",
-            )
-        if isinstance(made, FunctionMetric) and sync == "own":
-            raise ConfigurationError(
-                'a metric of from_function has no sync of its own; judge it with sync="distmetrics"'
-            )
-        if not (hasattr(made, "update") and hasattr(made, "compute")) and adapter_of(made) is None:
-            raise InputTypeError(
-                f"make() returned a {type(made).__name__}, which has no update() and compute()"
-            )
-        return cls(make, sync, type(made).__name__ if name in ("<lambda>", "") else name)
+        _check_metric(metric, sync)
+        return cls(make, sync, type(metric).__name__ if name == "<lambda>" else name)
 
     def filled(self, batches: Sequence[Batch]) -> Any:
-        """Make one and update it."""
-        made = self.make()
-        self.update(made, batches)
-        return made
+        """Return a new metric that was updated with the batches."""
+        metric = self.make()
+        self.update(metric, batches)
+        return metric
 
     def update(self, metric: Any, batches: Sequence[Batch]) -> None:
-        """Update with copies: a metric may change what it is given, and ranks that are threads
-        share it.
-        """
+        """Update with copies: a metric may change its arguments, which ranks on threads share."""
         for batch in batches:
             mine = copy.deepcopy(batch)
             metric.update(*mine.args, **mine.kwargs)
 
     def value(self, metric: Any) -> Any:
         """Compute in a world of one."""
-        return _kept(metric.compute())
+        return _copied(metric.compute())
 
     def synced(self, metric: Any, comm: Communicator) -> Any:
         """Compute over all ranks, by the sync that is judged."""
-        if self.sync == "distmetrics":
-            return _kept(sync_and_compute(metric, comm=comm))
+        if self.sync == "distmetrics" and not self.is_function:
+            return _copied(sync_and_compute(metric, comm=comm))
         if type(metric).__module__.partition(".")[0] == "torcheval":
             toolkit = importlib.import_module("torcheval.metrics.toolkit")
-            return _kept(toolkit.sync_and_compute(metric, recipient_rank="all"))
-        return _kept(metric.compute())
+            return _copied(toolkit.sync_and_compute(metric, recipient_rank="all"))
+        return self.value(metric)
 
     def state(self, metric: Any) -> dict[str, Any]:
         """Return a copy of the local state, by name."""
         if adapter_of(metric) is None:
-            return {name: _kept(value) for name, value in vars(metric).items()}
-        found: dict[str, Any] = {}
+            return {name: _copied(value) for name, value in vars(metric).items()}
+        state: dict[str, Any] = {}
         for target in targets(metric):
-            if isinstance(
-                target.adapter, MergingAdapter
-            ):  # its one state is all attributes, and the metric itself
-                found |= {
-                    f"{target.path}.{name}".lstrip("."): _kept(x)
-                    for name, x in _merging(target).items()
-                }
-                continue
-            for spec in target.specs.each:
-                name = f"{target.path}.{spec.name}" if target.path else spec.name
-                found[name] = _kept(target.home.get(spec.name))
-        return found
+            adapter = target.adapter
+            if isinstance(adapter, MergingAdapter):
+                # Its one state in the specs is the metric itself: what it holds is compared here.
+                values = {**adapter.state(target.metric)}
+                values.pop(adapter.flag, None)
+            else:
+                values = {spec.name: target.storage.get(spec.name) for spec in target.states}
+            for name, value in values.items():
+                state[f"{target.path}.{name}".lstrip(".")] = _copied(value)
+        return state
 
 
-def _kept(value: Any) -> Any:
-    """Return a copy that later updates cannot change; tensors only, since anything else may refuse."""
+def _check_metric(metric: Any, sync: Sync) -> None:
+    """Raise an error if what was made is no metric, or has no such sync."""
+    kind, unknown = type(metric).__name__, adapter_of(metric) is None
+    if unknown and sync == "distmetrics":
+        raise ConfigurationError(
+            f"make() returned a {kind}, which distmetrics cannot sync",
+            do='register_adapter makes other metrics known; sync="own" judges the sync of '
+            "its own compute().",
+        )
+    if isinstance(metric, FunctionMetric) and sync == "own":
+        raise ConfigurationError(
+            'a metric of from_function has no sync of its own; judge it with sync="distmetrics"'
+        )
+    if unknown and not (hasattr(metric, "update") and hasattr(metric, "compute")):
+        raise InputTypeError(f"make() returned a {kind}, which has no update() and compute()")
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy that later updates cannot change: of tensors and modules, others may refuse."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _kept(each) for key, each in value.items()}
+        return {key: _copied(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_kept(each) for each in value]
+        return [_copied(each) for each in value]
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_kept(each) for each in value)
+        return tuple(_copied(each) for each in value)
     return copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value
-
-
-def _merging(target: Target) -> dict[str, Any]:
-    assert isinstance(target.adapter, MergingAdapter)
-    state = target.adapter.state(target.metric)
-    return {name: value for name, value in state.items() if name != target.adapter.flag}
 
 
 def _needs_argument(make: Callable[..., Any]) -> bool:
@@ -190,9 +186,4 @@ def _needs_argument(make: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # of C
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
-
-
-def _name(make: Any) -> str:
-    inner = getattr(make, "func", make)  # of a functools.partial
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    return any(p.kind in positional and p.default is p.empty for p in parameters)

@@ -1,50 +1,74 @@
-"""One case under trial: a metric, its shards, and every run that the laws ask for, each made once."""
+"""One case on which laws are judged: a metric and its shards, and its runs, each made once."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from distmetrics.comm.crew import Crew
-from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import use
+from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.single import SingleCommunicator
+from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.comm.waits import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
-from distmetrics.testing import acts
-from distmetrics.testing.equality import Equality
-from distmetrics.testing.pool import Pool
-from distmetrics.testing.routed import routed
-from distmetrics.testing.rows import Batch, count
+from distmetrics.liveness.outcome import Outcome
+from distmetrics.liveness.pending_calls import is_connection_error
+from distmetrics.testing.batches import Batch, Shards, count, cut
+from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.fake_torch_distributed import routed
+from distmetrics.testing.pool import pools
+from distmetrics.testing.scenarios import Rank, Scenario, plain
+from distmetrics.testing.shards import in_runs
 from distmetrics.testing.subject import Subject, quiet
 
-Shards = tuple[tuple[Batch, ...], ...]
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
+Job = Callable[[Communicator], Any]
+RunWorld = Callable[[int, Job], list[Outcome]]  # runs a job on every rank of a world of a size
+
+
+@contextlib.contextmanager
+def worlds(backend: str) -> Iterator[RunWorld]:
+    """Give what runs worlds of threads, or of processes, which end with the block."""
+    if backend == "gloo":
+        with pools() as pool_of:
+            yield lambda size, job: pool_of(size).outcomes(partial(_quietly, job))
+    else:
+        with ThreadPool() as pool:
+            yield lambda size, job: ThreadWorld(size, pool=pool).outcomes(job)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RankResult:
     """How one process, or one rank of a world, ended.
 
     Attributes:
-        kind: "value", "raised", or "stuck": it waits for ever, or the transport breaks.
-        value: what the act returned; ``text``: the error, on a line.
-        error: it.
+        kind: "value", "raised", or "stuck": it waits for a call that never comes, or the transport
+            breaks.
+        value: what the scenario returned.
+        collectives: the operations that the rank's transport was asked for.
+        text: the error, on a line; ``error``: it.
     """
 
     kind: str
     value: Any = None
+    collectives: tuple[str, ...] = ()
     text: str = ""
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """That a law does not hold: what should have been, what is, on which shards."""
+@dataclass(eq=False)
+class LawBroken(Exception):  # noqa: N818  (no error: a verdict)
+    """A run breaks a law: what should have been, what is, on which shards.
 
-    expected: str
-    got: tuple[str, ...]
+    Values and results of ranks stand as they are; texts are shown as they are.
+    """
+
+    expected: Any
+    got: Sequence[Any]
     detail: str
     shards: Shards
 
@@ -61,24 +85,22 @@ class Trial:
         subject: the metric.
         shards: of each rank its batches.
         equality: when two values are the same.
-        pool_of: gives a world of processes of a size; without, ranks are threads.
-        crew: whose threads they are, if not new ones.
+        run_world: runs worlds, of :func:`worlds`.
     """
 
     subject: Subject
     shards: Shards
     equality: Equality
-    pool_of: Callable[[int], Pool] | None = None
-    crew: Crew | None = None
-    _made: dict[Hashable, Any] = field(default_factory=dict)
-    _alive: list[Any] = field(
-        default_factory=list
-    )  # what keys were made of: an identity that is free is used again
+    run_world: RunWorld
+    # Keys are identities of batches, so that the batches are kept alive next to the results.
+    _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
 
     @property
     def dense(self) -> Shards:
-        """The shards without ranks and batches that have no samples."""
-        kept = tuple(tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards)
+        """The shards without ranks and batches that have no samples; some must have samples."""
+        kept = [tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards]
+        if not any(kept):
+            raise NotJudged("no rank has samples")
         return tuple(shard for shard in kept if shard)
 
     @property
@@ -86,96 +108,136 @@ class Trial:
         """All batches that have samples, in rank order."""
         return tuple(batch for shard in self.dense for batch in shard)
 
-    def single(self, batches: Sequence[Batch] | None = None) -> Ended:
+    def parts(self, world_size: int) -> Shards:
+        """Deal all batches to so many ranks, each with some; they are cut if they are too few."""
+        batches = self.pooled
+        if len(batches) < world_size:
+            batches = tuple(part for batch in batches for part in cut(batch, world_size))
+        if len(batches) < world_size:
+            raise NotJudged(f"there are not enough samples for {world_size} ranks")
+        return in_runs(batches, world_size)
+
+    @property
+    def loosely(self) -> Equality:
+        """The equality without types, of which a law of its own speaks."""
+        return replace(self.equality, types=False)
+
+    def single(self, batches: Sequence[Batch] | None = None) -> RankResult:
         """Return what a single process gets, from the data of all ranks by default."""
-        chosen = self.pooled if batches is None else tuple(batches)
-        self._alive.append(chosen)
-        ended: Ended = self._once(("single", _key((chosen,))), lambda: self._single(chosen))
-        return ended
+        with use(SingleCommunicator()), quiet():
+            try:
+                metric = self.subject.filled(batches or self.pooled)
+                return RankResult("value", self.subject.value(metric))
+            except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
+                return RankResult("raised", text=_first_line(error), error=error)
 
-    def _single(self, batches: Sequence[Batch]) -> Ended:
-        world = ThreadWorld(1, crew=self.crew).outcomes(lambda comm: self._alone(batches))
-        return _ended(world)[0]
+    def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
+        """Run a scenario on every rank of a world that has these shards."""
+        key = scenario, tuple(tuple(map(id, shard)) for shard in shards)
+        if key not in self._runs:
+            job = partial(_on_rank, scenario, self.subject, shards)
+            calls_torch = self.subject.sync == "own" or self.subject.is_function
+            with quiet(), routed() if calls_torch else contextlib.nullcontext():
+                self._runs[key] = shards, _results(self.run_world(len(shards), job))
+        return self._runs[key][1]
 
-    def _alone(self, batches: Sequence[Batch]) -> Any:
-        if self.subject.is_function:
-            return self.subject.make()(batches)
-        return self.subject.value(self.subject.filled(batches))
+    def settled(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
+        """Return how the ranks of a world ended that is not stuck.
 
-    def world(self, shards: Shards | None = None, act: acts.Act = acts.plain) -> list[Ended]:
-        """Run an act in a world that has these shards, by default the trial's."""
-        chosen = self.shards if shards is None else shards
-        self._alive.append(chosen)
-        return self._once((act.__name__, _key(chosen)), lambda: _ended(self._run(chosen, act)))  # type: ignore[no-any-return]
+        Raises:
+            NotJudged: it is, which the law "no-hang" speaks of.
+        """
+        results = self.world(shards, scenario)
+        for rank in results:
+            if rank.kind == "stuck":
+                raise NotJudged(f"the ranks got stuck, see no-hang: {rank.text}")
+        return results
 
-    def _run(self, shards: Shards, act: acts.Act) -> list[Outcome]:
-        job = _Job(act, self.subject, shards)
-        if self.pool_of is not None:
-            return self.pool_of(len(shards)).outcomes(job)
-        if self.subject.sync == "distmetrics" and not self.subject.is_function:
-            return ThreadWorld(len(shards), crew=self.crew).outcomes(job)
-        with routed():
-            return ThreadWorld(len(shards), crew=self.crew).outcomes(job)
+    def values(self, shards: Shards, scenario: Scenario = plain) -> list[Any]:
+        """Return what every rank returned.
 
-    def among(self, metrics: Sequence[Any]) -> list[Ended]:
-        """Sync metrics that hold something already, one a rank."""
-        with quiet():
-            return _ended(
-                ThreadWorld(len(metrics), crew=self.crew).outcomes(
-                    lambda comm: self.subject.synced(metrics[comm.rank], comm)
-                )
-            )
+        Raises:
+            NotJudged: some did not.
+        """
+        results = self.settled(shards, scenario)
+        for rank in results:
+            if rank.kind == "raised":
+                raise NotJudged(f"the sync raises {rank.text}")
+        return [rank.value for rank in results]
 
-    def _once(self, key: Hashable, run: Any) -> Any:
-        if key not in self._made:
-            with quiet():
-                self._made[key] = run()
-        return self._made[key]
+    def same_value(
+        self,
+        shards: Shards,
+        others: Iterable[Shards],
+        note: str,
+        equality: Equality | None = None,
+        scenario: Scenario = plain,
+    ) -> None:
+        """Compare rank 0's value on some shards with that on others, or in another scenario."""
+        expected = self.values(shards)[0]
+        for other in others:
+            got = self.values(other, scenario)[:1]
+            compare(expected, got, equality or self.loosely, other, note)
 
-
-@dataclass(frozen=True)
-class _Job:
-    """What every rank runs: an act on its own shard. Picklable where the metric's maker is."""
-
-    act: acts.Act
-    subject: Subject
-    shards: Shards
-
-    def __call__(self, comm: Any) -> Any:
-        with (
-            quiet() if comm.__class__.__name__ == "GroupCommunicator" else contextlib.nullcontext()
-        ):
-            return self.act(comm, self.subject, self.shards[comm.rank])
+    def same_on_each_rank(self, scenario: Scenario) -> None:
+        """Run a scenario that returns pairs of what must be equal; compare them on every rank."""
+        for rank, pairs in enumerate(self.values(self.dense, scenario)):
+            for what, expected, got, bitwise in pairs:
+                equality = BITWISE if bitwise else self.loosely
+                if difference := equality.difference(expected, got):
+                    detail = f"{what}, on rank {rank}: {difference}"
+                    raise LawBroken(expected, [got], detail, self.dense)
 
 
-def _ended(outcomes: Sequence[Outcome]) -> list[Ended]:
-    """Tell values, errors and what is stuck apart; who was only let down by an error of another's
-    is not stuck.
-    """
-    raised = [o for o in outcomes if o.error is not None and not _is_stuck(o.error)]
-    ended = []
-    for outcome in outcomes:
-        error = outcome.error
-        if error is None:
-            ended.append(Ended("value", outcome.value))
-            continue
-        kind = "raised" if raised or not _is_stuck(error) else "stuck"
-        ended.append(
-            Ended(
-                kind,
-                text=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-                error=error,
-            )
-        )
-    return ended
+def compare(
+    expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
+) -> None:
+    """Compare every rank's value with one that is expected."""
+    for rank, value in enumerate(got):
+        if difference := equality.difference(expected, value):
+            raise LawBroken(expected, got, f"rank {rank}: {difference}{note}", shards)
+
+
+def no_error(expected: Any, results: Sequence[RankResult], shards: Shards) -> None:
+    """Say that the law is broken if a rank raised."""
+    for rank, result in enumerate(results):
+        if result.kind == "raised":
+            raise LawBroken(expected, results, f"rank {rank} raises {result.text}", shards)
+
+
+def _on_rank(
+    scenario: Scenario, subject: Subject, shards: Shards, comm: Communicator
+) -> tuple[Any, tuple[str, ...]]:
+    """Be one rank: run a scenario on the rank's own shard, and write its collectives down."""
+    recording = RecordingCommunicator(comm)
+    with use(recording):
+        value = scenario(Rank(recording, subject, shards[comm.rank]))
+    return value, tuple(call.op for call in recording.calls)
+
+
+def _quietly(job: Job, comm: Communicator) -> Any:
+    """Run a job in a process of its own, where warnings are silenced anew."""
+    with quiet():
+        return job(comm)
+
+
+def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
+    """Tell values, errors and stuck ranks apart; one that another's error let down is not stuck."""
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    kind = "stuck" if all(map(_is_stuck, errors)) else "raised"
+    return [
+        RankResult("value", *outcome.value)
+        if outcome.error is None
+        else RankResult(kind, text=_first_line(outcome.error), error=outcome.error)
+        for outcome in outcomes
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
 def _is_stuck(error: BaseException) -> bool:
     if isinstance(error, MismatchError):
-        return str(error).startswith(_TRANSPORT)
+        return error.what.startswith(_TRANSPORT)
     return isinstance(error, DivergedError | PeerLostError) or is_connection_error(error)
-
-
-def _key(shards: Sequence[Sequence[Batch]]) -> Hashable:
-    """Return what tells shards apart: batches are the same objects in every run of a trial."""
-    return tuple(tuple(id(batch) for batch in shard) for shard in shards)

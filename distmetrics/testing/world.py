@@ -1,16 +1,15 @@
-"""Run a function as every rank of a small world: threads of this process, or real processes over
-gloo.
-"""
+"""Run a function as every rank of a small world: of threads, or of real processes over gloo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
-from distmetrics.testing.faults import Fault, faulty, told
+from distmetrics.liveness.outcome import Outcome, settle
+from distmetrics.testing.faults import Fault
+from distmetrics.testing.faults.inject import faulty, killed_as_lost
 
 Backend = Literal["threads", "gloo"]
 
@@ -24,8 +23,7 @@ def run(
     limit: float | None = None,
     hash_seeds: Sequence[int] = (),
 ) -> list[Any]:
-    """Call ``fn(comm, *args)`` on every rank of a new world; return each rank's result in rank
-    order.
+    """Call ``fn(comm, *args)`` on every rank of a new world; return the results in rank order.
 
     Inside, ``comm`` is also the communicator in force, so ``distmetrics.all_gather(x)`` needs no
     ``comm=``.
@@ -50,17 +48,13 @@ def run(
     >>> run(2, lambda comm: comm.rank)
     [0, 1]
     """
-    return settle(
-        outcomes(
-            world_size,
-            fn,
-            *args,
-            backend=backend,
-            faults=faults,
-            limit=limit,
-            hash_seeds=hash_seeds,
-        )
-    )
+    options: dict[str, Any] = {
+        "backend": backend,
+        "faults": faults,
+        "limit": limit,
+        "hash_seeds": hash_seeds,
+    }
+    return settle(outcomes(world_size, fn, *args, **options))
 
 
 def outcomes(
@@ -72,9 +66,7 @@ def outcomes(
     limit: float | None = None,
     hash_seeds: Sequence[int] = (),
 ) -> list[Outcome]:
-    """Like :func:`run`, but return how each rank ended (``.value`` or ``.error``) and raise
-    nothing.
-    """
+    """Return how each rank of :func:`run` ended, in ``.value`` or ``.error``; raise nothing."""
     if backend not in ("threads", "gloo"):
         raise ValueError(f"backend must be 'threads' or 'gloo', got {backend!r}")
     if hash_seeds and (backend == "threads" or len(hash_seeds) < world_size):
@@ -84,16 +76,10 @@ def outcomes(
         )
     struck = faulty(fn, faults, world_size)
     if backend == "threads":
-        return told(ThreadWorld(world_size).outcomes(struck, *args, limit=limit))
-    if not hash_seeds:
-        return launch(struck, world_size, *args, backend="gloo", limit=limit)
+        return killed_as_lost(ThreadWorld(world_size).outcomes(struck, *args, limit=limit))
     variables = [{"PYTHONHASHSEED": str(seed)} for seed in hash_seeds]
+    # Forked ranks would share the order of the server that they fork from.
+    start_method = "spawn" if variables else "forkserver"
     return launch(
-        struck,
-        world_size,
-        *args,
-        backend="gloo",
-        limit=limit,
-        start_method="spawn",
-        variables=variables,
+        struck, world_size, *args, limit=limit, start_method=start_method, variables=variables
     )

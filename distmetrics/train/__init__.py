@@ -1,6 +1,4 @@
-"""Train and evaluate a model on one device or many, with logged values that are those of one
-process.
-"""
+"""Train and evaluate a model on one device or many; logged values are those of one process."""
 
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
@@ -15,7 +13,8 @@ from distmetrics.train.callbacks import (
     ModelSummary,
     ProgressBar,
 )
-from distmetrics.train.data import DataModule
+from distmetrics.train.context import RunContext
+from distmetrics.train.dataloaders import DataModule
 from distmetrics.train.loggers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.train.module import Module
 from distmetrics.train.seed import seed_everything
@@ -35,6 +34,7 @@ __all__ = [
     "ModelSummary",
     "Module",
     "ProgressBar",
+    "RunContext",
     "Single",
     "Strategy",
     "TensorBoardLogger",

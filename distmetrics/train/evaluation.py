@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from distmetrics.arguments import describe
 from distmetrics.collectives.ops import all_gather_object
-from distmetrics.errors import ConfigurationError
-from distmetrics.train.data import Limit, limited, move, no_batch
+from distmetrics.train.batches import length, limited, move, no_batch
+from distmetrics.train.config import Limit
+from distmetrics.train.logbook import LogBook, Stage
+from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step
-from distmetrics.train.stage_log import Stage, StageLog
 from distmetrics.tree import map_leaves
-
-if TYPE_CHECKING:
-    from distmetrics.train.module import Module
-    from distmetrics.train.trainer import Trainer
 
 _FLAGS = {
     "validation": "limit_val_batches",
@@ -31,49 +25,67 @@ _FLAGS = {
 }
 
 
-@dataclass
 class _Pass:
     """One way through the loaders of an evaluation.
 
-    Attributes:
+    Args:
+        run: whose module and hooks are called.
         name: "validation", "test" or "predict".
-        record: whether callbacks hear of it.
-        keep: whether what the steps return is kept.
-        outputs: that, by loader.
+        loaders: this rank's.
+        limit: a number of batches of each loader on this rank, a fraction, or None.
+
+    Attributes:
+        limits: the number of batches of each loader, None for all.
     """
 
-    trainer: Trainer
-    module: Module
-    name: str
-    loaders: Sequence[Any]
-    limit: Limit
-    log: StageLog | None = None
-    record: bool = True
-    keep: bool = False
-
-    def __post_init__(self) -> None:
-        self.outputs: list[list[Any]] = [[] for _ in self.loaders]
-        self.step: Callable[..., Any] = self.trainer.strategy.evaluator(
-            self.module, f"{self.name}_step"
-        )
-        check_step(
-            self.module, self.trainer.callbacks, f"{self.name}_step", loaders=len(self.loaders)
-        )
-        self.limits = [limited(loader, self.limit, _FLAGS[self.name]) for loader in self.loaders]
+    def __init__(self, run: Run, name: str, loaders: Sequence[Any], limit: Limit) -> None:
+        self.run, self.name, self.loaders = run, name, loaders
+        self.strategy, step = run.trainer.strategy, f"{name}_step"
+        self.strategy.align(run.module)
+        self.step = self.strategy.evaluator(run.module, step)
+        self.step_end = getattr(run.module, f"{name}_step_end", None)
+        check_step(run.module, run.trainer.callbacks, step, loaders=len(loaders))
+        self.limits = [limited(loader, limit, _FLAGS[name]) for loader in loaders]
 
     def count(self) -> int | None:
         """Return the number of this rank's batches, None where it is not known."""
-        counts = [
-            length(loader, limit) for loader, limit in zip(self.loaders, self.limits, strict=True)
-        ]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        counts = map(length, self.loaders, self.limits)
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(self.loaders) else None
 
-    def go(self) -> None:
-        """Call the step with every batch of this rank, and the hooks around it."""
+    def outputs(self, *, keep: bool, record: bool = True) -> list[list[Any]]:
+        """Return what the steps return for every batch, by loader; ``keep`` False keeps nothing.
+
+        ``record`` False calls no callback.
+        """
+        outputs: list[list[Any]] = [[] for _ in self.loaders]
         for index, (loader, limit) in enumerate(zip(self.loaders, self.limits, strict=True)):
-            which = (index,) if len(self.loaders) > 1 else ()
             for batch_idx, batch in enumerate(itertools.islice(loader, limit)):
-                self._batch(batch, batch_idx, index, which)
+                output = self._output(batch, batch_idx, index, record=record)
+                if keep:
+                    outputs[index].append(output)
+        return outputs
+
+    def _output(self, batch: Any, batch_idx: int, loader: int, *, record: bool) -> Any:
+        """Call the step with a batch, and the hooks around it."""
+        log, call = self.run.trainer.log, self.run.call
+        batch = self.strategy.convert(move(batch, self.strategy.device))
+        about = (batch, batch_idx, loader) if len(self.loaders) > 1 else (batch, batch_idx)
+        if log is not None:
+            log.begin_step(batch, loader)
+        call(f"on_{self.name}_batch_start", *about, callbacks=record)
+        with self.strategy.forward():
+            output = self.step(*about)
+            if self.step_end is not None:
+                output = self.step_end(output)
+        hook = f"on_{self.name}_batch_end"
+        call(hook, output, *about, callbacks=False)
+        if log is not None:
+            log.end_step()
+        call(hook, output, *about, module=False, callbacks=record)
+        if log is not None:
+            log.leave_batch()
+        return output
 
     def check_batches(self, batches: Mapping[int, int]) -> None:
         """Refuse a loader that gave no rank a batch, on every rank.
@@ -82,145 +94,90 @@ class _Pass:
             ConfigurationError: there is one.
         """
         for index, limit in enumerate(self.limits):
-            if limit != 0 and not batches.get(index if len(self.loaders) > 1 else -1):
-                raise no_batch(
-                    f"{self.name} loader" + (f" {index}" if len(self.loaders) > 1 else "")
-                )
-
-    def _batch(self, batch: Any, batch_idx: int, loader: int, which: tuple[int, ...]) -> None:
-        trainer, name = self.trainer, self.name
-        batch = trainer.strategy.convert(move(batch, trainer.strategy.device))
-        if self.log is not None:
-            self.log.begin_step(batch, loader)
-        trainer.call(f"on_{name}_batch_start", batch, batch_idx, *which, callbacks=self.record)
-        with trainer.strategy.forward():
-            outputs = self.step(batch, batch_idx, *which)
-            end = getattr(self.module, f"{name}_step_end", None)
-            outputs = outputs if end is None else end(outputs)
-        trainer.call(f"on_{name}_batch_end", outputs, batch, batch_idx, *which, callbacks=False)
-        if self.log is not None:
-            self.log.end_step()
-        if self.record:
-            trainer.call(f"on_{name}_batch_end", outputs, batch, batch_idx, *which, module=False)
-        if self.log is not None:
-            self.log.leave_batch()
-        if self.keep:
-            self.outputs[loader].append(outputs)
+            number, which = (index, f" {index}") if len(self.loaders) > 1 else (-1, "")
+            if limit != 0 and not batches.get(number):
+                raise no_batch(f"{self.name} loader{which}")
 
 
 def evaluate(
-    trainer: Trainer,
-    module: Module,
-    stage: Stage,
-    loaders: Sequence[Any],
-    limit: Limit,
-    *,
-    record: bool = True,
+    run: Run, stage: Stage, loaders: Sequence[Any], limit: Limit, *, record: bool = True
 ) -> list[dict[str, float]]:
     """Evaluate the module on each loader; return one dict of the logged values for each.
 
     Args:
-        trainer: whose hooks and callbacks are called.
-        module: what to evaluate.
+        run: whose module is evaluated.
         stage: "validate" or "test".
         loaders: this rank's; other ranks may have other numbers of batches.
         limit: a number of batches of each loader on this rank, a fraction, or None.
         record: False forgets what is logged, and calls no callback.
     """
     name = "validation" if stage == "validate" else "test"
-    strict = trainer.require_same_names
-    log = StageLog(stage, trainer.strategy.comm(), module, loaders=len(loaders), strict=strict)
-    keep = hasattr(module, f"{name}_epoch_end")
-    trainer.strategy.align(module)
-    way = _Pass(trainer, module, name, loaders, limit, log, record, keep)
-    with trainer.counting(way.count()), evaluating(module), trainer.logging(log):
-        trainer.call(f"on_{name}_start", callbacks=record)
-        trainer.call(f"on_{name}_epoch_start", callbacks=record)
-        way.go()
-        if keep:
-            getattr(module, f"{name}_epoch_end")(
-                way.outputs if len(loaders) > 1 else way.outputs[0]
-            )
-        trainer.call(f"on_{name}_epoch_end", callbacks=False)
-        logged = log.close() if record else None
-        if logged is not None:
-            way.check_batches(logged.batches)
-    if logged is None:
-        log.discard()
-        trainer.call(f"on_{name}_end", callbacks=False)
-        return []
-    trainer.note_epoch(log, logged, stage=stage)
-    trainer.call(f"on_{name}_epoch_end", module=False)
-    trainer.call(f"on_{name}_end")
-    return [
-        {
-            key.label: float(value)
-            for key, value in logged.values.items()
-            if key.loader in (-1, index)
-        }
-        for index in range(len(loaders))
-    ]
+    log = new_log(run, stage, loaders=len(loaders))
+    epoch_end = getattr(run.module, f"{name}_epoch_end", None)
+    each = _Pass(run, name, loaders, limit)
+    with evaluating(run.module), run.logging(log, each.count()):
+        run.call(f"on_{name}_start", callbacks=record)
+        run.call(f"on_{name}_epoch_start", callbacks=record)
+        outputs = each.outputs(keep=epoch_end is not None, record=record)
+        if epoch_end is not None:
+            epoch_end(outputs if len(loaders) > 1 else outputs[0])
+        run.call(f"on_{name}_epoch_end", callbacks=False)
+        if not record:
+            log.discard()
+            run.call(f"on_{name}_end", callbacks=False)
+            return []
+        logged = log.close()
+        each.check_batches(logged.batches)
+    run.note_epoch(log, logged, stage)
+    run.call(f"on_{name}_epoch_end", module=False)
+    run.call(f"on_{name}_end")
+    results: list[dict[str, float]] = [{} for _ in loaders]
+    for key in [key for key in logged.values if key not in logged.aliases]:
+        for result in results if key.loader < 0 else [results[key.loader]]:
+            result[key.label] = float(logged.values[key])
+    return results
 
 
-def warn_if_never(trainer: Trainer, loaders: Sequence[Any]) -> None:
-    """Warn of a fit whose last epoch comes before its first validation."""
-    last, every = trainer.max_epochs, trainer.check_val_every_n_epoch
-    if loaders and trainer.is_global_zero and last is not None and 0 < last < every:
-        warnings.warn(
-            f"check_val_every_n_epoch={every} and max_epochs={last}: this fit never validates, "
-            "and what watches a "
-            "value of validation never acts. Say a smaller check_val_every_n_epoch, or "
-            "limit_val_batches=0 where that "
-            "is meant.",
-            stacklevel=2,
-        )
+def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
+    """Return the log of an epoch that begins."""
+    trainer = run.trainer
+    strict = trainer.config.require_same_names
+    return LogBook(stage, trainer.strategy.comm(), run.module, loaders=loaders, strict=strict)
 
 
 def predict(
-    trainer: Trainer, module: Module, loaders: Sequence[Any], limit: Limit, *, keep: bool
+    run: Run, loaders: Sequence[Any], limit: Limit, *, keep: bool
 ) -> list[list[Any]] | None:
-    """Return what ``predict_step`` returned, a list for each loader, in the order of the data; on
-    every rank.
+    """Return what ``predict_step`` returned on all ranks, a list a loader, in the data's order.
 
     Raises:
         InputTypeError: a prediction can't be sent (on every rank).
     """
-    trainer.strategy.align(module)
-    way = _Pass(trainer, module, "predict", loaders, limit, keep=keep)
-    with trainer.counting(way.count()), evaluating(module):
-        trainer.call("on_predict_start")
-        trainer.call("on_predict_epoch_start")
-        way.go()
-        trainer.call("on_predict_epoch_end")
-        trainer.call("on_predict_end")
+    each = _Pass(run, "predict", loaders, limit)
+    with evaluating(run.module), run.logging(None, each.count()):
+        run.call("on_predict_start")
+        run.call("on_predict_epoch_start")
+        own = each.outputs(keep=keep)
+        run.call("on_predict_epoch_end")
+        run.call("on_predict_end")
     if not keep:
         return None
-    mine = map_leaves(_on_cpu, way.outputs)
-    comm = trainer.strategy.comm()
-    ranks = (
-        [mine] if comm.world_size == 1 else all_gather_object(mine, comm=comm, name="predictions")
-    )
-    return [
-        [output for outputs in ranks for output in outputs[index]] for index in range(len(loaders))
-    ]
+    own = map_leaves(on_cpu, own)
+    comm = run.trainer.strategy.comm()
+    if comm.world_size == 1:  # a prediction that can't be sent is fine here
+        return own
+    ranks = all_gather_object(own, comm=comm, name="predictions")
+    return [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
 
 
-def _on_cpu(leaf: Any) -> Any:
+def on_cpu(leaf: Any) -> Any:
+    """Return a tensor without its graph, on the CPU; anything else as it is."""
     return leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf
-
-
-def detached(outputs: Any) -> Any:
-    """Return a step's outputs without gradients, so that keeping them keeps no graph."""
-    if isinstance(outputs, Tensor):
-        return outputs.detach()
-    return map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, outputs)
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module into eval mode without gradients; afterwards every submodule is in the mode it
-    was in.
-    """
+    """Evaluate without gradients inside the block; each submodule is then in its mode again."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -229,29 +186,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
-
-
-def length(loader: Any, limit: int | None) -> int | None:
-    """Return the number of batches, or None if that is not known."""
-    try:
-        count = len(loader)
-    except TypeError:
-        return limit
-    return count if limit is None else min(count, limit)
-
-
-def require(module: Module, base: type, *methods: str) -> None:
-    """Check that the module overrides ``methods``.
-
-    Raises:
-        ConfigurationError: one is missing, or it is no such module.
-    """
-    if not isinstance(module, base):
-        raise ConfigurationError(
-            f"the trainer takes an object of {base.__name__} or a subclass, got {describe(module)}",
-            do="subclass distmetrics.train.Module, with the model as an attribute, and pass "
-            "YourModule(...).",
-        )
-    missing = [name for name in methods if getattr(type(module), name) is getattr(base, name)]
-    if missing:
-        raise ConfigurationError(f"{type(module).__name__} has no {' and no '.join(missing)}")

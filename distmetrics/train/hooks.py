@@ -51,9 +51,7 @@ class Hooks:
         """Called before a training step."""
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Called after a training step and its update, with what the step returned, without
-        gradients.
-        """
+        """Called after a training step and its update, with the step's outputs, detached."""
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Called with the loss before its gradients are computed."""
@@ -65,66 +63,36 @@ class Hooks:
         """Called when an update's gradients are there, before they are clipped."""
 
     def on_validation_start(self) -> None:
-        """Called before a validation."""
+        """Called before a validation; likewise of a test and a prediction."""
 
     def on_validation_end(self) -> None:
-        """Called after a validation, with its values in ``trainer.callback_metrics``."""
+        """Called after a validation, with its values known; likewise of the others."""
 
     def on_validation_epoch_start(self) -> None:
-        """Called before the first validation step."""
+        """Called before the first step of a validation; likewise of the others."""
 
     def on_validation_epoch_end(self) -> None:
-        """Called after the last validation step, on every rank; values may be logged."""
+        """Called after the last step of a validation, on every rank; likewise of the others.
+
+        Values may be logged, but not of a prediction.
+        """
 
     def on_validation_batch_start(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Called before a validation step."""
+        """Called before a step of a validation; likewise of the others."""
 
     def on_validation_batch_end(
         self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Called after a validation step."""
+        """Called after a step of a validation; likewise of the others."""
 
-    def on_test_start(self) -> None:
-        """Called before a test."""
-
-    def on_test_end(self) -> None:
-        """Called after a test."""
-
-    def on_test_epoch_start(self) -> None:
-        """Called before the first test step."""
-
-    def on_test_epoch_end(self) -> None:
-        """Called after the last test step, on every rank; values may be logged."""
-
-    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Called before a test step."""
-
-    def on_test_batch_end(
-        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Called after a test step."""
-
-    def on_predict_start(self) -> None:
-        """Called before a prediction."""
-
-    def on_predict_end(self) -> None:
-        """Called after a prediction."""
-
-    def on_predict_epoch_start(self) -> None:
-        """Called before the first prediction step."""
-
-    def on_predict_epoch_end(self) -> None:
-        """Called after the last prediction step."""
-
-    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Called before a prediction step."""
-
-    def on_predict_batch_end(
-        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Called after a prediction step."""
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
+    on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called on every rank with what a checkpoint will hold; things may be added."""

@@ -76,28 +76,21 @@ class WithHparams:
         Raises:
             ConfigurationError: a name is no argument.
         """
+        rules = {"ignore": _NAMES, "logger": FLAG}
+        check("save_hyperparameters", {"ignore": ignore, "logger": logger}, rules)
         frame = inspect.currentframe()
         arguments = _arguments(self, None if frame is None else frame.f_back)
-        kept: dict[str, Any] = {} if names else arguments
+        saved: dict[str, Any] = {} if names else arguments
         for name in names:
             if isinstance(name, str):
-                kept[name] = _argument(arguments, name)
+                saved[name] = _argument(arguments, name)
             else:
                 check("save_hyperparameters", {"each of names": name}, {"each of names": _SAVED})
-                kept |= vars(name) if isinstance(name, Namespace) else dict(name)
-        check(
-            "save_hyperparameters",
-            {"ignore": ignore, "logger": logger},
-            {"ignore": _NAMES, "logger": FLAG},
-        )
-        left_out = {ignore} if isinstance(ignore, str) else set(ignore)
-        self.hparams.update(
-            {
-                name: value
-                for name, value in kept.items()
-                if name not in left_out and not isinstance(value, nn.Module)
-            }
-        )
+                saved |= vars(name) if isinstance(name, Namespace) else dict(name)
+        ignored = {ignore} if isinstance(ignore, str) else set(ignore)
+        for name, value in saved.items():
+            if name not in ignored and not isinstance(value, nn.Module):
+                self.hparams[name] = value
         self._log_hparams = logger
 
 
@@ -111,35 +104,32 @@ def _argument(arguments: Mapping[str, Any], name: str) -> Any:
 
 
 def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
-    """Return the arguments of the ``__init__`` in ``frame`` and of those of subclasses that called
-    it.
-    """
-    found: dict[str, Any] = {}
+    """Return the arguments of the ``__init__`` in ``frame``, and of subclasses' that called it."""
+    arguments: dict[str, Any] = {}
     while frame is not None and frame.f_code.co_name == "__init__":
         info = inspect.getargvalues(frame)
         if not info.args or info.locals.get(info.args[0]) is not owner:
             break
-        found |= {name: info.locals[name] for name in info.args[1:] if name in info.locals}
+        arguments |= {name: info.locals[name] for name in info.args[1:] if name in info.locals}
         if info.keywords is not None:
-            found |= info.locals[info.keywords]
+            arguments |= info.locals[info.keywords]
         frame = frame.f_back
-    return found
+    return arguments
 
 
-def made(kind: type[T], saved: Mapping[str, Any], given: Mapping[str, Any]) -> T:
-    """Make a ``kind`` from saved hyperparameters, of which its ``__init__`` gets those that it
-    takes.
+def make(kind: type[T], saved: Mapping[str, Any], arguments: Mapping[str, Any]) -> T:
+    """Return a new ``kind``, made with the saved hyperparameters that its ``__init__`` takes.
 
     Raises:
-        ConfigurationError: an argument is neither saved nor given.
+        ConfigurationError: an argument of it is neither saved nor among ``arguments``.
     """
-    parameters = inspect.signature(kind).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    arguments = {
-        name: value for name, value in saved.items() if takes_all or name in parameters
-    } | dict(given)
+    signature = inspect.signature(kind)
+    names = signature.parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in names.values())
+    taken = {name: value for name, value in saved.items() if takes_all or name in names}
+    taken.update(arguments)
     try:
-        inspect.signature(kind).bind(**arguments)
+        signature.bind(**taken)
     except TypeError as error:
         raise ConfigurationError(
             f"{kind.__name__} can't be made from the checkpoint: {error}",
@@ -147,4 +137,4 @@ def made(kind: type[T], saved: Mapping[str, Any], given: Mapping[str, Any]) -> T
             "module, never saved.",
             do="pass the argument to load_from_checkpoint.",
         ) from error
-    return kind(**arguments)
+    return kind(**taken)

@@ -1,24 +1,24 @@
-"""The options of ``self.log``, and what is refused of them."""
+"""The arguments of ``self.log``: what they may be, and what is refused of them."""
 
 from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from distmetrics.arguments import FLAG
+from distmetrics.arguments import FLAG, Takes
 from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.train.sums import REDUCE_FX, Scope
+from distmetrics.tree import flatten
 
-_RESERVED = ("epoch", "step")
-_TAKES = {name: FLAG.or_none() for name in ("on_step", "on_epoch", "sync_dist")} | dict.fromkeys(
-    ("rank_zero_only", "prog_bar", "logger"), FLAG
-)
-_FUNCTIONS: dict[Any, str] = {
+ReduceFx = Literal["mean", "sum", "max", "min"]
+Scope = Literal["all ranks", "this rank", "rank 0"]
+
+_RESERVED_NAMES = ("epoch", "step")
+_TORCH_FUNCTIONS: dict[Any, str] = {
     torch.mean: "mean",
     torch.sum: "sum",
     torch.max: "max",
@@ -40,66 +40,73 @@ class Options(NamedTuple):
 
     @property
     def reduction(self) -> Any:
-        """The name of ``reduce_fx``, also where it is given as torch.mean or its like, as older
-        code does.
-        """
-        return (
-            _FUNCTIONS.get(self.reduce_fx, self.reduce_fx)
-            if callable(self.reduce_fx)
-            else self.reduce_fx
-        )
+        """The name of ``reduce_fx``, which older code gives as ``torch.mean`` or its like."""
+        function = self.reduce_fx
+        return _TORCH_FUNCTIONS.get(function, function) if callable(function) else function
 
     @property
     def scope(self) -> Scope:
-        """Whose values make the epoch's."""
+        """The ranks whose values make the epoch's value."""
         if self.rank_zero_only:
             return "rank 0"
         return "this rank" if self.sync_dist is False else "all ranks"
+
+
+_TAKES = {
+    **{name: FLAG.or_none() for name in ("on_step", "on_epoch", "sync_dist")},
+    **dict.fromkeys(("rank_zero_only", "prog_bar", "logger"), FLAG),
+    "reduce_fx": Takes(
+        lambda value: value in get_args(ReduceFx),
+        f"one of {', '.join(get_args(ReduceFx))}",
+        do="log it with one of these; any other statistic belongs in a metric object.",
+    ),
+}
 
 
 def check_name(name: Any) -> None:
     """Refuse what is no name, and the names of the trainer's own values."""
     if not isinstance(name, str) or not name:
         raise InputTypeError(f"a name to log under must be a string, got {name!r}")
-    if name in _RESERVED:
+    if name in _RESERVED_NAMES:
         raise ConfigurationError(
             f"nothing can be logged as {name!r}: 'epoch' and 'step' are the trainer's own, for "
-            "loggers and in names of "
-            "checkpoints",
+            "loggers and in names of checkpoints",
             do=f"log it under another name: 'my_{name}', say.",
         )
 
 
-def check(name: Any, options: Options) -> None:
-    """Refuse what contradicts itself, and names and values of another kind."""
+def check_options(name: Any, options: Options) -> None:
+    """Refuse a name or options of the wrong kind, and options that contradict each other."""
     check_name(name)
-    check_arguments(f"self.log({name!r})", options._asdict(), _TAKES)
-    if options.reduction not in REDUCE_FX:
-        known = ", ".join(REDUCE_FX)
-        raise ConfigurationError(
-            f"reduce_fx of {name!r} must be one of {known}, got {options.reduce_fx!r}"
-        )
+    values = options._asdict() | {"reduce_fx": options.reduction}
+    check_arguments(f"self.log({name!r})", values, _TAKES)
     if options.batch_size is not None:
-        as_size(name, options.batch_size)
+        check_batch_size(name, options.batch_size)
     if options.sync_dist and options.rank_zero_only:
         raise ConfigurationError(
             f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own"
         )
 
 
-def as_size(name: Any, size: Any) -> float:
-    """``batch_size`` as a number of Python; one of NumPy or torch is taken too, anything else is
-    refused.
+def moments(name: str, options: Options, *, in_step: bool, training: bool) -> tuple[bool, bool]:
+    """Return on_step and on_epoch; only a training step's value is by default not the epoch's.
+
+    Raises:
+        ConfigurationError: there is no such moment.
     """
-    plain: Any = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
-    real = isinstance(plain, Real) and not isinstance(plain, bool)  # NumPy's numbers are no ints
-    number = float(plain) if real else math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
-    return number
+    by_step = in_step and training
+    on_step = by_step if options.on_step is None else options.on_step
+    on_epoch = not by_step if options.on_epoch is None else options.on_epoch
+    if on_step and not in_step:
+        raise ConfigurationError(f"{name!r} is logged on_step, and no step is under way here")
+    if not (on_step or on_epoch):
+        raise ConfigurationError(
+            f"{name!r} is logged neither on_step nor on_epoch: it would be lost"
+        )
+    return on_step, on_epoch
 
 
-def check_metric(name: str, options: Options) -> None:
+def check_metric_options(name: str, options: Options) -> None:
     """Refuse what a metric object can't do: its value exists once an epoch, over all ranks."""
     if options.on_step or options.on_epoch is False:
         raise ConfigurationError(
@@ -111,3 +118,80 @@ def check_metric(name: str, options: Options) -> None:
             f"{name!r} is a metric object, which is always computed over all ranks",
             do="drop sync_dist=False and rank_zero_only=True.",
         )
+
+
+def check_batch_size(name: Any, size: Any) -> float:
+    """Return ``batch_size``, which may be a number of NumPy or torch, as one of Python."""
+    plain: Any = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
+    is_real = isinstance(plain, Real) and not isinstance(plain, bool)  # NumPy's are no ints
+    number = float(plain) if is_real else math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
+    return number
+
+
+def batch_size_of(batch: Any, name: str) -> int:
+    """Return the number of samples in a batch: the first dimension that all its tensors share.
+
+    Raises:
+        InputError: there is no tensor, or their first dimensions differ.
+
+    >>> batch_size_of({"image": torch.zeros(8, 3, 32, 32), "label": torch.zeros(8)}, "loss")
+    8
+    """
+    leaves, spec = flatten(batch)
+    sizes = {
+        path: leaf.shape[0]
+        for path, leaf in zip(spec.paths, leaves, strict=True)
+        if isinstance(leaf, Tensor) and leaf.ndim > 0
+    }
+    if len(set(sizes.values())) == 1:
+        return next(iter(sizes.values()))
+    seen = ", ".join(f"batch{path} has {size}" for path, size in sizes.items())
+    raise InputError(
+        f"can't tell how many samples are behind {name!r}, by which its mean is weighted: "
+        f"{seen or 'it holds no tensor with a dimension'}",
+        do=f"self.log({name!r}, value, batch_size=...).",
+    )
+
+
+def as_number(what: str, value: Any) -> Tensor | float:
+    """Return ``value`` as a number of Python; on an accelerator it stays there, as 0-dim float64.
+
+    Raises:
+        InputError: it has more than one element, or none.
+        InputTypeError: it is no real number.
+
+    >>> as_number("loss", torch.tensor([3], dtype=torch.int64))
+    3.0
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise InputError(
+                f"{what} must be one number to be logged, got a tensor of shape "
+                f"{list(value.shape)}",
+                do="log its .mean() or .sum(), or keep it in a metric object and log that.",
+            )
+        if value.is_complex():
+            raise InputTypeError(f"{what} must be a real number to be logged, got {value.dtype}")
+        return float(value) if value.is_cpu else value.detach().reshape(()).double()
+    if isinstance(value, str | bytes):
+        raise InputTypeError(
+            f"{what} must be a number to be logged, got the text {value!r}",
+            do="log float(...) of it; a logger's own methods take text.",
+        )
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        raise InputTypeError(f"{what} must be a number to be logged, got a {kind}") from error
+
+
+def as_tensor(what: str, value: Any) -> Tensor:
+    """Return ``value`` as a 0-dim float64 tensor on the CPU; see :func:`as_number`."""
+    return torch.tensor(float(as_number(what, value)), dtype=torch.float64)
+
+
+def is_metric(value: Any) -> bool:
+    """Return True for a metric object: anything that updates, computes and resets."""
+    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))

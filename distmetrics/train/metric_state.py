@@ -1,77 +1,102 @@
-"""The states of a module's metric objects: taken, put back, and dealt out to another number of
-ranks.
-"""
+"""A module's metric objects: where they are, and their states, taken, put back and merged."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.errors import ConfigurationError
 from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.sync import synced
+from distmetrics.tree import map_leaves
 
 States = dict[str, dict[str, Any]]
 
 
 def metrics_in(module: nn.Module) -> dict[str, Any]:
     """Return the outermost metric objects of a module by path: children, and plain attributes."""
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for prefix, owner in module.named_modules():
         if adapter_of(owner) is not None:
-            found.setdefault(prefix, owner)
+            metrics.setdefault(prefix, owner)
             continue
         for name, value in vars(owner).items():
             if not name.startswith("_") and adapter_of(value) is not None:
-                found[f"{prefix}.{name}".lstrip(".")] = value
-    inner = {path for path in found for outer in found if path.startswith(f"{outer}.")}
-    return {path: metric for path, metric in found.items() if path not in inner}
+                metrics[f"{prefix}.{name}".lstrip(".")] = value
+    inner = {path for path in metrics for outer in metrics if path.startswith(f"{outer}.")}
+    return {path: metric for path, metric in metrics.items() if path not in inner}
+
+
+def metric_at(module: nn.Module, path: str) -> Any:
+    """Return the object at a dotted attribute path of the module."""
+    return functools.reduce(getattr, path.split("."), module)
+
+
+def path_of(module: nn.Module, metric: Any, name: str) -> str:
+    """Return the attribute path of a metric object that is logged as ``name``.
+
+    Raises:
+        ConfigurationError: the module does not hold it.
+    """
+    for prefix, owner in module.named_modules():
+        for attribute, value in (*owner.named_children(), *vars(owner).items()):
+            if value is metric:
+                return f"{prefix}.{attribute}".lstrip(".")
+    raise ConfigurationError(
+        f"the metric object logged as {name!r} is no attribute of the module: a rank without "
+        "batches could not find it",
+        do="assign it in __init__: self.some_name = metric; several go into an nn.ModuleDict.",
+    )
 
 
 def updated(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Return how often each of these metrics was updated since it was reset, if it was, and says
-    so.
-    """
-    counts = {path: sum(map(_updates, _parts(metric))) for path, metric in metrics.items()}
+    """Return the updates of each metric since its reset, if there were any and it counts them."""
+    counts = dict.fromkeys(metrics, 0)
+    for path, metric in metrics.items():
+        for target in targets({path: metric}):
+            counts[path] += int(target.storage.get(target.adapter.counter, 0))
     return {path: count for path, count in counts.items() if count}
 
 
-def _parts(metric: Any) -> Iterable[Any]:
-    return metric.modules() if isinstance(metric, nn.Module) else [metric]
+def check_unused(path: str, updates: Mapping[str, int], stage: str, name: str) -> None:
+    """Refuse a metric object, logged as ``name``, with updates from before this stage.
 
-
-def _updates(metric: Any) -> int:
-    adapter = adapter_of(metric)
-    return (
-        0
-        if adapter is None or not adapter.counter
-        else int(adapter.home(metric).get(adapter.counter, 0))
-    )
+    Args:
+        path: of the metric object.
+        updates: those from before the stage, of each metric that had any.
+        stage: "this validation", say.
+        name: of the value.
+    """
+    for outer, count in updates.items():
+        if f"{path}.".startswith(f"{outer}."):
+            raise ConfigurationError(
+                f"self.{path} holds {count} updates from before {stage}: their samples would "
+                f"count in {name!r}",
+                likely="one metric object for training and for evaluation.",
+                do="keep one for each, or call its reset() before.",
+            )
 
 
 def metric_states(metrics: Mapping[str, Any]) -> States:
     """Return a copy of the states of all metrics, on the CPU, by path and name."""
-    return {
-        target.path: {name: _copy(value) for name, value in _read(target).items()}
-        for target in _targets(metrics)
-    }
+    return {target.path: _copy(_states_of(target)) for target in _targets(metrics)}
 
 
 def load_states(metrics: Mapping[str, Any], saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put back what :func:`metric_states` returned; metrics that it does not name stay as they are."""
+    """Put back what :func:`metric_states` returned; a metric that it lacks stays as it is."""
     for target in _targets(metrics):
-        state = {
-            name: _copy(value, target.device) for name, value in saved.get(target.path, {}).items()
-        }
+        states = _copy(saved.get(target.path, {}), target.device)
         if isinstance(target.adapter, MergingAdapter):
-            vars(target.metric).update(state)
+            vars(target.metric).update(states)
         else:
-            for name, value in state.items():
-                target.home[name] = value
+            target.storage.update(states)
 
 
 def merged(metrics: Mapping[str, Any], ranks: Sequence[States]) -> States:
@@ -80,34 +105,35 @@ def merged(metrics: Mapping[str, Any], ranks: Sequence[States]) -> States:
         return dict(ranks[0])
     copies = [copy.deepcopy(dict(metrics)) for _ in ranks]
 
-    def one(comm: Any) -> States:
+    def merged_on_rank(comm: Communicator) -> States:
         mine = copies[comm.rank]
         load_states(mine, ranks[comm.rank])
         with synced(mine, comm=comm, name="metric states of a checkpoint"):
             return metric_states(mine)
 
-    found: States = ThreadWorld(len(ranks)).run(one)[0]
-    return found
+    states: States = ThreadWorld(len(ranks)).run(merged_on_rank)[0]
+    return states
 
 
 def _targets(metrics: Mapping[str, Any]) -> Sequence[Target]:
     return targets(dict(metrics)) if metrics else ()
 
 
-def _read(target: Target) -> dict[str, Any]:
+def _states_of(target: Target) -> dict[str, Any]:
+    """Return a metric's states and its number of updates; no value computed of an older state."""
     if isinstance(target.adapter, MergingAdapter):
         return target.adapter.state(target.metric)
-    names = target.specs.names
-    if target.adapter.counter and target.adapter.counter in target.home:
-        names = (*names, target.adapter.counter)
-    found = {name: target.home[name] for name in names}
-    return found | ({"_computed": None} if "_computed" in target.home else {})
+    names = (*(spec.name for spec in target.states), target.adapter.counter)
+    states = {name: target.storage[name] for name in names if name in target.storage}
+    return states | ({"_computed": None} if "_computed" in target.storage else {})
 
 
 def _copy(value: Any, device: Any = "cpu") -> Any:
-    if isinstance(value, Tensor):
-        moved = value.detach().to(device)
-        return moved.clone() if moved is value or moved.data_ptr() == value.data_ptr() else moved
-    if isinstance(value, list):
-        return [_copy(item, device) for item in value]
-    return copy.deepcopy(value)
+    """Return a copy of states whose tensors are on ``device``, and share no memory with these."""
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().to(device, copy=True)
+        return copy.deepcopy(leaf)
+
+    return map_leaves(copied, value)

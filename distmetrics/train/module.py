@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
-from torch import nn
 
 from distmetrics.arguments import FLAG, PATH, check
 from distmetrics.collectives import ops
-from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.train.files import load_checkpoint
+from distmetrics.errors import ConfigurationError, DivergedError, InputTypeError
+from distmetrics.train.checkpoint_file import load_checkpoint
+from distmetrics.train.context import log_in_force
 from distmetrics.train.hooks import Hooks
-from distmetrics.train.hparams import WithHparams, made
-from distmetrics.train.log_options import Options
+from distmetrics.train.hparams import WithHparams, make
+from distmetrics.train.log_options import Options, ReduceFx, is_metric
 from distmetrics.train.manual import ManualOptimization
-from distmetrics.train.sums import ReduceFx
-from distmetrics.train.values import is_metric
-
-if TYPE_CHECKING:
-    from distmetrics.train.trainer import Trainer
 
 T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
 
 
-class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
+class Module(Hooks, WithHparams, ManualOptimization):
     """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
 
     Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and
@@ -55,23 +50,6 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
     True
     """
 
-    _trainer: Trainer | None = None
-
-    @property
-    def trainer(self) -> Trainer:
-        """The trainer that runs this module.
-
-        Raises:
-            ConfigurationError: none does.
-        """
-        if self._trainer is None:
-            raise ConfigurationError(
-                f"{type(self).__name__} is not attached to a trainer",
-                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
-                "replace self.log.",
-            )
-        return self._trainer
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_trainer"}
 
@@ -85,23 +63,21 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         raise ConfigurationError(f"{type(self).__name__} has no training_step")
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Evaluate a batch and log; with several loaders the third argument is ``dataloader_idx``."""
+        """Evaluate a batch and log; with several loaders ``dataloader_idx`` comes third."""
         raise ConfigurationError(f"{type(self).__name__} has no validation_step")
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """Evaluate a batch and log; with several loaders the third argument is ``dataloader_idx``."""
+        """Evaluate a batch and log; with several loaders ``dataloader_idx`` comes third."""
         raise ConfigurationError(f"{type(self).__name__} has no test_step")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """Return the predictions for a batch; by default what the module returns when called with
-        it.
-        """
+        """Return the predictions for a batch; by default what the module returns for it."""
         return self(batch)
 
     def configure_optimizers(self) -> Any:
-        """Return an optimizer, ``([optimizer], [scheduler])``, or
-        ``{"optimizer": ..., "lr_scheduler": ...}``.
+        """Return an optimizer, or one of the other forms.
 
+        These are ``([optimizer], [scheduler])`` and ``{"optimizer": ..., "lr_scheduler": ...}``.
         A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}``
         says otherwise. Several optimizers, or a list of such dicts, need
         ``self.automatic_optimization = False``.
@@ -130,11 +106,16 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
         Raises:
             ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
         """
-        check(f"{cls.__name__}.load_from_checkpoint", locals(), _TAKES)
+        flags = {
+            "checkpoint_path": checkpoint_path,
+            "strict": strict,
+            "weights_only": weights_only,
+        }
+        check(f"{cls.__name__}.load_from_checkpoint", flags, _TAKES)
         content = load_checkpoint(
             checkpoint_path, map_location=map_location, weights_only=weights_only
         )
-        module = made(cls, content.get("hyper_parameters", {}), arguments)
+        module = make(cls, content.get("hyper_parameters", {}), arguments)
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"], strict=strict)
         return module
@@ -142,7 +123,7 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
     @property
     def logger(self) -> Any:
         """The trainer's first logger, or None."""
-        return self.trainer.logger
+        return next(iter(self.trainer.loggers), None)
 
     @property
     def device(self) -> torch.device:
@@ -213,24 +194,23 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
             MismatchError: ranks log the name in different ways (on every rank, at the end of the
                 epoch).
         """
-        # as Options(...) makes it, at a third of the time: this is called for each value of each
-        # step
+        # This is called for each value of each step, and Options(...) takes three times as long.
         options = tuple.__new__(
             Options,
             (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger),
         )
-        self.trainer.logger_in_force(name).log(name, value, options)
+        log_in_force(self.trainer, name).log(name, value, options)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
-        """Log every item of a mapping, or every metric of a ``MetricCollection``, under its own
-        name.
+        """Log every item of a mapping, or every metric of a ``MetricCollection``, by its name.
 
         Args:
             values: names and what to log; see :meth:`log`.
             options: those of :meth:`log`.
         """
         if is_metric(values):
-            self.trainer.logger_in_force("log_dict").log_values_of(values, Options(**options))
+            log = log_in_force(self.trainer, "log_dict")
+            log.log_values_of(values, Options(**options))
             return
         if not isinstance(values, Mapping):
             raise InputTypeError(
@@ -240,20 +220,27 @@ class Module(Hooks, WithHparams, ManualOptimization, nn.Module):
             self.log(name, value, **options)
 
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
-        """Every rank's tree, tensors stacked to ``[world_size, *shape]``; see
-        :func:`distmetrics.all_gather`.
+        """Return every rank's tree, tensors stacked to ``[world_size, *shape]``.
 
-        Every rank must call it, so it has no place under ``if self.trainer.is_global_zero``. In a
-        validation or test step ranks may have different numbers of batches: gather at the end of
-        the epoch.
+        See :func:`distmetrics.all_gather`. Every rank must call it, so it has no place under
+        ``if self.trainer.is_global_zero``. In a validation or test step ranks may have different
+        numbers of batches: gather at the end of the epoch.
 
         Raises:
             MismatchError: trees, dtypes or shapes differ (on every rank). For shards of different
                 length call :func:`distmetrics.all_gather_cat`.
             DivergedError: some rank has no batch in this training step, and will not come here.
         """
-        self.trainer.require_everyone("all_gather")
-        return ops.all_gather(tree, sync_grads=sync_grads, comm=self.trainer.strategy.comm())
+        trainer = self.trainer
+        if trainer.absent_ranks:
+            raise DivergedError(
+                f"all_gather in a training step that {trainer.absent_ranks} of "
+                f"{trainer.world_size} ranks have no batch for: they will not come here",
+                likely="loaders of different length, which the trainer did not deal out itself.",
+                do="give every rank as many batches, or gather in on_train_epoch_end.",
+                rank=trainer.global_rank,
+            )
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=trainer.strategy.comm())
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on rank 0 alone."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from distmetrics.arguments import describe
+from distmetrics.arguments import describe, whole
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.callbacks.monitor import not_logged
-
-if TYPE_CHECKING:
-    from distmetrics.train.state import TrainerState
+from distmetrics.train.logged_values import LoggedValues
 
 Interval = Literal["epoch", "step"]
-_FORMS = "Do:     return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
+_FORMS = (
+    "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
+)
 
 
 @dataclass
@@ -41,28 +40,23 @@ class Schedule:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(
-            self.scheduler, "state_dict"
-        ):
+        step = getattr(self.scheduler, "step", None)
+        if not callable(step) or not hasattr(self.scheduler, "state_dict"):
+            got = describe(self.scheduler)
             raise ConfigurationError(
-                f"a scheduler has step() and state_dict(), got {describe(self.scheduler)}\n{_FORMS}"
+                f"a scheduler has step() and state_dict(), got {got}", do=_FORMS
             )
-        if (
-            isinstance(self.frequency, bool)
-            or not isinstance(self.frequency, int)
-            or self.frequency < 1
-        ):
+        if not whole(self.frequency, 1):
             raise ConfigurationError(
                 f"the frequency of a scheduler is a positive number, got {self.frequency!r}"
-            )
-        if "metrics" not in inspect.signature(self.scheduler.step).parameters:
-            self.monitor = (
-                None  # a schedule of time: a value in the place of its epoch would be taken for one
             )
         if self.interval not in ("epoch", "step"):
             raise ConfigurationError(
                 f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}"
             )
+        if "metrics" not in inspect.signature(step).parameters:
+            # A schedule of time would take the watched value for its epoch.
+            self.monitor = None
         if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
             raise ConfigurationError(
                 "ReduceLROnPlateau needs a value to watch",
@@ -70,7 +64,7 @@ class Schedule:
                 "name}}.",
             )
 
-    def step(self, interval: Interval, count: int, trainer: TrainerState) -> None:
+    def step(self, interval: Interval, count: int, values: LoggedValues) -> None:
         """Step the scheduler, if ``count`` epochs or steps are a time for it.
 
         Raises:
@@ -80,69 +74,65 @@ class Schedule:
             return
         if self.monitor is None:
             self.scheduler.step()
-        elif self.monitor in trainer.callback_metrics:
-            self.scheduler.step(trainer.callback_metrics[self.monitor])
+        elif self.monitor in values.callback_metrics:
+            self.scheduler.step(values.callback_metrics[self.monitor])
         else:
-            raise not_logged(trainer, self.monitor, "the scheduler")
+            raise values.not_logged(self.monitor, "the scheduler")
 
 
 def configured(
     returned: Any, module: nn.Module, *, automatic: bool = True
 ) -> tuple[list[Optimizer], list[Schedule]]:
-    """Read what ``configure_optimizers`` returned.
+    """Return the optimizers and schedules in what ``configure_optimizers`` returned.
 
     Args:
-        returned: that.
+        returned: what it returned.
         module: whose parameters the optimizers step.
-        automatic: whether the trainer steps the optimizer; then there must be one.
+        automatic: True if the trainer steps the optimizer; then there must be one.
 
     Raises:
-        ConfigurationError: a form that we don't know, several optimizers that the trainer is to
-            step, one that would step nothing of the module, or a scheduler of an optimizer that is
-            none of them.
+        ConfigurationError: an unknown form, several optimizers that the trainer is to step, one
+            that would step nothing of the module, or a scheduler of none of the optimizers.
     """
     optimizers, schedulers = _split(returned)
     kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
     if not optimizers or not all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
-        raise ConfigurationError(f"configure_optimizers returned {kinds} for optimizers\n{_FORMS}")
+        raise ConfigurationError(f"configure_optimizers returned {kinds} for optimizers", do=_FORMS)
     if automatic and len(optimizers) > 1:
         raise ConfigurationError(
             f"configure_optimizers returned {kinds}: several optimizers, and nothing says which "
             "one steps when",
             do="set self.automatic_optimization = False in __init__; in training_step call "
-            "zero_grad() and "
-            "step() of each of self.optimizers(), and self.manual_backward(loss).",
+            "zero_grad() and step() of each of self.optimizers(), and self.manual_backward(loss).",
         )
-    mine = {id(parameter) for parameter in module.parameters()}
+    own = {id(parameter) for parameter in module.parameters()}
     for optimizer in optimizers:
-        _check(optimizer, mine)
+        _check_optimizer(optimizer, own)
     schedules = [_schedule(scheduler) for scheduler in schedulers]
     for schedule in schedules:
-        _check_driven(schedule.scheduler, optimizers)
+        _check_scheduler(schedule.scheduler, optimizers)
     return optimizers, schedules
 
 
-def _check_driven(scheduler: Any, optimizers: list[Optimizer]) -> None:
+def _check_scheduler(scheduler: Any, optimizers: list[Optimizer]) -> None:
     """Refuse a scheduler that changes the rates of an optimizer which nobody steps."""
-    driven = getattr(scheduler, "optimizer", None)
-    if not isinstance(driven, Optimizer) or any(driven is optimizer for optimizer in optimizers):
+    target = getattr(scheduler, "optimizer", None)
+    if not isinstance(target, Optimizer) or any(target is optimizer for optimizer in optimizers):
         return
     kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
     raise ConfigurationError(
-        f"the {type(scheduler).__name__} changes the rates of the {type(driven).__name__} that "
-        "it was made for, and "
-        f"configure_optimizers returned another optimizer for training: {kinds}, whose rates "
-        "would stay",
+        f"the {type(scheduler).__name__} changes the rates of the {type(target).__name__} that "
+        "it was made for, and configure_optimizers returned another optimizer for training: "
+        f"{kinds}, whose rates would stay",
         likely="the scheduler and what is returned were made in two calls.",
         do="make the optimizer once, the scheduler for it, and return both.",
     )
 
 
-def _check(optimizer: Optimizer, mine: set[int]) -> None:
+def _check_optimizer(optimizer: Optimizer, own: set[int]) -> None:
     name = type(optimizer).__name__
-    if not any(
-        id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]
-    ):
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not stepped & own:
         raise ConfigurationError(
             f"the {name} steps no parameter of the module: nothing would be learned",
             likely="it was made for another model, or before the module's parameters were "
@@ -158,47 +148,48 @@ def _check(optimizer: Optimizer, mine: set[int]) -> None:
 
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
+    """Return the optimizers and the schedulers of one of the forms."""
     if isinstance(returned, Mapping):
-        if "optimizer" not in returned:
-            raise ConfigurationError(
-                f"configure_optimizers returned a dict without 'optimizer'\n{_FORMS}"
-            )
-        unknown = returned.keys() - {"optimizer", "lr_scheduler", "monitor"}
-        if unknown:
-            raise ConfigurationError(
-                f"configure_optimizers returned a dict with {sorted(unknown)}\n{_FORMS}"
-            )
-        scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
-        if scheduler is not None and monitor is not None and not isinstance(scheduler, Mapping):
-            scheduler = {"scheduler": scheduler, "monitor": monitor}
-        return [returned["optimizer"]], [] if scheduler is None else [scheduler]
-    if (
-        isinstance(returned, list | tuple)
-        and returned
-        and all(isinstance(item, Mapping) for item in returned)
-    ):
-        parts = [_split(item) for item in returned]
-        return [item for part, _ in parts for item in part], [
-            item for _, part in parts for item in part
-        ]
-    if (
-        isinstance(returned, tuple)
-        and len(returned) == 2
-        and not isinstance(returned[1], Optimizer)
-    ):
-        return _listed(returned[0]), _listed(returned[1])
-    return _listed(returned), []
+        return _split_dict(returned)
+    items = _as_list(returned)
+    if items and all(isinstance(item, Mapping) for item in items):
+        optimizers, schedulers = [], []
+        for item in items:
+            optimizer, scheduler = _split_dict(item)
+            optimizers += optimizer
+            schedulers += scheduler
+        return optimizers, schedulers
+    is_pair = isinstance(returned, tuple) and len(items) == 2
+    if is_pair and not isinstance(items[1], Optimizer):
+        return _as_list(items[0]), _as_list(items[1])
+    return items, []
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _split_dict(returned: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    wrong = ""
+    if unknown := returned.keys() - {"optimizer", "lr_scheduler", "monitor"}:
+        wrong = f"with {sorted(unknown)}"
+    if "optimizer" not in returned:
+        wrong = "without 'optimizer'"
+    if wrong:
+        raise ConfigurationError(f"configure_optimizers returned a dict {wrong}", do=_FORMS)
+    scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
+    if scheduler is None:
+        return [returned["optimizer"]], []
+    if monitor is not None and not isinstance(scheduler, Mapping):
+        scheduler = {"scheduler": scheduler, "monitor": monitor}
+    return [returned["optimizer"]], [scheduler]
 
 
 def _schedule(scheduler: Any) -> Schedule:
     if not isinstance(scheduler, Mapping):
         return Schedule(scheduler)
-    unknown = set(scheduler) - {"scheduler", "interval", "frequency", "monitor", "name"}
-    if "scheduler" not in scheduler or unknown:
+    known = {field.name for field in fields(Schedule)}
+    if "scheduler" not in scheduler or set(scheduler) - known:
         raise ConfigurationError(
             "a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, "
             f"got {sorted(scheduler)}"

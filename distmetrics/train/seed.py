@@ -21,8 +21,7 @@ _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
 
 def seed_everything(seed: int, *, workers: bool = True) -> int:
-    """Seed the random generators of torch, numpy and Python, here and in processes that strategies
-    start.
+    """Seed torch, numpy and Python, here and in processes that strategies start.
 
     Call it before the model is made. Where every rank runs the script, each calls it with the same
     seed and makes the same model.
@@ -49,9 +48,7 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
 
 
 def of_environment() -> int | None:
-    """Return the seed of the last :func:`seed_everything`, here or in the process that started this
-    one.
-    """
+    """Return the seed of the last :func:`seed_everything`, here or in a parent process."""
     seed = os.environ.get(_SEED)
     return int(seed) if seed else None
 
@@ -66,15 +63,9 @@ def set_all(seed: int) -> None:
 
 
 def seed_workers(loader: Any, rank: int) -> Any:
-    """Return the loader with workers that draw other numbers on each rank, if that is asked for and
-    not done yet.
-    """
-    wanted = (
-        os.environ.get(_WORKERS) == "1"
-        and isinstance(loader, DataLoader)
-        and loader.num_workers > 0
-    )
-    if not wanted or loader.worker_init_fn is not None:
+    """Return the loader with workers that draw other numbers on each rank, if that is asked for."""
+    has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
+    if os.environ.get(_WORKERS) != "1" or not has_workers or loader.worker_init_fn is not None:
         return loader
     clone = copy.copy(loader)
     clone.worker_init_fn = functools.partial(_start_worker, rank)
@@ -83,25 +74,21 @@ def seed_workers(loader: Any, rank: int) -> Any:
 
 
 def _start_worker(rank: int, worker: int) -> None:
-    set_all(
-        (torch.initial_seed() + 1_000_003 * rank) % 2**63
-    )  # torch gives each worker its own, on all ranks alike
+    # Torch gives each worker a seed of its own, and on all ranks the same ones.
+    set_all((torch.initial_seed() + 1_000_003 * rank) % 2**63)
 
 
 def states() -> dict[str, Any]:
     """Return the states of this process's generators, of plain types."""
     version, words, gauss = random.getstate()
-    found: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(words), gauss],
-    }
+    saved = {"torch": torch.get_rng_state(), "python": [version, list(words), gauss]}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        found["cuda"] = torch.cuda.get_rng_state()
+        saved["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        name, keys, position, has_gauss, cached = numpy.random.get_state()
-        found["numpy"] = [name, keys.tolist(), position, has_gauss, cached]
-    return found
+        name, keys, *rest = numpy.random.get_state()
+        saved["numpy"] = [name, keys.tolist(), *rest]
+    return saved
 
 
 def set_states(saved: Mapping[str, Any]) -> None:
@@ -113,21 +100,15 @@ def set_states(saved: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(saved["cuda"])
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in saved:
-        name, keys, position, has_gauss, cached = saved["numpy"]
-        numpy.random.set_state((name, keys, position, has_gauss, cached))
+        numpy.random.set_state(tuple(saved["numpy"]))
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators of a loader and its samplers, each once."""
-    owners = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    owners += [
-        getattr(owner, "source", None) or getattr(owner, "sampler", None) for owner in owners[1:]
-    ]
-    found = [getattr(owner, "generator", None) for owner in owners]
-    once = {
-        id(generator): generator for generator in found if isinstance(generator, torch.Generator)
-    }
-    return list(once.values())
+    samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    inner = [getattr(each, "source", None) or getattr(each, "sampler", None) for each in samplers]
+    generators = [getattr(owner, "generator", None) for owner in (loader, *samplers, *inner)]
+    return [each for each in dict.fromkeys(generators) if isinstance(each, torch.Generator)]
 
 
 def generator_states(loader: Any) -> list[torch.Tensor]:

@@ -1,6 +1,4 @@
-"""Whether steps and hooks can be called as they will be: said before the run, not in the middle of
-it.
-"""
+"""Check, before a run, that a module and callbacks have what the run will call."""
 
 from __future__ import annotations
 
@@ -8,9 +6,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.hooks import Hooks
+from distmetrics.train.module import Module
 
 _LAST = "dataloader_idx"
 _STEPS = {
@@ -22,8 +22,7 @@ _STEPS = {
     "validation_epoch_end": ("outputs",),
     "test_epoch_end": ("outputs",),
 }
-# Methods that other trainers call, or older ones did: here nobody would, and what they do would be
-# missing.
+# Methods that other trainers call, or older ones did. Nobody would call them here.
 _OTHERS = {
     "init_ddp_connection": "override init_process_group of a subclass of DDP, and pass "
     "strategy=YourDDP().",
@@ -56,8 +55,7 @@ _OTHERS = {
     "validation_end": "call it validation_epoch_end.",
     "test_end": "call it test_epoch_end.",
 }
-
-
+_OTHERS_OF_DATA = {name: advice for name, advice in _OTHERS.items() if "transfer" in name}
 _OTHERS_OF_CALLBACKS = {
     name: advice
     for name, advice in _OTHERS.items()
@@ -69,7 +67,6 @@ _OTHERS_OF_CALLBACKS = {
     "on_init_end": "do it where the trainer is made.",
     "on_keyboard_interrupt": "use on_exception.",
 }
-_OTHERS_OF_DATA = {name: advice for name, advice in _OTHERS.items() if "transfer" in name}
 
 
 def _arguments(base: type, name: str) -> tuple[str, ...]:
@@ -78,28 +75,41 @@ def _arguments(base: type, name: str) -> tuple[str, ...]:
 
 
 _HOOKS = {name: _arguments(Hooks, name) for name in vars(Hooks) if not name.startswith("_")}
-_MOMENTS = {
+_CALLBACK_HOOKS = {
     name: _arguments(Callback, name)
     for name in vars(Callback)
     if name.startswith(("on_", "setup", "teard"))
 }
 
 
-def overrides(value: Any, base: type, name: str) -> bool:
-    """Whether ``value`` has a method ``name`` that is not the one of ``base``.
+def overrides(module: Module, name: str) -> bool:
+    """True if the module's class has a method ``name`` of its own."""
+    return getattr(type(module), name) is not getattr(Module, name)
 
-    >>> overrides(Callback(), Callback, "setup")
-    False
+
+def require(module: Any, *methods: str) -> None:
+    """Check that it is a module, and overrides ``methods``.
+
+    Raises:
+        ConfigurationError: one is missing, or it is no such module.
     """
-    return getattr(getattr(value, name, None), "__func__", None) is not getattr(base, name, None)
+    if not isinstance(module, Module):
+        raise ConfigurationError(
+            f"the trainer takes an object of Module or a subclass, got {describe(module)}",
+            do="subclass distmetrics.train.Module, with the model as an attribute, and pass "
+            "YourModule(...).",
+        )
+    missing = [name for name in methods if not overrides(module, name)]
+    if missing:
+        raise ConfigurationError(f"{type(module).__name__} has no {' and no '.join(missing)}")
 
 
 def check_module(module: Any) -> None:
     """Check the training step and the hooks of a module.
 
     Raises:
-        ConfigurationError: one of them can't be called with the arguments that it will get, or a
-            method is one that other trainers call and this one does not.
+        ConfigurationError: one of them can't be called with the arguments that it will get, or
+            only other trainers would call it.
     """
     _refuse_others(module, _OTHERS)
     for name, arguments in (_STEPS | _HOOKS).items():
@@ -112,7 +122,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
     """Check the hooks of callbacks; raises as :func:`check_module`."""
     for callback in callbacks:
         _refuse_others(callback, _OTHERS_OF_CALLBACKS)
-        for name, arguments in _MOMENTS.items():
+        for name, arguments in _CALLBACK_HOOKS.items():
             method = getattr(callback, name, None)
             if callable(method):
                 _check(callback, name, method, arguments)
@@ -134,29 +144,30 @@ def _refuse_others(owner: Any, others: Mapping[str, str]) -> None:
 
 
 def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
-    """Check a step and the hooks about a batch of an evaluation: with several loaders they get
-    ``dataloader_idx``.
-    """
+    """Check an evaluation's step and hooks: with several loaders they get ``dataloader_idx``."""
     last = (_LAST,) if loaders > 1 else ()
     _check(module, name, getattr(module, name), ("batch", "batch_idx", *last))
     stage = name.removesuffix("_step")
     for hook in (f"on_{stage}_batch_start", f"on_{stage}_batch_end") if last else ():
         _check(module, hook, getattr(module, hook), (*_HOOKS[hook], *last))
         for callback in callbacks:
-            _check(callback, hook, getattr(callback, hook), (*_MOMENTS[hook], *last))
+            _check(callback, hook, getattr(callback, hook), (*_CALLBACK_HOOKS[hook], *last))
 
 
 def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     try:
         signature = inspect.signature(method)
-    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
+    except (TypeError, ValueError):  # a compiled callable has no signature to look at
         return
     try:
         signature.bind(*arguments)
     except TypeError as error:
         takes = ", ".join(signature.parameters)
         if "optimizer_idx" in signature.parameters:
-            advice = "set self.automatic_optimization = False and step each optimizer of self.optimizers() yourself."
+            advice = (
+                "set self.automatic_optimization = False and step each optimizer of "
+                "self.optimizers() yourself."
+            )
         else:
             advice = f"def {name}({', '.join(('self', *arguments))})"
         raise ConfigurationError(

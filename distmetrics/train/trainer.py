@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.place import ClusterEnvironment
+from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
-from distmetrics.train import flags
 from distmetrics.train.callbacks import Callback
-from distmetrics.train.data import DataModule, Limit
-from distmetrics.train.evaluation import require
+from distmetrics.train.config import Limit, TrainerConfig, root_folder
+from distmetrics.train.context import CallUnderWay, RunContext, publish
+from distmetrics.train.dataloaders import Dataloaders, DataModule
+from distmetrics.train.fit_state import FitState
+from distmetrics.train.launching import launch
+from distmetrics.train.log_options import as_tensor, check_name
+from distmetrics.train.logbook import LogBook
+from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
-from distmetrics.train.older import refuse_unknown
-from distmetrics.train.session import Session, Start
-from distmetrics.train.signatures import check_callbacks, check_data, check_module
-from distmetrics.train.snapshot import Snapshot
-from distmetrics.train.sources import Call, Sources
-from distmetrics.train.tables import show_results
+from distmetrics.train.progress import LoopProgress
+from distmetrics.train.renamed_flags import refuse_unknown
+from distmetrics.train.selection import chosen_callbacks, chosen_loggers
+from distmetrics.train.session import Start
+from distmetrics.train.signatures import require
+from distmetrics.train.tables import print_results
 
 
-class Trainer(Session):
+class Trainer(RunContext):
     """Trains and evaluates a :class:`Module`, on one device or many.
 
     Args:
@@ -61,7 +66,7 @@ class Trainer(Session):
         gradient_clip_val: clip the norm of the gradients to this.
         callbacks: called in their order, those that save checkpoints last.
         logger: loggers, or True for a ``CSVLogger`` in ``default_root_dir``.
-        log_every_n_steps: loggers get the values of each so-manieth step; values of epochs always.
+        log_every_n_steps: loggers get the values of every n-th step; values of epochs always.
         default_root_dir: where files go; default the current folder.
         enable_progress_bar: None shows it where rich is installed and standard error is a terminal.
         enable_model_summary: a table of the module before a fit; None likewise.
@@ -80,9 +85,10 @@ class Trainer(Session):
             loaders as they are.
 
     Attributes:
+        config: the flags.
         callback_metrics: the latest value of everything logged, as tensors on the CPU.
-        logged_metrics: likewise, with ``name_step`` and ``name_epoch`` where a name is logged for
-            both.
+            Where a name is logged for steps and epochs, they are ``name_step`` and ``name_epoch``.
+        logged_metrics: the same.
         local_metrics: the names whose values are this rank's own.
         fresh_metrics: the names logged for the latest epoch.
         current_epoch: epochs completed; in an epoch its number, from 0.
@@ -133,10 +139,34 @@ class Trainer(Session):
         **unknown: Any,
     ) -> None:
         refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
-        flags.check(locals())
+        config = TrainerConfig(
+            max_epochs=max_epochs,
+            max_steps=max_steps,
+            limit_train_batches=limit_train_batches,
+            limit_val_batches=limit_val_batches,
+            limit_test_batches=limit_test_batches,
+            limit_predict_batches=limit_predict_batches,
+            val_check_interval=val_check_interval,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            num_sanity_val_steps=num_sanity_val_steps,
+            accumulate_grad_batches=accumulate_grad_batches,
+            gradient_clip_val=gradient_clip_val,
+            log_every_n_steps=log_every_n_steps,
+            default_root_dir=root_folder(default_root_dir),
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            enable_checkpointing=enable_checkpointing,
+            fast_dev_run=fast_dev_run,
+            seed=seed,
+            deterministic=deterministic,
+            detect_anomaly=detect_anomaly,
+            terminate_on_nan=terminate_on_nan,
+            require_same_names=require_same_names,
+            use_distributed_sampler=use_distributed_sampler,
+        )
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-        default_root_dir = Path.cwd() if default_root_dir is None else Path(default_root_dir)
-        placed = resolve(
+        self.config = config.resolved()
+        self.strategy = resolve(
             strategy,
             devices=devices,
             accelerator=accelerator,
@@ -144,16 +174,52 @@ class Trainer(Session):
             precision=precision,
             plugins=plugins,
         )
-        called = flags.ordered(
-            callbacks,
-            progress=enable_progress_bar,
-            summary=enable_model_summary,
-            checkpointing=enable_checkpointing,
-        )
-        super().__init__(placed, called, flags.loggers_of(logger, default_root_dir))
-        self.keep(locals())
-        if fast_dev_run:
-            flags.fast(self, fast_dev_run)
+        self.callbacks: list[Callback] = chosen_callbacks(callbacks, config)
+        self.loggers = chosen_loggers(logger, config)
+        self.progress = LoopProgress()
+        self.values = LoggedValues()
+        self.should_stop = False
+        self.sanity_checking = False
+        self.num_batches: int | None = None
+        self.absent_ranks = 0
+        self.datamodule: DataModule | None = None
+        self.fit_state: FitState | None = None
+        self.log: LogBook | None = None
+        self.run: CallUnderWay | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_the_call = ("datamodule", "fit_state", "log", "run")
+        return vars(self) | dict.fromkeys(of_the_call)
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first logger, if there is one."""
+        return next(iter(self.loggers), None)
+
+    def save_checkpoint(self, *paths: str | Path, drop: tuple[str | Path, ...] = ()) -> None:
+        """Write a checkpoint of the fit under way to each path, on rank 0; every rank must call it.
+
+        Called by a callback it is written when all callbacks have had their turn, so that it holds
+        what they have noted.
+
+        Args:
+            paths: where to.
+            drop: files to remove when the others are there.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
+        if self.run is None:
+            raise ConfigurationError("there is nothing to save: no fit is under way")
+        self.run.save(paths, drop)
+
+    def log_values(self, values: Mapping[str, float]) -> None:
+        """Make numbers known that are the same on every rank, and give them to the loggers."""
+        for name in values:
+            check_name(name)
+        tensors = {name: as_tensor(f"the value of {name!r}", values[name]) for name in values}
+        self.values.note_epoch(tensors, set())
+        publish(self, tensors, set())
 
     def fit(
         self,
@@ -182,13 +248,13 @@ class Trainer(Session):
             ConfigurationError: flags, module or data do not fit together.
             Exception: the error of the rank that failed first; the others are ended.
         """
-        require(module, Module, "training_step", "configure_optimizers")
-        if self.max_epochs in (None, -1) and self.max_steps < 0:
+        require(module, "training_step", "configure_optimizers")
+        if not self.config.has_end:
             raise ConfigurationError(
                 "the trainer has no end", do="say max_epochs=... or max_steps=...."
             )
-        data = Sources.of("fit", train_dataloaders, val_dataloaders, datamodule)
-        self._launch("fit", module, data, Start(ckpt_path, weights_only))
+        data = Dataloaders.of("fit", train_dataloaders, datamodule, val_dataloaders)
+        launch(self, "fit", module, data, Start(ckpt_path, weights_only))
 
     def validate(
         self,
@@ -214,9 +280,8 @@ class Trainer(Session):
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
-        require(module, Module, "validation_step")
-        data = Sources.of("validate", dataloaders, None, datamodule)
-        return self._evaluated("validate", module, data, Start(ckpt_path, weights_only), verbose)
+        data = Dataloaders.of("validate", dataloaders, datamodule)
+        return self._evaluate("validate", module, data, Start(ckpt_path, weights_only), verbose)
 
     def test(
         self,
@@ -229,21 +294,22 @@ class Trainer(Session):
         verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
-        require(module, Module, "test_step")
-        data = Sources.of("test", dataloaders, None, datamodule)
-        return self._evaluated("test", module, data, Start(ckpt_path, weights_only), verbose)
+        data = Dataloaders.of("test", dataloaders, datamodule)
+        return self._evaluate("test", module, data, Start(ckpt_path, weights_only), verbose)
 
-    def _evaluated(
+    def _evaluate(
         self,
         call: Literal["validate", "test"],
         module: Module,
-        data: Sources,
+        data: Dataloaders,
         start: Start,
         verbose: bool | None,
     ) -> list[dict[str, float]]:
+        require(module, "validation_step" if call == "validate" else "test_step")
         check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
-        results: list[dict[str, float]] = self._launch(call, module, data, start)
-        show_results(self, call, results, verbose)
+        results: list[dict[str, float]] = launch(self, call, module, data, start)
+        if self.is_global_zero:
+            print_results(call, results, verbose)
         return results
 
     def predict(
@@ -256,8 +322,7 @@ class Trainer(Session):
         weights_only: bool = True,
         return_predictions: bool = True,
     ) -> list[Any] | None:
-        """Return what the module's ``predict_step`` returns for each batch, in the order of the
-        data.
+        """Return what ``predict_step`` returns for each batch, in the order of the data.
 
         Every rank gets the predictions of all, on the CPU. Each sample is predicted once; batches
         are those of the ranks' parts, so their bounds depend on the number of ranks, and their
@@ -274,33 +339,8 @@ class Trainer(Session):
 
         Returns: a list with an item for each batch; with several loaders a list of such lists.
         """
-        require(module, Module)
-        data = Sources.of("predict", dataloaders, None, datamodule)
-        start = Start(ckpt_path, weights_only, keep=return_predictions)
-        results: list[list[Any]] | None = self._launch("predict", module, data, start)
+        require(module)
+        data = Dataloaders.of("predict", dataloaders, datamodule)
+        start = Start(ckpt_path, weights_only, return_predictions)
+        results: list[list[Any]] | None = launch(self, "predict", module, data, start)
         return results[0] if results is not None and len(results) == 1 else results
-
-    def _launch(self, call: Call, module: Module, data: Sources, start: Start) -> Any:
-        check_module(module)
-        check_callbacks(self.callbacks)
-        check_data(data.datamodule)
-        if self.strategy.isolated:  # what ranks settle does not come home: settle it here
-            for logger in self.loggers:
-                logger.prepare()
-        outcome = self.strategy.launch(run_on_rank, self, module, data, call, start)
-        if isinstance(outcome, Snapshot):
-            outcome.restore(self, module)
-            module._trainer = self
-            return outcome.results
-        return outcome
-
-
-def run_on_rank(trainer: Trainer, module: Module, data: Sources, call: Call, start: Start) -> Any:
-    """Run a call on one rank; where that works on copies, return all that must come home.
-
-    The names of the arguments are shown to the user where one of them can't be pickled.
-    """
-    results = trainer.run_here(module, data, call, start)
-    if not trainer.strategy.isolated:
-        return results
-    return Snapshot.take(trainer, module, results, weights=call == "fit")

@@ -12,6 +12,7 @@ from benchmarks.conformance.catalogue import cases, find
 from benchmarks.kit_replay import Compared
 from benchmarks.kit_results import Judged, totals, undocumented, why, write
 from distmetrics.testing import laws
+from distmetrics.testing.trial import worlds
 
 
 def violation(law: str = "no-hang", detail: str = "rank 0 | waits\nfor ever") -> dict[str, object]:
@@ -114,8 +115,9 @@ def test_the_sample_is_spread_over_classes_layouts_laws_and_both_syncs():
     ],
 )
 def test_verdicts_on_threads(name, sync, asked, verdict):
-    trial = kit_replay.made(find(name), sync, asked)
-    assert kit_replay.verdict(trial, asked)[0] == verdict
+    with worlds("threads") as run_world:
+        trial = kit_replay.made(find(name), sync, asked, run_world)
+        assert kit_replay.verdict(trial, asked)[0] == verdict
 
 
 def test_agreement_is_told():

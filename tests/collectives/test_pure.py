@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distmetrics import InputTypeError, MismatchError, SingleCommunicator
 from distmetrics.collectives.exchange import LARGE_WORLD, exchange, frame_size, inline_capacity, manifest_area
-from distmetrics.collectives.manifest import LeafSpec, Manifest, agree, judge
+from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem, agree, check
 from distmetrics.collectives.pack import ALIGN, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
 from distmetrics.errors import Site
@@ -34,7 +34,7 @@ manifests = st.builds(
     names,
     st.lists(leaf_specs, max_size=4).map(tuple),
     st.none() | st.builds(Site, names, st.integers(0), names),
-    st.none() | st.tuples(st.just("InputError"), names),
+    st.none() | st.builds(Problem, st.just("InputError"), names, names),
 )
 
 
@@ -61,7 +61,7 @@ def test_judging_bytes_is_judging_manifests(each: Sequence[Manifest]) -> None:
             return f"{type(error).__name__} {error}"
         return "agreed"
 
-    one = verdict(lambda: judge([manifest.encode() for manifest in each], 0))
+    one = verdict(lambda: check([manifest.encode() for manifest in each], 0))
     other = verdict(lambda: agree(each, 0))
     assert one == other
     alike = len({(m.op, m.name, m.tree, m.leaves) for m in each}) == 1
@@ -155,7 +155,7 @@ def test_an_answer_that_is_no_frame_is_refused() -> None:
     class Garbled(SingleCommunicator):
         world_size = 2
 
-        def all_gather(self, x: torch.Tensor, meanwhile: Any = None) -> list[torch.Tensor]:
+        def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
             return [x, torch.ones_like(x)]
 
     nothing = torch.empty(0, dtype=torch.uint8)
@@ -166,12 +166,10 @@ def test_an_answer_that_is_no_frame_is_refused() -> None:
 def test_prepare_names_the_leaf_it_refuses() -> None:
     """In a large tree the path is what a user needs."""
     mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]})
-    assert mine.manifest.problem == (
-        "InputTypeError",
-        "['a'][1] is a str, which is no tensor and no number\nDo: for other objects call all_gather_object.",
-    )
+    what = "['a'][1] is a str, which is no tensor and no number"
+    assert mine.manifest.problem == Problem("InputTypeError", what, "for other objects call all_gather_object.")
     with pytest.raises(InputTypeError, match=r"\['a'\]\[1\] is a str"):
-        judge([mine.manifest.encode()], 0)
+        check([mine.manifest.encode()], 0)
 
 
 def test_numbers_become_tensors_as_wide_as_pythons() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from distmetrics import GroupCommunicator
 from distmetrics.comm.base import Communicator
 
 DTYPES = [
@@ -122,14 +121,6 @@ def never_in_place(comm: Communicator) -> None:
     assert mine.tolist() == [float(comm.rank)] * 3
 
 
-def works_meanwhile(comm: Communicator) -> None:
-    """What is given to be done while the data is under way is done once, before the rows are there."""
-    done: list[int] = []
-    rows = comm.all_gather(torch.tensor([comm.rank]), lambda: done.append(comm.rank))
-    assert done == [comm.rank]
-    assert [int(row) for row in rows] == [*range(comm.world_size)]
-
-
 def refuses_misuse(comm: Communicator) -> list[str]:
     """Wrong arguments are refused before anything is sent, so the world still works afterwards."""
     x = torch.ones(2)
@@ -196,40 +187,9 @@ def everything(comm: Communicator) -> list[str]:
     every_reduction(comm)
     odd_memory(comm)
     never_in_place(comm)
-    works_meanwhile(comm)
     return refuses_misuse(comm)
 
 
 def gathers_unequal_sizes(comm: Communicator) -> None:
     """Gather large data on rank 0 and little on the others, by direct use of the transport."""
     comm.all_gather(torch.ones(16 if comm.rank else 1 << 22, dtype=torch.uint8))
-
-
-def everything_and_linked(comm: Any, setting: str) -> bool:
-    """Keep the whole contract; return whether small data went from rank to rank."""
-    os.environ["DISTMETRICS_LINKS"] = setting  # read in the first gather
-    everything(comm)
-    return comm._linked(torch.zeros(1)) is not None
-
-
-def gathers_unevenly(comm: Communicator) -> None:
-    comm.all_gather(torch.zeros(1))
-    comm.all_gather(torch.zeros(2 if comm.rank == 1 else 1))
-
-
-def gathers_in_a_subgroup(comm: Any) -> list[int] | None:
-    group = torch.distributed.new_group([1, 2])
-    comm.all_gather(torch.zeros(1))
-    if not comm.rank:
-        return None
-    part = GroupCommunicator.of(group)
-    rows = part.all_gather(torch.tensor(comm.rank))
-    assert sorted(part._linked(rows[0]).sockets) == [1 - part.rank]
-    return [int(row) for row in rows]
-
-
-def dies_between_gathers(comm: Communicator) -> None:
-    comm.all_gather(torch.zeros(1))
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    comm.all_gather(torch.zeros(1))

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import DistmetricsError, GroupCommunicator, all_reduce, current
+from distmetrics.comm.base import current_call
 from distmetrics.comm.group import _transport_device
 from distmetrics.errors import PeerLostError
 
@@ -47,7 +48,7 @@ def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> Non
         raise RuntimeError("first\nConnection closed by peer")
 
     with pytest.raises(PeerLostError, match="the connection to another rank broke") as caught:
-        comm._run("all_gather", None, fails)
+        comm.run(current_call("all_gather"), "all_gather", fails)
     assert "The backend says: Connection closed by peer" in str(caught.value)
     with pytest.raises(PeerLostError, match="the connection to another rank broke"):
         comm.barrier()
@@ -59,7 +60,7 @@ def test_blame_leaves_other_errors_alone() -> None:
     """Only a connection error of the backend may be put down to a lost peer."""
     comm = GroupCommunicator()
     for error in (ValueError("gloo"), RuntimeError("shape"), DistmetricsError("gloo"), RuntimeError("Broken pipe")):
-        assert comm.blame(error) is None  # the last for want of a board
+        assert comm.blame(error) is None  # the last for want of a departures
 
 
 @pytest.mark.gloo

@@ -1,4 +1,4 @@
-"""The small parts of the transport layer: board, communicator in force, outcomes, recording, call sites."""
+"""The small parts of the transport layer: departures, communicator in force, outcomes, recording, call sites."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ import torch.distributed as dist
 
 from distmetrics import SingleCommunicator, all_reduce, current, use
 from distmetrics.comm.base import Call, brief, call_site, current_call, fold, in_call, raise_site
-from distmetrics.comm.board import Board, Departure, meet
-from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.record import Recorded, RecordingCommunicator, counted_torch_calls
 from distmetrics.errors import DivergedError, PeerLostError, Site
+from distmetrics.liveness.departures import Departure, Departures, meet
+from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing import run
 
 
 def test_the_board_hands_out_departures_in_order() -> None:
     """Two views of one store see the same; the first one is the cause."""
     store = dist.HashStore()
-    writer, reader = Board(store), Board(store)
-    assert reader.departures() == []
-    writer.leave(2, "raised KeyError", failed=True, calls=4)
-    writer.leave(0, "has returned", failed=False, calls=7)
-    gone = [Departure(2, 4, "raised KeyError", failed=True), Departure(0, 7, "has returned", failed=False)]
-    assert reader.departures() == gone == writer.departures()
+    writer, reader = Departures(store), Departures(store)
+    assert reader.published() == []
+    gone = [Departure(2, "raised KeyError", True, {"world": 4}), Departure(0, "has returned", False, {"world": 7})]
+    for departure in gone:
+        writer.leave(departure)
+    assert reader.published() == gone == writer.published()
 
 
 def test_the_board_names_only_who_will_not_come() -> None:
     """A rank that returned after its 7th call has answered the 7th, and will never answer the 8th."""
-    board = Board(dist.HashStore())
-    board.leave(0, "has returned", failed=False, calls=7)
-    assert (board.missing(7), [gone.rank for gone in board.missing(8)]) == ([], [0])
+    departures = Departures(dist.HashStore())
+    departures.leave(Departure(0, "has returned", failed=False, calls={"world": 7}))
+    assert (departures.before("world", 7), [*departures.before("world", 8)]) == ({}, [0])
+    assert departures.before("another", 8) == {}  # it may have made that call
 
 
 def test_a_death_certificate_does_not_overwrite_the_ranks_own_words() -> None:
     """A rank that raised says why; its exit code says less."""
-    board = Board(dist.HashStore())
-    board.leave(1, "raised KeyError", failed=True)
-    board.leave_for(1, "ended with exit code 1")
-    board.leave_for(2, "was killed by SIGKILL")
-    assert [(gone.rank, gone.why) for gone in board.departures()] == [
+    departures = Departures(dist.HashStore())
+    departures.leave(Departure(1, "raised KeyError", failed=True))
+    departures.leave_for(1, "ended with exit code 1")
+    departures.leave_for(2, "was killed by SIGKILL")
+    assert [(gone.rank, gone.why) for gone in departures.published()] == [
         (1, "raised KeyError"),
         (2, "was killed by SIGKILL"),
     ]
@@ -70,19 +71,19 @@ class _SlowToLook:
 @pytest.mark.parametrize("came", [True, False])
 def test_a_rank_that_failed_after_all_had_come_does_not_undo_the_meeting(came: bool) -> None:
     """The last to come may fail between another's two looks, at who is in and at who has left."""
-    store, board = dist.HashStore(), Board(dist.HashStore())
+    store, departures = dist.HashStore(), Departures(dist.HashStore())
 
     def comes_and_fails() -> None:
         if came:
-            meet(store, board, 1, 2)
-        board.leave(1, "raised KeyError", failed=True)
+            meet(store, departures, 1, 2)
+        departures.leave(Departure(1, "raised KeyError", failed=True))
 
     slow = _SlowToLook(store, comes_and_fails)
     if came:
-        meet(slow, board, 0, 2)
+        meet(slow, departures, 0, 2)
         return
     with pytest.raises(PeerLostError, match="rank 1 failed before the world was complete: raised KeyError"):
-        meet(slow, board, 0, 2)
+        meet(slow, departures, 0, 2)
 
 
 def test_use_is_nested_and_undone_by_exceptions() -> None:

@@ -9,23 +9,21 @@ from typing import Any
 import torch
 
 from distmetrics.comm.base import Call
-from distmetrics.comm.board import Board
-from distmetrics.comm.guard.sentry import Sentry
-from distmetrics.comm.guard.wait import Wait
-from distmetrics.comm.links import UnevenError
-from distmetrics.comm.waits import uneven
 from distmetrics.errors import Site
+from distmetrics.liveness.departures import Departure, Departures
+from distmetrics.liveness.rank_report import PendingCall
+from distmetrics.liveness.watchdog import Watchdog
 from distmetrics.testing import outcomes
-from tests.comm.guard.simulated import Job
+from tests.liveness.simulated import Job
 
 
 def _ended(prepare: Callable[[Job], Any], world_size: int = 2, seconds: float = 12.0) -> str:
     job = Job(world_size)
     prepare(job)
     job.run(seconds)
-    inquiry = next(rank.inquiry for rank in job.ranks if rank.inquiry is not None)
-    assert inquiry.verdict is not None
-    return inquiry.verdict.text
+    diagnosis = next(rank.diagnosis for rank in job.ranks if rank.diagnosis is not None)
+    assert diagnosis.verdict is not None
+    return str(diagnosis.verdict)
 
 
 def _late(job: Job) -> None:
@@ -50,7 +48,7 @@ def _unlike(job: Job) -> None:
 def _departed(failed: bool) -> Callable[[Job], None]:
     def prepare(job: Job) -> None:
         why = "raised ValueError: a bad batch  train.py:7 in step" if failed else "has returned"
-        Board(job.store).leave(1, why, failed=failed)
+        Departures(job.store).leave(Departure(1, why, failed))
         job.ranks[0].wait()
 
     return prepare
@@ -71,19 +69,13 @@ def _foreign(job: Job) -> None:
 
 def _silent_store() -> str:
     """A store that has been asked, and has not answered."""
-    sentry = Sentry.__new__(Sentry)
-    sentry._busy_since, sentry._store_error = time.monotonic() - 4.2, ""
-    sentry._me = Job(2).ranks[0].me
+    watchdog = Watchdog.__new__(Watchdog)
+    watchdog._busy_since, watchdog._store_error = time.monotonic() - 4.2, ""
+    watchdog._me = Job(2).ranks[0].me
     call = Call('all_gather "val/f1"', "float32[10]", Site("train.py", 11, "main"))
-    wait = Wait(call, "world", "0-1", 1, "all_gather")
-    verdict = sentry._silence(wait)
+    verdict = watchdog._silence(PendingCall(call, "world", "0-1", 1, "all_gather"))
     assert verdict is not None
-    return verdict.text
-
-
-def _uneven() -> str:
-    call = Call("all_gather", "float32[1]", Site("train.py", 11, "main"))
-    return uneven(Wait(call, "world", "0-1", 1, "all_gather"), UnevenError(1, 0, 8, 4)).text
+    return str(verdict)
 
 
 def _raised(fn: Callable[[Any], Any]) -> str:
@@ -91,11 +83,11 @@ def _raised(fn: Callable[[Any], Any]) -> str:
 
 
 def _direct(comm: Any) -> None:
-    from distmetrics.collectives.past import refuse_past
+    from distmetrics.collectives.call_history import refuse_direct_calls
 
     kind = "all_reduce sum float32[4]" if comm.rank else "all_reduce sum int32[4]"
     comm.direct_calls = ["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"]
-    raise refuse_past(comm, lambda x, longest: comm.all_gather(_padded(x, longest)))
+    raise refuse_direct_calls(comm, lambda x, longest: comm.all_gather(_padded(x, longest)))
 
 
 def _padded(x: torch.Tensor, longest: int) -> torch.Tensor:
@@ -111,7 +103,6 @@ TEXTS: dict[str, Callable[[], str]] = {
     "A process is stopped": lambda: _ended(_in_state("stopped")),
     "A deadlock of groups": lambda: _ended(_circle),
     "Different calls in the same place": lambda: _ended(_unlike),
-    "Gathers of different sizes": _uneven,
     "A collective of torch's own": lambda: _ended(_foreign),
     "The store does not answer": _silent_store,
     "Direct calls that differ": lambda: _raised(_direct),

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import ClusterEnvironment, Environment, detect, reachable
+from distmetrics.launch.clusters import detect, reachable
+from distmetrics.launch.environment import ClusterEnvironment, Environment
 
 SLURM = {
     "SLURM_JOB_ID": "1234567",

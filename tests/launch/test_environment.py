@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.environment import OWN_STORE, ClusterEnvironment, Environment, detect
+from distmetrics.launch.clusters import OWN_STORE, detect
+from distmetrics.launch.environment import ClusterEnvironment, Environment
 
 TORCHRUN = {
     "RANK": "5",

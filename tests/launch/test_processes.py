@@ -6,7 +6,6 @@ import functools
 import multiprocessing
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +52,7 @@ def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 INTERRUPTED = """
+import signal
 import time
 import distmetrics as dm
 from distmetrics.launch.processes import launch
@@ -64,30 +64,26 @@ def work(comm):
     dm.barrier()
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
     launch(work, 2)
 """
 
 
-def test_ctrl_c_ends_the_whole_job(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_whole_job(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Also while a rank waits in a collective; nobody stays."""
-    folder = Path(tempfile.mkdtemp())
-    script = folder / "script.py"
+    script = tmp_path_factory.mktemp("interrupted") / "script.py"
     script.write_text(INTERRUPTED)
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, str(script)], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        _, alive = psutil.wait_procs(below, timeout=10)
-    finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, str(script)], env=environ, **pipes) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            below = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+            _, alive = psutil.wait_procs(below, timeout=10)
+        finally:
+            process.kill()
     assert process.returncode != 0
     assert "KeyboardInterrupt" in err
     assert not alive
@@ -211,7 +207,7 @@ def test_a_rank_with_a_thread_that_never_ends_is_ended() -> None:
 
 def test_a_rank_that_is_deaf_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sleeps outside any collective: once another has failed it gets a moment, and is then ended."""
-    monkeypatch.setattr(processes, "_GRACE", 0.3)
+    monkeypatch.setattr(processes, "RAISING_GRACE", 0.3)
     ended = outcomes(2, ranks.starts_a_child, backend="gloo")
     assert isinstance(ended[1].error, KeyError)
     assert "was still busy" in str(ended[0].error)

@@ -11,7 +11,7 @@ import pytest
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.script import join
-from distmetrics.launch.siblings import _command_line
+from distmetrics.launch.subprocess_ranks import _command_line
 
 ROOT = Path(__file__).parents[2]
 

@@ -59,7 +59,7 @@ def test_what_can_not_be_sent_is_named():
 
 
 def test_a_rank_that_leaves_or_fails_ends_the_others():
-    with pytest.raises(DivergedError, match="rank 1 has left, and this rank still waits for it"):
+    with pytest.raises(DivergedError, match="rank 1 has returned, and others still wait for it"):
         spawned(loops.fails, "leaves")
     with pytest.raises(ValueError, match="bad pixel"):
         spawned(loops.fails, "raises")

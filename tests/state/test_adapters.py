@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from distmetrics import ConfigurationError, MismatchError, StateError, register_adapter, sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.adapters import Adapter, MergingAdapter, StateSpec, StateSpecs, registry, targets
+from distmetrics.state.adapters import Adapter, MergingAdapter, StateSpec, registry, targets
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 
@@ -49,22 +49,15 @@ class DeviationAdapter(Adapter):
     def knows(self, value: Any) -> bool:
         return isinstance(value, Deviation)
 
-    def specs(self, metric: Deviation) -> StateSpecs:
-        return _WIDTHS[len(metric.sums)]
+    def states(self, metric: Deviation) -> list[StateSpec]:
+        shape = tuple(metric.sums.shape)
+        return [StateSpec("sums", "sum", shape=shape), StateSpec("high", "max"), StateSpec("seen", "cat")]
 
     def updates(self, metric: Deviation) -> int:
         return metric.n
 
     def compute(self, metric: Deviation) -> Any:
         return metric.result()
-
-
-def _of_width(width: int) -> StateSpecs:
-    states = StateSpec("sums", "sum", shape=(width,)), StateSpec("high", "max"), StateSpec("seen", "cat")
-    return StateSpecs(states, ("n",))
-
-
-_WIDTHS = {2: _of_width(2), 3: _of_width(3)}
 
 
 class Votes:
@@ -213,8 +206,8 @@ def test_the_latest_is_asked_first_and_before_the_built_in() -> None:
         def knows(self, value: Any) -> bool:
             return isinstance(value, tm.SumMetric)
 
-        def specs(self, metric: Any) -> StateSpecs:
-            return StateSpecs((), ())
+        def states(self, metric: Any) -> list[StateSpec]:
+            return []
 
         def compute(self, metric: Any) -> str:
             return "mine"

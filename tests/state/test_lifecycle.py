@@ -182,11 +182,11 @@ class Interrupting:
         self.inner, self.at, self.late, self.what = comm, (rank, calls), late, what
         self.rank, self.world_size, self.device, self.calls = comm.rank, comm.world_size, comm.device, 0
 
-    def all_gather(self, x: Tensor, meanwhile: Any = None) -> list[Tensor]:
+    def all_gather(self, x: Tensor) -> list[Tensor]:
         self.calls += 1
         if not self.late and (self.rank, self.calls) == self.at:
             self.what()
-        rows: list[Tensor] = self.inner.all_gather(x, meanwhile)
+        rows: list[Tensor] = self.inner.all_gather(x)
         if self.late and (self.rank, self.calls) == self.at:
             self.what()
         return rows

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torchmetrics import SumMetric
+from torchmetrics.retrieval import RetrievalMAP
 
 from distmetrics import sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator
@@ -78,3 +79,45 @@ def test_items_that_ride_along_are_nobody_else_s(backend: Any, lengths: list[lis
             whole = [(rank, place) for rank in range(2) for place in range(3)]
             wanted = [torch.full((lengths[step][rank],), 100.0 * step + 10 * rank + place) for rank, place in whole]
             assert all(map(torch.equal, value, wanted))
+
+
+def retrieval(comm: Any) -> RetrievalMAP:
+    metric = RetrievalMAP()
+    for _ in range(2 + comm.rank):
+        metric.update(torch.rand(3), torch.tensor([0, 1, 1]), indexes=torch.zeros(3, dtype=torch.long))
+    return metric
+
+
+def changed_inside(comm: Any, how: str) -> bool:
+    """Whether local items are the same objects with the same numbers after a block that changed them in place."""
+    metric = retrieval(comm)
+    local, copies = [*metric.preds], [item.clone() for item in metric.preds]
+    with synced(metric, comm=comm):
+        for item in metric.preds:
+            if how == "zero":
+                item.zero_()
+            else:
+                item.resize_(7)
+    return all(map(torch.equal, metric.preds, copies)) and all(map(lambda x, y: x is y, metric.preds, local))
+
+
+@both_backends
+@pytest.mark.parametrize("how", ["zero", "resize"])
+def test_what_a_block_does_to_items_is_undone(backend: Any, how: str) -> None:
+    """Whoever does it: the block, a wrapper of the user's, a compute that was put in place of the class's own."""
+    assert run(2, changed_inside, how, backend=backend) == [True, True]
+
+
+def with_gradient(comm: Any) -> tuple[bool, bool]:
+    metric = retrieval(comm)
+    weight = torch.ones(3, requires_grad=True)
+    metric.preds = [item * weight for item in metric.preds]  # update detaches here; another metric's need not
+    with synced(metric, comm=comm):
+        inside = any(item.requires_grad for item in metric.preds)
+    sync_and_compute(metric, comm=comm)
+    return inside, all(item.requires_grad for item in metric.preds)
+
+
+def test_items_that_need_a_gradient_are_copied_without() -> None:
+    """All ranks' are alike, and the local ones keep theirs."""
+    assert run(2, with_gradient) == [(False, True)] * 2

@@ -40,19 +40,19 @@ def test_reduced_states_of_one_kind_and_dtype_share_a_bucket() -> None:
 def test_a_rank_without_a_state_is_no_contributor() -> None:
     """A mean of defaults, or a stack of them, would be wrong."""
     leaf = ("m", "float32", (2,), "mean")
-    assert made([leaf], [], [leaf]).contributors["m"] == 2
+    assert made([leaf], [], [leaf]).states["m"].ranks == (0, 2)
 
 
 def test_dtypes_are_promoted_not_refused() -> None:
     """A rank that saw only integers may hold its sum in another dtype."""
     agreed = made([("m", "float32", (), "sum")], [("m", "float64", (), "sum")])
-    assert agreed.states[0].dtype == torch.float64
+    assert agreed.states["m"].dtype == torch.float64
 
 
 def test_an_empty_list_rank_does_not_decide_the_dtype() -> None:
     """The filler of a rank without rows is float32, whatever the others hold."""
     agreed = made([("m", "float32", (0,), "cat")], [("m", "int64", (3, 2), "cat")])
-    assert (agreed.states[0].dtype, agreed.states[0].ranks) == (torch.int64, (1,))
+    assert (agreed.states["m"].dtype, agreed.states["m"].ranks) == (torch.int64, (1,))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_states_that_do_not_go_together_are_refused(one: Any, other: Any) -> Non
 def test_a_state_is_shared_only_where_it_is_on_all_ranks() -> None:
     """Compute groups are formed from the data, so one rank may share what another does not."""
     a, b, shared = ("a", "int64", (), "sum"), ("b", "int64", (), "sum"), ("b", "int64", (), "sum =a")
-    assert [state.same_as for state in made([a, shared], [a, shared]).states] == [None, "a"]
-    assert [state.same_as for state in made([a, shared], [a, b]).states] == [None, None]
-    assert [state.same_as for state in made([a, shared], []).states] == [None, "a"]
+    assert [state.same_as for state in made([a, shared], [a, shared]).states.values()] == [None, "a"]
+    assert [state.same_as for state in made([a, shared], [a, b]).states.values()] == [None, None]
+    assert [state.same_as for state in made([a, shared], []).states.values()] == [None, "a"]
 
 
 @pytest.mark.parametrize(

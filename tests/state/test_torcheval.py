@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from distmetrics import MismatchError, StateError, explain, sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.freeze import freeze, thaw
+from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.state.samples import flat, lists_follow
@@ -304,7 +304,7 @@ def test_freezing_keeps_everything() -> None:
         "half": torch.tensor([1.5], dtype=torch.bfloat16).expand(3).clone(),
         "sparse": torch.eye(2).to_sparse(),
     }
-    again = thaw(freeze(value))
+    again = deserialize(serialize(value))
     assert torch.equal(again.pop("sparse").to_dense(), value.pop("sparse").to_dense())
     assert torch.equal(again.pop("half"), value.pop("half"))  # numpy has no bfloat16
     assert same(again, value)
@@ -312,14 +312,14 @@ def test_freezing_keeps_everything() -> None:
     assert again[3][0] is again[3][1]
 
 
-def test_what_is_thawed_has_memory_of_its_own() -> None:
+def test_what_is_deserialized_has_memory_of_its_own() -> None:
     """And the run that it came from may start anywhere."""
-    frozen = freeze([torch.arange(3.0, dtype=torch.float64), 7])
-    odd = torch.cat([torch.zeros(3, dtype=torch.uint8), frozen])[3:]
-    thaw(frozen)[0].zero_()
-    for run_of_bytes in (frozen, odd):
-        assert same(thaw(run_of_bytes), [torch.arange(3.0, dtype=torch.float64), 7])
+    run = serialize([torch.arange(3.0, dtype=torch.float64), 7])
+    odd = torch.cat([torch.zeros(3, dtype=torch.uint8), run])[3:]
+    deserialize(run)[0].zero_()
+    for run_of_bytes in (run, odd):
+        assert same(deserialize(run_of_bytes), [torch.arange(3.0, dtype=torch.float64), 7])
 
 
 def test_large_tensors_are_not_pickled() -> None:
-    assert freeze([torch.zeros(1000)]).numel() < 4000 + 300
+    assert serialize([torch.zeros(1000)]).numel() < 4000 + 300

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distmetrics.comm.outcome import settle
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.processes import launch
+from distmetrics.liveness.outcome import settle
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp_fork import DDPFork
 from distmetrics.strategies.registry import resolve

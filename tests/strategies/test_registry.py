@@ -69,11 +69,17 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
         ({"strategy": "dddp"}, "no strategy 'dddp'; there are auto, .*\nLikely: 'ddp' or 'ddp2'"),
         ({"strategy": "nothing like it"}, "no strategy 'nothing like it'"),
         ({"strategy": 3}, "must be a name or a Strategy, got an object of int"),
-        ({"strategy": "dp", "num_nodes": 2}, "'dp' is one process, and num_nodes=2\nDo:     say strategy='ddp2'"),
-        ({"strategy": "ddp_fork", "num_nodes": 2}, "'ddp_fork' starts its processes on this machine"),
+        (
+            {"strategy": "dp", "num_nodes": 2},
+            "'dp' runs on this machine alone, and num_nodes=2\nDo:     say strategy='ddp2'",
+        ),
+        (
+            {"strategy": "ddp_fork", "num_nodes": 2},
+            "'ddp_fork' runs on this machine alone, and num_nodes=2\nDo:     say strategy='ddp'",
+        ),
         ({"strategy": "ddp", "num_nodes": 2}, "nothing has launched this process .*\n.*torchrun --nnodes=2"),
         ({"strategy": "ddp", "num_nodes": 0}, "num_nodes must be a positive number, got 0"),
-        ({"strategy": "single", "num_nodes": 2}, "runs on one device"),
+        ({"strategy": "single", "num_nodes": 2}, "'single' runs on this machine alone"),
         ({"strategy": "fsdp", "precision": 16}, "no scaled loss .*\nDo: .*bf16-mixed"),
         ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, 'bf16', or one of .*, got '8'"),
         ({"strategy": "ddp", "plugins": ["slurm"]}, "plugins must be cluster environments, got an object of str"),
@@ -109,7 +115,5 @@ def test_the_attribute_that_can_not_be_sent_is_named():
         raise AssertionError("never called")
 
     strategy = resolve("ddp_spawn", devices=2, accelerator="cpu")
-    with pytest.raises(
-        InputTypeError, match=r"module\.inner cannot be sent .*'ddp_spawn'\n\n  module\.inner is a lock"
-    ):
+    with pytest.raises(InputTypeError, match=r"module\.inner cannot be sent .*'ddp_spawn'\n  module\.inner is a lock"):
         strategy.launch(work, Holder(threading.Lock()))

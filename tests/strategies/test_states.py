@@ -10,7 +10,7 @@ from torch import nn
 
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.ddp_sharded import ShardedUpdates, dealt
+from distmetrics.strategies.ddp_sharded import ShardedUpdates, owners_of
 from distmetrics.strategies.fsdp import FSDP
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer
@@ -170,7 +170,7 @@ def test_fsdp_goes_on_from_a_checkpoint():
 
 def test_parameters_are_dealt_out_evenly():
     sizes = [100, 1, 50, 50, 2, 0]
-    owners = dealt([torch.zeros(size) for size in sizes], 2)
+    owners = owners_of([torch.zeros(size) for size in sizes], 2)
     loads = [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(2)]
     assert abs(loads[0] - loads[1]) <= 2
 

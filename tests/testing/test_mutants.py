@@ -8,7 +8,7 @@ import pytest
 
 from distmetrics.testing import laws
 from tests.testing.zoo.base import Specimen
-from tests.testing.zoo.inhabitants import MUTANTS, judged
+from tests.testing.zoo.sample_metrics import MUTANTS, judged
 
 # The verdicts of 20 seeds are those of benchmarks/kit_zoo.py.
 SEEDS = range(int(os.environ.get("DISTMETRICS_ZOO_SEEDS", "1")))

@@ -141,8 +141,8 @@ def test_given_up(comm):
 """
 
 
-def check_failures(result: pytest.RunResult, backend: str) -> None:
-    result.assert_outcomes(failed=5)
+def check_failures(result: pytest.RunResult, backend: str, passed: int = 0) -> None:
+    result.assert_outcomes(failed=5, passed=passed)
     result.stdout.fnmatch_lines(
         [
             "*_ test_some_ranks _*",
@@ -184,11 +184,6 @@ def test_failures_of_processes_are_shown_as_well(runs: Runs) -> None:
     check_failures(runs(FAILING, "--distmetrics-backend=gloo"), "gloo")
 
 
-@pytest.mark.timeout(300)
-def test_xdist_shows_the_same(runs: Runs) -> None:
-    check_failures(runs(FAILING, "-n", "1", subprocess=True), "threads")
-
-
 HANGING = """
 @distributed(world_size=2, timeout={timeout})
 def test_hangs(comm):
@@ -198,7 +193,7 @@ def test_hangs(comm):
 """
 
 
-@pytest.mark.parametrize(("backend", "timeout"), [("threads", 1), pytest.param("gloo", 20, marks=pytest.mark.gloo)])
+@pytest.mark.parametrize(("backend", "timeout"), [("threads", 1), pytest.param("gloo", 10, marks=pytest.mark.gloo)])
 def test_a_hang_is_a_failure_with_every_rank_s_stack(runs: Runs, backend: str, timeout: int) -> None:
     result = runs(HANGING.format(timeout=timeout), f"--distmetrics-backend={backend}")
     result.assert_outcomes(failed=1)
@@ -252,23 +247,37 @@ def test_metric(make):
 TOLD = """
 from distmetrics.testing.report import Report, tell
 
-@pytest.mark.parametrize("name", ["SumMetric", "MaxMetric"])
-def test_metric(name):
-    tell(Report(name, "own", "threads", (2, 3), {}, {}, {}, ()))
+@distributed(world_size=1)
+def test_metric(comm):
+    tell(Report("{name}", "own", "threads", (2, 3), {{}}, {{}}, {{}}, ()))
 """
 
 
-@pytest.mark.parametrize(("code", "options"), [(REPORTED, []), (TOLD, ["-n", "2"])], ids=["alone", "xdist"])
-@pytest.mark.timeout(300)
-def test_reports_of_a_session_become_a_page(runs: Runs, code: str, options: list[str], tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    result = runs(code, f"--distmetrics-report={page}", *options, subprocess=bool(options))
-    result.assert_outcomes(passed=2)
+def check_page(result: pytest.RunResult, page: Path) -> None:
     result.stdout.fnmatch_lines([f"distmetrics: 2 reports in {page}"])
     text = page.read_text()
     assert text.lower().startswith("<!doctype html>")
     assert "SumMetric" in text
     assert "MaxMetric" in text
+
+
+def test_reports_of_a_session_become_a_page(runs: Runs, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    result = runs(REPORTED, f"--distmetrics-report={page}")
+    result.assert_outcomes(passed=2)
+    check_page(result, page)
+
+
+@pytest.mark.timeout(300)
+def test_xdist_shows_the_same_failures_and_makes_one_page(runs: Runs, tmp_path: Path) -> None:
+    """Workers hand over what failed on the ranks of their tests, and their reports."""
+    page = tmp_path / "report.html"
+    files = {f"test_{name}": HEAD + TOLD.format(name=name) for name in ("SumMetric", "MaxMetric")}
+    runs.pytester.makepyfile(**files)
+    options = ("-n", "2", "--dist", "loadfile", f"--distmetrics-report={page}")
+    result = runs(FAILING, *options, subprocess=True)
+    check_failures(result, "threads", passed=2)
+    check_page(result, page)
 
 
 def test_tests_without_the_marker_are_left_alone(runs: Runs) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.testing.zoo.base import Specimen
-from tests.testing.zoo.inhabitants import RIGHT, judged
+from tests.testing.zoo.sample_metrics import RIGHT, judged
 
 SEEDS = range(int(os.environ.get("DISTMETRICS_ZOO_SEEDS", "1")))
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import find, given
 from hypothesis import strategies as st
 
-from distmetrics.testing.rows import Batch, as_batch, count
+from distmetrics.testing.batches import Batch, as_batch, count
 from distmetrics.testing.shards import deal, low_precision, padded, partitions, permutations, shapes, world_sizes
 from distmetrics.testing.shrink import shrunk
 

@@ -193,8 +193,8 @@ def test_flags_of_older_guides(flag, advice):
 @pytest.mark.parametrize(
     ("make", "flag", "hint"),
     [
-        (Trainer, "tpu", r"'tpus' of older guides is near\nDo:     say accelerator='tpu'"),
-        (Trainer, "min_epoch", r"'min_epochs' of older guides is near\nDo:     say EarlyStopping"),
+        (Trainer, "tpu", r"'tpus' of older guides is near: say accelerator='tpu'"),
+        (Trainer, "min_epoch", r"'min_epochs' of older guides is near: say EarlyStopping"),
         (Trainer, "max_epoch", r"did you mean 'max_epochs'\?"),
         (Trainer, "unknwon", r"argument 'unknwon'$"),
         (Runner, "device", r"did you mean 'devices'\?"),

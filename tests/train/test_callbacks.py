@@ -12,7 +12,7 @@ import torch
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, ProgressBar, Trainer
-from distmetrics.train.callbacks.monitor import improved
+from distmetrics.train.callbacks.early_stopping import improved
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
 

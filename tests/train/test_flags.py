@@ -15,7 +15,7 @@ from distmetrics.train import (
     Trainer,
     seed_everything,
 )
-from distmetrics.train.data import with_last
+from distmetrics.train.batches import with_last
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 
@@ -67,7 +67,7 @@ class Counts(Callback):
         self.at = []
 
     def on_validation_end(self, trainer, module):
-        self.at.append((trainer.current_epoch, trainer.position.batches))
+        self.at.append((trainer.current_epoch, trainer.progress.batches))
 
 
 @pytest.mark.parametrize(

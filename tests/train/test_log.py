@@ -17,9 +17,9 @@ from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.log_options import Options
-from distmetrics.train.stage_log import StageLog, batch_size_of
-from distmetrics.train.sums import Key
+from distmetrics.train.accumulators import Key
+from distmetrics.train.log_options import Options, batch_size_of
+from distmetrics.train.logbook import LogBook
 
 
 def logged(logger, name, value, batch=None, loader=0, **options):
@@ -43,7 +43,7 @@ def test_a_mean_is_the_mean_over_all_samples_however_they_are_shared(data, owner
     samples = [value for batch in data for value in batch]
 
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         for batch, owner in zip(data, owners, strict=False):
             if owner == comm.rank:
                 x = torch.tensor(batch, dtype=torch.float64)
@@ -65,7 +65,7 @@ def test_a_mean_is_the_mean_over_all_samples_however_they_are_shared(data, owner
 
 def test_counts_are_exact_and_integers_are_never_floored():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         x = torch.zeros(5 - 3 * comm.rank)
         logged(logger, "count", torch.tensor(2**40 + comm.rank), x, reduce_fx="sum")
         logged(logger, "mean", torch.tensor(1 + comm.rank), x)
@@ -79,7 +79,7 @@ def test_counts_are_exact_and_integers_are_never_floored():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_counts(reduce_fx, bad):
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         for value in (1.0, bad if comm.rank == 1 else 2.0, 3.0):
             logged(logger, "x", value, torch.zeros(2), reduce_fx=reduce_fx)
         return epoch(logger)["x"]
@@ -91,7 +91,7 @@ def test_what_is_not_finite_counts(reduce_fx, bad):
 
 def test_a_batch_without_samples_is_neutral():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         for count in (0, 3) if comm.rank else (0,):
             x = torch.arange(float(count))
             logged(logger, "x", x.mean(), x)  # NaN without samples
@@ -102,18 +102,18 @@ def test_a_batch_without_samples_is_neutral():
 
 def test_a_rank_without_batches_takes_part_and_knows_the_result():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         if comm.rank:
             logged(logger, "x", float(comm.rank), torch.zeros(comm.rank), on_step=True)
         result = logger.close()
-        return {key.label: float(value) for key, value in result.values.items()}, result.forked
+        return {key.label: float(value) for key, value in result.values.items()}, result.aliases
 
-    assert run(3, rank) == [({"x": 5 / 3}, {Key("x")})] * 3
+    assert run(3, rank) == [({"x": 5 / 3, "x_epoch": 5 / 3}, {Key("x_epoch")})] * 3
 
 
 def test_ranks_that_log_a_name_differently_all_get_the_same_error():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         if comm.rank < 2:
             logged(logger, "x", 1.0, torch.zeros(1), reduce_fx="sum" if comm.rank else "mean")
         return logger.close()
@@ -135,7 +135,7 @@ def test_a_value_and_a_metric_of_one_name_are_a_mismatch():
     def rank(comm):
         module = nn.Module()
         module.acc = MeanMetric()
-        logger = StageLog("validate", comm, module)
+        logger = LogBook("validate", comm, module)
         logged(logger, "x", 1.0 if comm.rank else module.acc, torch.zeros(1))
         return logger.close()
 
@@ -144,7 +144,7 @@ def test_a_value_and_a_metric_of_one_name_are_a_mismatch():
 
 def test_own_values_and_rank_zeros():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         logged(logger, "own", comm.rank, torch.zeros(1), sync_dist=False)
         logged(logger, "first", 5 + comm.rank, torch.zeros(1), rank_zero_only=True)
         if comm.rank == 0:
@@ -158,7 +158,7 @@ def test_own_values_and_rank_zeros():
 
 
 def test_in_one_process_nothing_is_a_ranks_own():
-    logger = StageLog("train", SingleCommunicator(), nn.Module())
+    logger = LogBook("train", SingleCommunicator(), nn.Module())
     logged(logger, "x", 1.0, torch.zeros(1), sync_dist=False, on_epoch=True)
     assert logger.close().local == set()
     assert logger.step_local == set()
@@ -166,7 +166,7 @@ def test_in_one_process_nothing_is_a_ranks_own():
 
 def test_values_of_hooks_weigh_one_a_rank_unless_told():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module())
+        logger = LogBook("validate", comm, nn.Module())
         logged(logger, "plain", float(comm.rank))
         logged(logger, "weighted", float(comm.rank), batch_size=1 + 2 * comm.rank)
         logged(logger, "same", 0.1)
@@ -176,19 +176,19 @@ def test_values_of_hooks_weigh_one_a_rank_unless_told():
 
 
 def test_training_steps_are_logged_by_themselves_and_epochs_on_request():
-    logger = StageLog("train", SingleCommunicator(), nn.Module())
+    logger = LogBook("train", SingleCommunicator(), nn.Module())
     for value in (1.0, 4.0):
         logged(logger, "by_step", value, torch.zeros(1))
         logged(logger, "both", value, torch.zeros(1), on_epoch=True)
         logged(logger, "by_epoch", value, torch.zeros(1), on_step=False, on_epoch=True)
     assert {name: float(value) for name, value in logger.step_values.items()} == {"by_step": 4.0, "both_step": 4.0}
-    assert epoch(logger) == {"both": 2.5, "by_epoch": 2.5}
+    assert epoch(logger) == {"both": 2.5, "both_epoch": 2.5, "by_epoch": 2.5}
 
 
 def test_a_synced_step_costs_one_exchange_and_weighs_samples():
     def rank(comm):
         recorder = RecordingCommunicator(comm)
-        logger = StageLog("train", recorder, nn.Module())
+        logger = LogBook("train", recorder, nn.Module())
         logged(logger, "a", float(comm.rank), torch.zeros(1 + 2 * comm.rank), sync_dist=True)
         logged(logger, "b", float(comm.rank), torch.zeros(2), sync_dist=True, reduce_fx="sum")
         logger.sync_step(everyone=True)
@@ -199,7 +199,7 @@ def test_a_synced_step_costs_one_exchange_and_weighs_samples():
 
 def test_a_step_without_synced_values_costs_nothing():
     recorder = RecordingCommunicator(SingleCommunicator())
-    logger = StageLog("train", recorder, nn.Module())
+    logger = LogBook("train", recorder, nn.Module())
     logged(logger, "a", 1.0, torch.zeros(1))
     logger.sync_step(everyone=True)
     assert recorder.calls == []
@@ -207,7 +207,7 @@ def test_a_step_without_synced_values_costs_nothing():
 
 def test_a_rank_without_a_batch_joins_the_exchange_of_a_step():
     def rank(comm):
-        logger = StageLog("train", comm, nn.Module())
+        logger = LogBook("train", comm, nn.Module())
         if comm.rank:
             logged(logger, "a", 3.0, torch.zeros(2), sync_dist=True)
         logger.sync_step(everyone=False)
@@ -221,7 +221,7 @@ def many_metrics(comm):
     module.parts = nn.ModuleList([BinaryAccuracy(), BinaryF1Score()])
     module.sum = SumMetric()
     recorder = RecordingCommunicator(comm)
-    logger = StageLog("validate", recorder, module)
+    logger = LogBook("validate", recorder, module)
     for index in range(20):
         logged(logger, f"v{index}", float(comm.rank), torch.zeros(1 + comm.rank))
     for index, metric in enumerate(module.parts):
@@ -241,7 +241,7 @@ def test_metric_objects_are_computed_over_all_ranks_and_reset_also_on_a_rank_wit
     def rank(comm):
         module = nn.Module()
         module.f1 = BinaryF1Score()
-        logger = StageLog("validate", comm, module)
+        logger = LogBook("validate", comm, module)
         if comm.rank:
             module.f1.update(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([1, 0, comm.rank - 1]))
             logged(logger, "f1", module.f1, torch.zeros(3))
@@ -256,7 +256,7 @@ def test_a_collection_logs_under_its_own_names_or_below_one():
     def rank(comm):
         module = nn.Module()
         module.all = MetricCollection({"acc": BinaryAccuracy(), "f1": BinaryF1Score()}, prefix="val_")
-        logger = StageLog("validate", comm, module)
+        logger = LogBook("validate", comm, module)
         if comm.rank:
             module.all.update(torch.tensor([0.9, 0.2]), torch.tensor([1, 1]))
             logger.begin_step(torch.zeros(2))
@@ -270,7 +270,7 @@ def test_a_collection_logs_under_its_own_names_or_below_one():
 
 def test_several_loaders_have_their_own_values():
     def rank(comm):
-        logger = StageLog("validate", comm, nn.Module(), loaders=2)
+        logger = LogBook("validate", comm, nn.Module(), loaders=2)
         logged(logger, "x", 1.0, torch.zeros(1), loader=0)
         if comm.rank:
             logged(logger, "x", 5.0, torch.zeros(1), loader=1)
@@ -284,7 +284,7 @@ def test_one_metric_object_for_two_loaders_is_refused_on_every_rank():
     def rank(comm):
         module = nn.Module()
         module.acc = MeanMetric()
-        logger = StageLog("validate", comm, module, loaders=2)
+        logger = LogBook("validate", comm, module, loaders=2)
         module.acc.update(1.0)
         if comm.rank:
             logged(logger, "x", module.acc, torch.zeros(1), loader=0)
@@ -299,7 +299,7 @@ def test_one_metric_object_for_two_loaders_is_refused_on_every_rank():
 def test_discarded_metrics_start_anew():
     module = nn.Module()
     module.acc = MeanMetric()
-    logger = StageLog("validate", SingleCommunicator(), module)
+    logger = LogBook("validate", SingleCommunicator(), module)
     module.acc.update(1.0)
     logged(logger, "x", module.acc, torch.zeros(1))
     logger.discard()
@@ -337,7 +337,7 @@ class Bare(nn.Module):
     ],
 )
 def test_what_can_not_be_logged(error, message, value, options):
-    logger = StageLog("validate", SingleCommunicator(), Bare())
+    logger = LogBook("validate", SingleCommunicator(), Bare())
     with pytest.raises(error, match=message):
         logged(logger, "x", value, torch.zeros(1), **options)
 
@@ -345,7 +345,7 @@ def test_what_can_not_be_logged(error, message, value, options):
 @pytest.mark.parametrize("name", [None, "", ["x"], 5])
 def test_a_name_is_text(name):
     with pytest.raises(InputTypeError, match="a name to log under must be a string, got"):
-        logged(StageLog("validate", SingleCommunicator(), Bare()), name, 1.0, torch.zeros(1))
+        logged(LogBook("validate", SingleCommunicator(), Bare()), name, 1.0, torch.zeros(1))
 
 
 @pytest.mark.parametrize(
@@ -359,20 +359,20 @@ def test_a_name_is_text(name):
 )
 def test_what_a_metric_object_can_not_do(message, options):
     module = Bare()
-    logger = StageLog("validate", SingleCommunicator(), module)
+    logger = LogBook("validate", SingleCommunicator(), module)
     with pytest.raises(ConfigurationError, match=message):
         logged(logger, "x", module.mean, torch.zeros(1), **options)
 
 
 def test_a_metric_that_the_module_does_not_hold_is_refused():
-    logger = StageLog("validate", SingleCommunicator(), Bare())
+    logger = LogBook("validate", SingleCommunicator(), Bare())
     with pytest.raises(ConfigurationError, match="no attribute of the module"):
         logged(logger, "x", MeanMetric(), torch.zeros(1))
 
 
 def test_a_metric_whose_value_is_no_number_is_refused():
     module = Bare()
-    logger = StageLog("validate", SingleCommunicator(), module)
+    logger = LogBook("validate", SingleCommunicator(), module)
     module.matrix.update(torch.tensor([1]), torch.tensor([1]))
     logged(logger, "x", module.matrix, torch.zeros(1))
     with pytest.raises(InputError, match=r"self\.matrix must be one number"):
@@ -380,14 +380,14 @@ def test_a_metric_whose_value_is_no_number_is_refused():
 
 
 def test_one_name_in_two_ways_is_refused_at_once():
-    logger = StageLog("validate", SingleCommunicator(), Bare())
+    logger = LogBook("validate", SingleCommunicator(), Bare())
     logged(logger, "x", 1.0, torch.zeros(1))
     with pytest.raises(ConfigurationError, match="logged in two ways: as a mean over all ranks, and as a sum"):
         logged(logger, "x", 1.0, torch.zeros(1), reduce_fx="sum")
 
 
 def test_steps_can_not_be_logged_outside_of_one():
-    logger = StageLog("train", SingleCommunicator(), Bare())
+    logger = LogBook("train", SingleCommunicator(), Bare())
     with pytest.raises(ConfigurationError, match="no step is under way"):
         logger.log("x", 1.0, Options(on_step=True))
 
@@ -402,7 +402,7 @@ def test_batch_sizes():
 
 
 def test_a_batch_size_is_only_asked_for_where_it_counts():
-    logger = StageLog("train", SingleCommunicator(), Bare())
+    logger = LogBook("train", SingleCommunicator(), Bare())
     logged(logger, "by_step", 1.0, ["no", "tensor"])
     logged(logger, "sum", 1.0, ["no", "tensor"], on_epoch=True, reduce_fx="sum")
     logged(logger, "told", 1.0, ["no", "tensor"], on_epoch=True, batch_size=2)
@@ -415,7 +415,7 @@ def test_a_batch_size_is_only_asked_for_where_it_counts():
 def test_what_is_done_to_a_value_after_it_was_logged_changes_nothing(reduce_fx: str, dtype: torch.dtype) -> None:
     """Running sums are kept in place: not in the user's tensor, nor in a state that was saved."""
     module = nn.Module()
-    logger = StageLog("train", SingleCommunicator(), module)
+    logger = LogBook("train", SingleCommunicator(), module)
     for _ in range(2):
         value = torch.ones((), dtype=dtype)
         logger.begin_step(torch.zeros(4))
@@ -428,7 +428,7 @@ def test_what_is_done_to_a_value_after_it_was_logged_changes_nothing(reduce_fx: 
     logger.log("x", torch.ones(1, dtype=dtype), Options(on_step=True, on_epoch=True, reduce_fx=reduce_fx))
     assert float(logger.close().values[Key("x")]) == (3.0 if reduce_fx == "sum" else 1.0)
     for _ in range(2):
-        again = StageLog("train", SingleCommunicator(), module)
+        again = LogBook("train", SingleCommunicator(), module)
         again.load([saved])
         again.begin_step(torch.zeros(4))
         again.log("x", torch.ones((), dtype=dtype), Options(on_step=True, on_epoch=True, reduce_fx=reduce_fx))
@@ -437,7 +437,7 @@ def test_what_is_done_to_a_value_after_it_was_logged_changes_nothing(reduce_fx: 
 
 def test_options_may_change_from_step_to_step() -> None:
     """The batch size does; how a name is logged must not."""
-    logger = StageLog("train", SingleCommunicator(), nn.Module())
+    logger = LogBook("train", SingleCommunicator(), nn.Module())
     for size, value in ((1, 0.0), (torch.tensor([2]), 3.0), (np.int64(1), 6.0)):
         logger.begin_step(torch.zeros(9))
         logger.log("x", value, Options(on_epoch=True, on_step=False, batch_size=size))

@@ -14,7 +14,7 @@ from distmetrics.comm.current import use
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.world import run
 from distmetrics.train import Module, Trainer
-from distmetrics.train.manual import share_gradients
+from distmetrics.train.fit_state import share_gradients
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
 

@@ -54,7 +54,7 @@ class Saver(Callback):
 
     def on_validation_end(self, trainer, module):
         self.stop(trainer)
-        self.note(trainer, "validation", trainer.position.batches)
+        self.note(trainer, "validation", trainer.progress.batches)
 
     def on_train_epoch_end(self, trainer, module):
         self.stop(trainer)

@@ -8,16 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from distmetrics.state.adapters.base import Adapter, Roster, Target
+from distmetrics.state.adapters.base import Adapter, Target
 from distmetrics.state.adapters.merging import MergingAdapter
 from distmetrics.state.adapters.registry import adapter_of, register_adapter
-from distmetrics.state.spec import StateSpec, StateSpecs
+from distmetrics.state.spec import StateSpec
 
 __all__ = [
     "Adapter",
     "MergingAdapter",
     "StateSpec",
-    "StateSpecs",
     "Target",
     "compute",
     "register_adapter",
@@ -26,37 +25,25 @@ __all__ = [
 ]
 
 
-def targets(metrics: Any) -> Sequence[Target]:
-    """Return every metric with states of its own in ``metrics``, each once, in an order that all
-    ranks share.
+def targets(metrics: Any) -> list[Target]:
+    """Return every metric with states of its own in ``metrics``, each once.
+
+    In an order that all ranks share; a metric that is found under several paths has the first.
     """
-    adapter = adapter_of(metrics)
-    if adapter is None:
-        found: Sequence[Target] = [
-            t for path, root, how in roots(metrics) for t in how.targets(root, path)
-        ]
-    elif isinstance(found := adapter.targets(metrics, ""), Roster):
-        return found
-    once = {id(target.metric): target for target in reversed(found)}
-    if len(once) == len(found) == len({target.path for target in found}):
-        return found
-    taken: set[str] = set()
-    kept: list[Target] = []
-    for target in found:
-        if once[id(target.metric)] is target:
-            kept.append(
-                target
-                if target.path not in taken
-                else target._replace(path=_another(target.path, taken))
-            )
-            taken.add(kept[-1].path)
-    return kept
+    found: list[Target] = []
+    seen: set[int] = set()
+    paths: set[str] = set()
+    for path, root, adapter in roots(metrics):
+        for target in adapter.targets(root, path):
+            if id(target.metric) not in seen:
+                found.append(target._replace(path=_another(target.path, paths)))
+                seen.add(id(target.metric))
+                paths.add(found[-1].path)
+    return found
 
 
 def compute(metrics: Any) -> Any:
-    """Compute every metric in ``metrics`` from the state that is in; the result has the form of the
-    input.
-    """
+    """Compute every metric in ``metrics`` from the state that is in, in the form of the input."""
     adapter = adapter_of(metrics)
     if adapter is not None:
         return adapter.compute(metrics)
@@ -75,9 +62,8 @@ def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
     if adapter is not None:
         yield path, metrics, adapter
     elif isinstance(metrics, Mapping):
-        for key in sorted(
-            metrics, key=lambda key: (str(key), type(key).__name__)
-        ):  # ranks may have filled a dict in different order
+        # Ranks may have filled a dict in different order.
+        for key in sorted(metrics, key=lambda key: (str(key), type(key).__name__)):
             yield from roots(metrics[key], _join(path, key))
     elif isinstance(metrics, nn.Module):
         for name, child in metrics.named_children():
@@ -92,9 +78,8 @@ def _join(path: str, step: object) -> str:
 
 
 def _another(path: str, taken: set[str]) -> str:
-    """Return a path of its own for a metric whose path reads like another's, as those of keys 1 and
-    "1" do.
-    """
-    return next(
-        other for number in itertools.count(2) if (other := f"{path} ({number})") not in taken
-    )
+    """Return ``path``, numbered if it is taken, as the paths of the keys 1 and "1" are the same."""
+    if path not in taken:
+        return path
+    names = (f"{path} ({number})" for number in itertools.count(2))
+    return next(name for name in names if name not in taken)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
-from distmetrics.state.spec import StateSpecs
+from distmetrics.state.spec import StateSpec
 
 
 class Adapter(ABC):
@@ -19,56 +19,63 @@ class Adapter(ABC):
     state of all ranks in, and the local state back, is then the same for every library, and nothing
     but the mapping is changed.
 
-    A library whose states are sums, maxima or lists says so of each in :meth:`specs`, and they
+    A library whose states are sums, maxima or lists says so of each in :meth:`states`, and they
     travel packed. For one that says no more of its metrics than how to merge two, there is
     :class:`~distmetrics.state.adapters.merging.MergingAdapter`.
 
     Attributes:
-        marks: what else to set there while the state of all ranks is in, so that computing needs no
-            further sync.
+        synced_flags: what else to set there while the state of all ranks is in, so that computing
+            needs no further sync.
         counter: name under which the number of updates is kept, or "".
-        flag: name of the mark that tells that the state of all ranks is in, or "". A metric's
-            ``reset()`` takes it back.
+        flag: name of the one among ``synced_flags`` that tells that the state of all ranks is in,
+            or "". A metric's ``reset()`` takes it back.
         group: name under which a metric keeps the process group that it was made for, or "".
     """
 
-    marks: Mapping[str, Any] = MappingProxyType({})
+    synced_flags: Mapping[str, Any] = MappingProxyType({})
     counter: str = ""
     flag: str = ""
     group: str = ""
 
     @abstractmethod
     def knows(self, value: Any) -> bool:
-        """Whether ``value`` is a metric of this library, or something of it that holds some."""
+        """Return True if ``value`` is a metric of this library, or holds some in its way."""
 
     @abstractmethod
-    def specs(self, metric: Any) -> StateSpecs:
-        """Return the metric's states, in an order that all ranks share; the same object for metrics
-        made alike.
-        """
+    def states(self, metric: Any) -> Sequence[StateSpec]:
+        """Return the metric's states, in an order that all ranks share."""
 
-    def home(self, metric: Any) -> MutableMapping[str, Any]:
-        """Return the mapping in which states, marks and counter live: by default the attributes."""
+    def storage(self, metric: Any) -> MutableMapping[str, Any]:
+        """Return the mapping in which states, flags and counter live: by default the attributes."""
         attributes: dict[str, Any] = vars(metric)
         return attributes
 
     def updates(self, metric: Any) -> int:
-        """Return how often the metric was updated here; a metric that never was has nothing to add
-        to the whole.
+        """Return how often the metric was updated here; with 0 it has nothing to add to the whole.
 
-        Asked only where there is no ``counter``. By default 1: what the metric holds always counts.
+        Asked only where ``counter`` says nothing. By default 1: what the metric holds always
+        counts.
         """
         return 1
+
+    def arguments(self, metric: Any) -> Mapping[str, str]:
+        """Return what the metric was made with, as texts that must be equal on all ranks."""
+        return {}
+
+    def attributes(self, metric: Any) -> Mapping[str, Any]:
+        """Return attributes that are no states, but that an update may set and computing read.
+
+        A rank without an update borrows them from the ranks that have some.
+        """
+        return {}
 
     def compute(self, metric: Any) -> Any:
         """Return the metric's value, from the state that is in."""
         return metric.compute()
 
     def targets(self, metric: Any, path: str) -> Sequence[Target]:
-        """Return what has states in what this adapter knows: by default itself; containers return
-        their members.
-        """
-        return [Target(path, metric, self, self.specs(metric), self.home(metric))]
+        """Return the metrics with states in ``metric``: by default itself."""
+        return [Target.of(path, metric, self)]
 
 
 class Target(NamedTuple):
@@ -77,8 +84,13 @@ class Target(NamedTuple):
     path: str
     metric: Any
     adapter: Adapter
-    specs: StateSpecs
-    home: MutableMapping[str, Any]
+    states: tuple[StateSpec, ...]
+    storage: MutableMapping[str, Any]
+
+    @classmethod
+    def of(cls, path: str, metric: Any, adapter: Adapter) -> Target:
+        """Return the target for a metric that ``adapter`` knows."""
+        return cls(path, metric, adapter, tuple(adapter.states(metric)), adapter.storage(metric))
 
     @property
     def device(self) -> torch.device:
@@ -86,20 +98,7 @@ class Target(NamedTuple):
         device = getattr(self.metric, "device", None)
         return device if isinstance(device, torch.device) else torch.device("cpu")
 
-
-class Roster(tuple[Target, ...]):
-    """Metrics that are known to be different objects with different paths, and are the same from
-    sync to sync.
-
-    Attributes:
-        kept: what was derived from them, for the next sync; it must not hold the metrics.
-    """
-
-    kept: dict[str, Any]
-
-    @classmethod
-    def of(cls, found: Iterable[Target], kept: dict[str, Any]) -> Roster:
-        """Return the roster of ``found`` with what was kept from the last one."""
-        roster = cls(found)
-        roster.kept = kept
-        return roster
+    @property
+    def is_synced(self) -> bool:
+        """True while the state of all ranks is in."""
+        return bool(self.adapter.flag and self.storage.get(self.adapter.flag))

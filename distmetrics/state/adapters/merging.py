@@ -1,11 +1,8 @@
-"""Libraries whose metrics merge themselves: every rank's state is sent as it is, and the library
-makes one of them.
-"""
+"""Libraries whose metrics merge themselves: every rank's state is sent, and the library merges."""
 
 from __future__ import annotations
 
 import copy
-import functools
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -14,12 +11,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from distmetrics.state.adapters.base import Adapter
-from distmetrics.state.spec import StateSpec, StateSpecs
+from distmetrics.state.spec import StateSpec
 
-_STATE, _FLAG = (
-    "state",
-    "(synced)",
-)  # the flag is no identifier: no attribute of a metric is called so
+# The flag is no identifier: no attribute of a metric is called so.
+_STATE, _FLAG = "state", "(synced)"
 _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
 
 
@@ -30,21 +25,19 @@ class _Snapshot(NamedTuple):
     attributes: dict[str, Any]
 
 
-class _Home(MutableMapping[str, Any]):
-    """Shows all attributes of a metric as one state, so that all of them are put back, also those
-    added meanwhile.
-    """
+class _Storage(MutableMapping[str, Any]):
+    """Shows all attributes of a metric as one state, so that all of them are put back."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
 
     def __getitem__(self, name: str) -> Any:
         attributes = vars(self._metric)
-        return (
-            _Snapshot(self._metric, dict(attributes))
-            if name == _STATE
-            else attributes.get(name, False)
-        )
+        if name == _STATE:
+            return _Snapshot(self._metric, dict(attributes))
+        if name == _FLAG:
+            return attributes.get(name, False)
+        raise KeyError(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         attributes = vars(self._metric)
@@ -84,7 +77,7 @@ class MergingAdapter(Adapter):
 
     constant: tuple[str, ...] = ()
 
-    marks: Mapping[str, Any] = {_FLAG: True}
+    synced_flags: Mapping[str, Any] = {_FLAG: True}
     flag = _FLAG
 
     @abstractmethod
@@ -99,13 +92,18 @@ class MergingAdapter(Adapter):
         """Merge ``others`` into ``first``, in their order: stand-ins that may be changed."""
         first.merge_state(others)
 
-    def specs(self, metric: Any) -> StateSpecs:
+    def states(self, metric: Any) -> list[StateSpec]:
         """Return the one state that stands for all attributes."""
-        return _specs(self, self.signature(metric))
+        start = lambda local: self.state(local.metric)  # noqa: E731
+        return [StateSpec(_STATE, "each", start=start, merge=self._merged)]
 
-    def home(self, metric: Any) -> MutableMapping[str, Any]:
+    def arguments(self, metric: Any) -> Mapping[str, str]:
+        """Return the signature."""
+        return {"": signature} if (signature := self.signature(metric)) else {}
+
+    def storage(self, metric: Any) -> MutableMapping[str, Any]:
         """Return a mapping that has all attributes as one state."""
-        return _Home(metric)
+        return _Storage(metric)
 
     def stand_in(self, metric: Any, attributes: Mapping[str, Any]) -> Any:
         """Return a metric of the same type with these attributes, made without its ``__init__``."""
@@ -114,25 +112,16 @@ class MergingAdapter(Adapter):
         return other
 
     def _merged(self, local: _Snapshot, states: Sequence[dict[str, Any]]) -> _Snapshot:
-        """Return the local metric's snapshot with the state of all ranks in it; nothing local may
-        change by it.
+        """Return the local metric's snapshot with the state of all ranks in it.
+
+        Nothing local may change by it.
         """
-        kept = {
-            name: copy.deepcopy(value)
-            if isinstance(value, _CHANGEABLE) and name not in self.constant
-            else value
-            for name, value in local.attributes.items()
-            if name not in states[0]
-        }
+        kept: dict[str, Any] = {}
+        for name, value in local.attributes.items():
+            if name not in states[0]:
+                may_change = isinstance(value, _CHANGEABLE) and name not in self.constant
+                kept[name] = copy.deepcopy(value) if may_change else value
         first, *others = [self.stand_in(local.metric, {**kept, **state}) for state in states]
         if others:
             self.merge(first, others)
         return _Snapshot(local.metric, vars(first))
-
-
-@functools.lru_cache(maxsize=1024)
-def _specs(adapter: MergingAdapter, signature: str) -> StateSpecs:
-    whole = StateSpec(
-        _STATE, "each", start=lambda local: adapter.state(local.metric), merge=adapter._merged
-    )
-    return StateSpecs((whole,), (_FLAG,), signature)

@@ -1,6 +1,4 @@
-"""Which adapter knows a value: those registered, those built in, those that installed distributions
-bring.
-"""
+"""Which adapter knows a value: registered, built in, or of an installed distribution."""
 
 from __future__ import annotations
 
@@ -87,39 +85,30 @@ def _load_built_in(library: str, module: str) -> Adapter:
 
 
 def _load_installed() -> list[Adapter]:
-    """Load the adapters of installed distributions, once; one that cannot be loaded is tried, and
-    told, again.
-    """
+    """Load the adapters of installed distributions, once; a fault is told again at each try."""
     global _installed
     if _installed is None:
-        found = sorted(
-            metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value)
-        )
-        _installed = list(map(_load, found))
+        points = metadata.entry_points(group=GROUP)
+        _installed = list(map(_load, sorted(points, key=lambda each: (each.name, each.value))))
     return _installed
 
 
 def _load(point: metadata.EntryPoint) -> Adapter:
-    whose = (
-        f"of the distribution {point.dist.name} {point.dist.version}"
-        if point.dist
-        else "of no known distribution"
-    )
+    whose = "of no known distribution"
+    if point.dist:
+        whose = f"of the distribution {point.dist.name} {point.dist.version}"
+    what = f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP},'
     try:
-        made = point.load()
-        adapter = made() if isinstance(made, type) else made
+        loaded = point.load()
+        adapter = loaded() if isinstance(loaded, type) else loaded
     except Exception as error:
         raise StateError(
-            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, cannot '
-            "be loaded: "
-            f"{type(error).__name__}: {error}",
+            f"{what} cannot be loaded: {type(error).__name__}: {error}",
             do="update or uninstall that distribution.",
         ) from error
     if not isinstance(adapter, Adapter):
         raise StateError(
-            f'the entry point {point.name} = "{point.value}" {whose}, in group {GROUP}, is a '
-            f"{type(adapter).__name__} "
-            "and no Adapter",
+            f"{what} is a {type(adapter).__name__} and no Adapter",
             do="let it name a subclass of distmetrics.state.adapters.Adapter, or an instance of "
             "one.",
         )

@@ -21,13 +21,11 @@ class TorchevalAdapter(MergingAdapter):
     constant = ("_state_name_to_default",)
 
     def knows(self, value: Any) -> bool:
-        """Whether it is a metric."""
+        """Return True for a metric."""
         return isinstance(value, Metric)
 
     def state(self, metric: Metric[Any]) -> dict[str, Any]:
-        """Return the states, made ready for merging as torcheval does it; the metric itself is left
-        as it is.
-        """
+        """Return the states, made ready for merging as torcheval does it, on a stand-in."""
         ready = self.stand_in(metric, vars(metric))
         for name in metric._state_name_to_default:
             vars(ready)[name] = _plain(getattr(metric, name))
@@ -35,7 +33,7 @@ class TorchevalAdapter(MergingAdapter):
         return {name: getattr(ready, name) for name in metric._state_name_to_default}
 
     def signature(self, metric: Metric[Any]) -> str:
-        """Return arguments that are kept under their names, and the states before the first update."""
+        """Return arguments kept under their names, and the states before the first update."""
         held, defaults = vars(metric), metric._state_name_to_default
         arguments = [
             f"{name}={held[name]!r}"
@@ -48,9 +46,7 @@ class TorchevalAdapter(MergingAdapter):
         )
 
     def merge(self, first: Metric[Any], others: Sequence[Metric[Any]]) -> None:
-        """Merge in rank order; states that are dicts have a default for keys that are missing, as
-        after ``reset``.
-        """
+        """Merge in rank order; dicts have a default for missing keys, as after ``reset``."""
         for name, default in first._state_name_to_default.items():
             if isinstance(default, dict):
                 setattr(
@@ -72,9 +68,7 @@ def _parameters(kind: type) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Copy what holds tensors, not the tensors; a default for missing keys is most often a lambda,
-    and stays here.
-    """
+    """Copy what holds tensors, not the tensors; a default factory, often a lambda, stays here."""
     if isinstance(value, defaultdict):
         return dict(value)
     return value.copy() if isinstance(value, list | dict) else value

@@ -2,69 +2,120 @@
 
 from __future__ import annotations
 
-import operator
-import weakref
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, MetricTracker
+from torchmetrics.utilities import (
+    dim_zero_cat,
+    dim_zero_max,
+    dim_zero_mean,
+    dim_zero_min,
+    dim_zero_sum,
+)
 
 from distmetrics.errors import StateError
-from distmetrics.state.adapters.base import Adapter, Roster, Target
-from distmetrics.state.adapters.torchmetrics_specs import COUNTER, KEPT, SYNCED, specs_of
-from distmetrics.state.spec import StateSpecs
+from distmetrics.state.adapters.base import Adapter, Target
+from distmetrics.state.spec import Kind, StateSpec
 
-_KNOWN = (Metric, MetricCollection, MetricTracker)
+_KINDS: dict[Any, Kind] = {
+    dim_zero_sum: "sum",
+    dim_zero_mean: "mean",
+    dim_zero_max: "max",
+    dim_zero_min: "min",
+}
+_ARGUMENT_TYPES = frozenset((bool, int, float, str))
+# Arguments of torchmetrics' own that may well differ between ranks: where things are, how fast they
+# are done, what is checked and printed. Those of the base class are not arguments here anyway.
+_OF_THE_RANK = frozenset((
+    "baseline_path", "baseline_url", "batch_size", "embedding_device", "model_name_or_path",
+    "n_processes", "num_threads", "validate_args", "verbose",
+))  # fmt: skip
 
 
 class _AnyAdapter(Adapter):
     """What metrics, wrappers and collections have in common."""
 
     def knows(self, value: Any) -> bool:
-        """Whether it is a metric, a collection or a tracker."""
-        return isinstance(value, _KNOWN)
+        """Return True for a metric, a collection or a tracker."""
+        return isinstance(value, Metric | MetricCollection | MetricTracker)
 
     def targets(self, metric: nn.Module, path: str) -> Sequence[Target]:
-        """Return the metrics in it, itself included."""
-        return (
-            _members(metric, path)
-            if isinstance(metric, MetricCollection)
-            else metrics_of(metric, path)
-        )
+        """Return every metric in it, itself included."""
+        found: list[Target] = []
+        _collect(metric, path, found)
+        return found
 
 
 class TorchmetricsAdapter(_AnyAdapter):
     """Reads ``Metric._reductions``, which says of each state how it is reduced."""
 
-    marks: Mapping[str, Any] = SYNCED
-    counter = COUNTER
+    # What computing must see: a synced metric that will neither sync again nor un-sync itself.
+    synced_flags: Mapping[str, Any] = {
+        "_computed": None,
+        "_to_sync": False,
+        "_should_unsync": False,
+        "_is_synced": True,
+    }
+    counter = "_update_count"
     flag = "_is_synced"
     group = "process_group"
 
-    def specs(self, metric: Metric) -> StateSpecs:
+    def states(self, metric: Metric) -> list[StateSpec]:
         """Return the states in the order of their ``add_state`` calls."""
-        return specs_of(metric)
-
-    def home(self, metric: Metric) -> dict[str, Any]:
-        """States are plain attributes."""
-        return metric.__dict__
+        defaults, reductions = metric._defaults, metric._reductions
+        kind = type(metric).__name__
+        if defaults.keys() != reductions.keys():
+            raise StateError(
+                f"{kind} has {len(defaults)} states and reductions for {len(reductions)}: "
+                f"{', '.join(reductions)}",
+                do="make each state by add_state.",
+            )
+        states = [
+            _spec(
+                name, _FAULTS.get((kind, name), reductions[name]), getattr(default, "shape", None)
+            )
+            for name, default in defaults.items()
+        ]
+        return [*states, *_unregistered_states(type(metric))]
 
     def updates(self, metric: Metric) -> int:
-        """Return the update count; state that was loaded rather than updated counts as one update."""
+        """Return the update count; state that was loaded, not updated, counts as one update."""
         if metric._update_count:
             return int(metric._update_count)
         return 0 if all(_is_default(metric, name) for name in metric._defaults) else 1
 
+    def arguments(self, metric: Metric) -> dict[str, str]:
+        """Return the plain public attributes of a metric of torchmetrics' own.
+
+        States alone do not tell what a metric was made with: F1 scores of ``average="macro"`` and
+        ``average="micro"`` hold the same. Those of other classes may differ between ranks for
+        reasons of theirs.
+        """
+        if not type(metric).__module__.startswith("torchmetrics."):
+            return {}
+        return {
+            name: repr(value)
+            for name, value in self.attributes(metric).items()
+            if type(value) in _ARGUMENT_TYPES and name[0] != "_"
+        }
+
+    def attributes(self, metric: Metric) -> dict[str, Any]:
+        """Return what is neither a state nor bookkeeping of the base class; modules too."""
+        owned = vars(metric)
+        names = owned.keys() - _not_its_own() - metric._defaults.keys()
+        return {name: owned[name] for name in owned if name in names} | metric._modules
+
 
 class DelegatingAdapter(TorchmetricsAdapter):
-    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does: only the
-    child holds them.
-    """
+    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does."""
 
-    def specs(self, metric: Metric) -> StateSpecs:
-        """They are the child's."""
-        return _NO_STATE
+    def states(self, metric: Metric) -> list[StateSpec]:
+        """Return nothing: they are the child's."""
+        return []
 
     def updates(self, metric: Metric) -> int:
         """Return the update count."""
@@ -78,108 +129,73 @@ class CollectionAdapter(_AnyAdapter):
     a group that is right for local state would overwrite global state.
     """
 
-    marks: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
+    synced_flags: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
 
-    def specs(self, metric: MetricCollection) -> StateSpecs:
-        """A collection has no state of its own."""
-        return _GROUPS_ONLY
-
-    def home(self, metric: MetricCollection) -> dict[str, Any]:
-        """Groups are plain attributes."""
-        return metric.__dict__
+    def states(self, metric: MetricCollection) -> list[StateSpec]:
+        """Return nothing: a collection has no state of its own."""
+        return []
 
     def updates(self, metric: MetricCollection) -> int:
-        """A collection has no state of its own."""
+        """Return 0: a collection has no state of its own."""
         return 0
 
 
-_NO_STATE = StateSpecs((), KEPT)
-_GROUPS_ONLY = StateSpecs((), tuple(CollectionAdapter.marks))
 ADAPTER = _METRICS = TorchmetricsAdapter()
 _DELEGATING, _COLLECTIONS = DelegatingAdapter(), CollectionAdapter()
 
 
-def metrics_of(root: nn.Module, path: str) -> list[Target]:
-    """Find every metric below ``root``, itself included: wrappers' children too.
+class _Bare(Metric):
+    """A metric with nothing of its own."""
+
+    def update(self) -> None:
+        """Do nothing."""
+
+    def compute(self) -> None:
+        """Do nothing."""
+
+
+@functools.cache
+def _not_its_own() -> frozenset[str]:
+    """Return the attributes that say nothing of a metric: those of every metric, and a rank's."""
+    unregistered = {name for _, name in _UNREGISTERED}
+    return frozenset(vars(_Bare())) | _OF_THE_RANK | unregistered
+
+
+def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
+    """Add the targets of a module and of all below it, in the order of their definition.
 
     Not by ``named_modules``: it hashes modules, and a metric's hash reads all of its state.
     """
-    found: list[Target] = []
-    _collect(root, path, found)
-    return found
-
-
-class _Known(NamedTuple):
-    """The metrics of a collection as they were found, and what must be unchanged for them to be
-    those still.
-    """
-
-    collection: weakref.ref[MetricCollection]
-    path: str
-    reductions: list[dict[str, Any]]
-    states: list[int]
-    members: list[Metric]
-    metrics: list[Target]
-    kept: dict[str, Any]
-
-    def holds(self, collection: MetricCollection, path: str) -> bool:
-        """Whether the collection has the same members, and they have the same number of states."""
-        modules = collection._modules.values()
-        return (
-            self.collection() is collection
-            and self.path == path
-            and len(self.members) == len(modules)
-            and all(map(operator.is_, self.members, modules))
-            and self.states == list(map(len, self.reductions))
-        )
-
-
-_known: dict[int, _Known] = {}
-
-
-def _members(collection: MetricCollection, path: str) -> Sequence[Target]:
-    """Find the metrics of a collection, which is the same work at every sync: remembered while
-    nothing changes.
-    """
-    _share_in_groups(collection)
-    key = id(collection)
-    known = _known.get(key)
-    itself = Target(path, collection, _COLLECTIONS, _GROUPS_ONLY, collection.__dict__)
-    if known is not None and known.holds(collection, path):
-        return Roster.of((itself, *known.metrics), known.kept)
-    found: list[Target] = []
-    for name, child in collection._modules.items():
-        _collect(child, f"{path}.{name}" if path else name, found)
-    members = [target.metric for target in found]
-    if list(map(id, members)) == list(
-        map(id, collection._modules.values())
-    ):  # no wrappers, whose children may change
-        reductions = [metric._reductions for metric in members]
-        ref = weakref.ref(collection, lambda _: _known.pop(key, None))
-        _known[key] = _Known(ref, path, reductions, list(map(len, reductions)), members, found, {})
-    return [itself, *found]
+    if isinstance(module, MetricCollection):
+        _share_in_groups(module)
+        found.append(Target.of(path, module, _COLLECTIONS))
+    elif isinstance(module, Metric):
+        adapter = _METRICS if _holder(module) is module else _DELEGATING
+        found.append(Target.of(path, module, adapter))
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{path}.{name}" if path else name, found)
 
 
 def _share_in_groups(collection: MetricCollection) -> None:
-    """Give the members of a compute group the first one's state, as the collection does when it is
-    asked for them.
+    """Give the members of a compute group the first one's state, as the collection does when asked.
 
     Only the first of a group is updated. The collection's own method goes through
     ``nn.Module.__setattr__`` for every state, which costs more than the rest of a sync.
     """
-    if collection._state_is_copy:
-        collection._compute_groups_create_state_ref()  # the members' states are their own: leaves them so
+    if collection._state_is_copy:  # the members' states are their own: this leaves them so
+        collection._compute_groups_create_state_ref()
         return
     for first, *others in collection._groups.values():
-        home = _holder(collection._modules[first]).__dict__
-        shared = {name: home[name] for name in (*home["_defaults"], COUNTER)}
+        storage = _holder(collection._modules[first]).__dict__
+        names = (*storage["_defaults"], TorchmetricsAdapter.counter)
+        shared = {name: storage[name] for name in names}
         for other in others:
             _holder(collection._modules[other]).__dict__.update(shared)
 
 
 def _holder(metric: Metric) -> Metric:
-    """Return the metric that holds the states which ``metric`` shows: itself, but for wrappers that
-    show their child's.
+    """Return the metric that holds the states that ``metric`` shows: itself, or a wrapper's child.
 
     Raises:
         StateError: a state is no plain attribute, as where a parameter was assigned to it.
@@ -190,13 +206,9 @@ def _holder(metric: Metric) -> Metric:
         if isinstance(child, Metric) and child._reductions is metric._reductions:
             return _holder(child)
     name = next(name for name in metric._reductions if name not in metric.__dict__)
-    what = (
-        "a parameter"
-        if name in metric._parameters
-        else "a buffer"
-        if name in metric._buffers
-        else "missing"
-    )
+    places: dict[str, Mapping[str, Any]]
+    places = {"a parameter": metric._parameters, "a buffer": metric._buffers}
+    what = next((what for what, names in places.items() if name in names), "missing")
     raise StateError(
         f"the state {name} of {type(metric).__name__} is {what}, and a state must be a plain "
         "attribute",
@@ -204,24 +216,62 @@ def _holder(metric: Metric) -> Metric:
     )
 
 
-def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
-    if isinstance(module, MetricCollection):
-        found += _members(module, path)
-        return
-    if isinstance(module, Metric):
-        adapter = _METRICS if _holder(module) is module else _DELEGATING
-        found.append(Target(path, module, adapter, adapter.specs(module), module.__dict__))
-    for name, child in module._modules.items():
-        if child is not None:
-            _collect(child, f"{path}.{name}" if path else name, found)
+@functools.lru_cache(maxsize=1024)
+def _unregistered_states(kind: type[Metric]) -> list[StateSpec]:
+    names = {base.__name__ for base in kind.__mro__}
+    return [StateSpec(name, "sum") for owner, name in _UNREGISTERED if owner in names]
+
+
+@functools.lru_cache(maxsize=1024)
+def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
+    """Describe one state; ``shape`` is its default's, None for a list."""
+    if reduction is dim_zero_cat:
+        return StateSpec(name, "cat")
+    if shape is None:
+        return StateSpec(name, "items", reduction)
+    if reduction in _KINDS:
+        return StateSpec(name, _KINDS[reduction], shape=tuple(shape))
+    return StateSpec(name, "stack", reduction, tuple(shape))
 
 
 def _is_default(metric: Metric, name: str) -> bool:
     default, value = metric._defaults[name], getattr(metric, name)
-    if isinstance(default, Tensor) and isinstance(value, Tensor):
-        if default.shape != value.shape:
-            return False
-        default = default.to(value.device)
-        same = (default == value) | (default.isnan() & value.isnan())  # NaN is a default too
-        return bool(same.all())
-    return isinstance(value, list) and not value
+    if not (isinstance(default, Tensor) and isinstance(value, Tensor)):
+        return isinstance(value, list) and not value
+    if default.shape != value.shape:
+        return False
+    default = default.to(value.device)
+    same = (default == value) | (default.isnan() & value.isnan())  # NaN is a default too
+    return bool(same.all())
+
+
+def _at_most_two(rows: Tensor) -> Tensor:
+    """Refuse what NormalizedRootMeanSquaredError would get wrong; two ranks are merged right."""
+    if len(rows) > 2 and _overwrites():
+        raise StateError(
+            f"NormalizedRootMeanSquaredError cannot merge the data of {len(rows)} ranks: in "
+            "torchmetrics its _final_aggregation overwrites the totals that it iterates over, and "
+            "then fails or is wrong",
+            do="use MeanSquaredError(squared=False), and normalize by a MeanMetric, MaxMetric or "
+            "MinMetric of the target.",
+        )
+    return rows
+
+
+@functools.cache
+def _overwrites() -> bool:
+    """Return True if the installed torchmetrics has the fault: its mean over three ranks tells."""
+    from torchmetrics.regression.nrmse import _final_aggregation
+
+    one, means = torch.ones(3, 1), torch.tensor([[1.0], [2.0], [3.0]])
+    try:
+        merged = _final_aggregation(one, one, means, one, one, one, "mean")
+    except IndexError:
+        return True
+    return float(merged) != 2.0
+
+
+# Faults of torchmetrics' own classes: a reduction that is wrong for more than two ranks, and a sum
+# over all images that was never registered as a state.
+_FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
+_UNREGISTERED = (("RootMeanSquaredErrorUsingSlidingWindow", "rmse_map"),)

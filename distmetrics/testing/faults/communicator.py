@@ -3,79 +3,66 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Meanwhile, Op, Passing, under_way
+from distmetrics.comm.base import Call, Communicator, Op, Passing, under_way
+from distmetrics.comm.threads import is_of_threads
 from distmetrics.errors import ConfigurationError
-from distmetrics.testing.faults.fault import METHODS, At, Fault
-from distmetrics.testing.faults.strike import strike
+from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 
 R = TypeVar("R")
 
 
-@dataclass
-class _Clock:
-    """How many collectives this rank has made, and how many rounds of the user's call that is under
-    way.
-    """
+class _Progress:
+    """How far a rank has come: its collectives, and its rounds of the sync that is under way."""
 
-    number: int = 0
-    round: int = 0
-    call: Call | None = None
+    def __init__(self) -> None:
+        self.collectives = self.round = 0
+        self._call: Call | None = None
 
-    def tick(self) -> None:
-        """Count one more. A sync names its first rounds; rounds without a name go on with what came
-        before.
-        """
+    def count(self) -> None:
+        """Count a collective; one that is made for no named call goes on with the last sync."""
         call = under_way()
-        named = call if call is not None and not call.op.startswith("torch.distributed.") else None
-        self.round = 1 if named is not None and named is not self.call else self.round + 1
-        self.call = named or self.call
-        self.number += 1
+        is_named = call is not None and not call.op.startswith("torch.distributed.")
+        self.round = 1 if is_named and call is not self._call else self.round + 1
+        self._call = call if is_named else self._call
+        self.collectives += 1
 
-    def shows(self, at: At, op: str) -> bool:
-        """Whether this is the place ``at``."""
-        if isinstance(at, int):
-            return at == self.number
-        if at in ("manifest", "data"):
-            return self.round == (1 if at == "manifest" else 2)
+    def is_at(self, place: At, op: str) -> bool:
+        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
+        if isinstance(place, int):
+            return place == self.collectives
+        if place in ("manifest", "data"):
+            return self.round == (1 if place == "manifest" else 2)
         call = under_way()
-        names = (
-            [op, call.op.partition(' "')[0].removeprefix("torch.distributed.")]
-            if call is not None
-            else [op]
-        )
-        return any(at in (name, name.partition(" ")[0]) for name in names)
+        name = call.op.partition(' "')[0].removeprefix("torch.distributed.") if call else op
+        return place in (op, op.partition(" ")[0], name, name.partition(" ")[0])
 
 
-@dataclass
 class FaultyCommunicator(Passing):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
-    inner: Communicator
-    faults: Sequence[Fault]
-    _waiting: list[Fault] = field(init=False)
-    _clock: _Clock = field(init=False, default_factory=_Clock)
-    _deferred: list[Callable[[], object]] = field(init=False, default_factory=list)
+    def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
+        self.inner = inner
+        self._waiting = [fault for fault in faults if fault.rank == inner.rank]
+        self._progress = _Progress()
+        self._deferred: list[Callable[[], object]] = []
 
-    def __post_init__(self) -> None:
-        self._waiting = [fault for fault in self.faults if fault.rank == self.inner.rank]
-
-    def all_gather(self, x: Tensor, meanwhile: Meanwhile | None = None) -> list[Tensor]:
+    def all_gather(self, x: Tensor) -> list[Tensor]:
         """Pass on; alone, every rank has sent ``x``."""
-        once = None if meanwhile is None else _Once(meanwhile)
-
-        def alone() -> list[Tensor]:
-            if once is not None:
-                once()
-            return [x.detach().clone() for _ in range(self.world_size)]
-
         return self._pass(
-            "all_gather", lambda sent: self.inner.all_gather(sent[0], once), [x], alone
+            "all_gather",
+            lambda sent: self.inner.all_gather(sent[0]),
+            [x],
+            lambda: [_copy(x) for _ in range(self.world_size)],
         )
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -84,7 +71,7 @@ class FaultyCommunicator(Passing):
             f"all_reduce {op}",
             lambda sent: self.inner.all_reduce(sent[0], op),
             [x],
-            lambda: x.detach().clone(),
+            lambda: _copy(x),
         )
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -93,7 +80,7 @@ class FaultyCommunicator(Passing):
             "all_to_all",
             self.inner.all_to_all,
             list(parts),
-            lambda: [parts[self.rank].detach().clone() for _ in range(self.world_size)],
+            lambda: [_copy(parts[self.rank]) for _ in range(self.world_size)],
         )
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
@@ -102,23 +89,22 @@ class FaultyCommunicator(Passing):
             f"broadcast from rank {src}",
             lambda sent: self.inner.broadcast(sent[0], src),
             [x],
-            lambda: x.detach().clone(),
+            lambda: _copy(x),
         )
 
     def barrier(self) -> None:
         """Pass on; alone, nobody is waited for."""
         self._pass("barrier", lambda _: self.inner.barrier(), [], lambda: None)
 
-    def reach(self, method: str) -> None:
-        """Let what waits for a method of a metric strike."""
-        for fault in [fault for fault in self._waiting if fault.at == method]:
-            self._waiting.remove(fault)
-            strike(fault, self.inner)
-
     @property
-    def watches(self) -> bool:
-        """Whether a fault waits for a method of a metric."""
+    def waits_for_methods(self) -> bool:
+        """True if a fault waits for a method of a metric."""
         return any(fault.at in METHODS for fault in self._waiting)
+
+    def reach(self, method: str) -> None:
+        """Let the faults strike that wait for a method of a metric."""
+        for fault in self._due(lambda fault: fault.at == method):
+            _strike(fault, self.inner)
 
     def check_struck(self) -> None:
         """Raise if a fault has not struck.
@@ -134,10 +120,16 @@ class FaultyCommunicator(Passing):
         if self._waiting:
             raise ConfigurationError(
                 f"{', '.join(map(str, self._waiting))}: never reached; rank {self.rank} made "
-                f"{self._clock.number} collectives",
+                f"{self._progress.collectives} collectives",
                 likely="a sync whose data rode along with its manifest has no second round.",
                 do="choose another place, or number: 1 is the first collective.",
             )
+
+    def _due(self, is_due: Callable[[Fault], bool]) -> list[Fault]:
+        """Return the faults that strike now; each strikes once."""
+        due = [fault for fault in self._waiting if is_due(fault)]
+        self._waiting = [fault for fault in self._waiting if fault not in due]
+        return due
 
     def _pass(
         self,
@@ -146,52 +138,53 @@ class FaultyCommunicator(Passing):
         sent: list[Tensor],
         alone: Callable[[], R],
     ) -> R:
-        self._clock.tick()
-        due = [
-            fault
-            for fault in self._waiting
-            if fault.at not in METHODS and self._clock.shows(fault.at, op)
-        ]
-        for fault in due:
-            self._waiting.remove(fault)
+        self._progress.count()
+        for fault in self._due(lambda fault: self._progress.is_at(fault.at, op)):
+            if fault.kind == "swap":
+                self._deferred.append(functools.partial(perform, [_copy(x) for x in sent]))
             if fault.kind in ("skip", "swap"):
-                if fault.kind == "swap":
-                    self._deferred.append(
-                        functools.partial(perform, [x.detach().clone() for x in sent])
-                    )
                 return alone()
-            sent = _changed(fault, op, sent) if fault.change is not None else sent
-            strike(fault, self.inner)
+            sent = _changed(fault, op, sent)
+            _strike(fault, self.inner)
         result = perform(sent)
         while self._deferred:
             self._deferred.pop()()
         return result
 
 
-@dataclass
-class _Once:
-    """Work that is done the first time only: a swapped gather is made twice over."""
-
-    work: Meanwhile
-    done: bool = False
-
-    def __call__(self) -> None:
-        if not self.done:
-            self.done = True
-            self.work()
+def _copy(x: Tensor) -> Tensor:
+    return x.detach().clone()
 
 
 def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
-    assert fault.change is not None
+    """Return what a rank sends once a fault has struck."""
+    if fault.change is None:
+        return sent
     changed = [fault.change(x) for x in sent]
-    if all(
-        (new.dtype, new.shape) == (old.dtype, old.shape)
-        for new, old in zip(changed, sent, strict=True)
-    ):
-        what = (
-            f"{op} sends nothing"
-            if not sent
-            else f"what {op} sends has that dtype and shape already"
-        )
-        raise ConfigurationError(f"{fault}: changes nothing: {what}")
+    if [(x.dtype, x.shape) for x in changed] == [(x.dtype, x.shape) for x in sent]:
+        why = f"what {op} sends has that dtype and shape already" if sent else f"{op} sends nothing"
+        raise ConfigurationError(f"{fault}: changes nothing: {why}")
     return changed
+
+
+def _strike(fault: Fault, comm: Communicator) -> None:
+    """Delay, stop, kill, or raise on this rank, whose communicator is ``comm``."""
+    if fault.kind == "raises":
+        raise fault.raised()
+    if fault.kind == "delay" or (fault.kind == "stop" and is_of_threads(comm)):
+        time.sleep(fault.seconds)
+    elif fault.kind == "kill" and is_of_threads(comm):
+        raise RankKilled(f"rank {fault.rank} was killed at {fault.at}")
+    elif fault.kind in ("kill", "stop"):
+        if multiprocessing.parent_process() is None:
+            raise ConfigurationError(
+                f"{fault}: this rank is no process that the kit has started, and the fault would "
+                "strike the test itself",
+                do="run it with distmetrics.testing.run(..., backend='gloo', faults=[...]).",
+            )
+        if fault.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        # All threads of this process stop; another process wakes them up.
+        script = f"sleep {fault.seconds:g}; kill -CONT {os.getpid()}"
+        with subprocess.Popen(["/bin/sh", "-c", script]):  # noqa: S603  (numbers only)
+            os.kill(os.getpid(), signal.SIGSTOP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -65,9 +66,7 @@ class Fault:
 
 
 def kill(rank: int, at: At) -> Fault:
-    """End the rank at once: SIGKILL for a process; a thread's code is left by an exception that
-    nothing catches.
-    """
+    """End the rank at once: by SIGKILL, or on threads by an exception that nothing catches."""
     return Fault("kill", rank, at)
 
 
@@ -87,7 +86,7 @@ def raises(rank: int, at: At, error: BaseException | type[BaseException] | None 
 
 
 def skip(rank: int, at: At) -> Fault:
-    """Leave a collective out: the rank goes on with what it had, as if all ranks had sent the same."""
+    """Leave a collective out: the rank goes on as if all ranks had sent what it has."""
     return Fault("skip", rank, at)
 
 
@@ -98,26 +97,10 @@ def swap(rank: int, at: At) -> Fault:
 
 def reshape(rank: int, at: At, shape: Sequence[int] | Callable[[Tensor], Tensor]) -> Fault:
     """Send another shape: zeros of ``shape``, or what ``shape(tensor)`` returns."""
-    change = shape if callable(shape) else _Zeros(tuple(shape))
+    change = shape if callable(shape) else operator.methodcaller("new_zeros", tuple(shape))
     return Fault("reshape", rank, at, change=change)
 
 
 def retype(rank: int, at: At, dtype: torch.dtype) -> Fault:
     """Send another dtype."""
-    return Fault("retype", rank, at, change=_Cast(dtype))
-
-
-@dataclass(frozen=True, slots=True)
-class _Zeros:
-    shape: tuple[int, ...]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.new_zeros(self.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cast:
-    dtype: torch.dtype
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype)
+    return Fault("retype", rank, at, change=operator.methodcaller("to", dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from hypothesis.strategies import SearchStrategy
@@ -22,7 +22,6 @@ from distmetrics.testing.inputs.draws import (
 )
 
 Preds = Literal["probabilities", "labels", "logits"]
-_PREDS = ("probabilities", "labels", "logits")
 
 
 def binary(
@@ -49,8 +48,7 @@ def binary(
     >>> find(binary(preds="labels"), lambda batches: batches[0][0].sum() == 2)
     [(tensor([1, 1]), tensor([0, 0]))]
     """
-    _check_preds(preds)
-    levels_checked(levels)
+    _check(preds, levels)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         return _scores(rows[:, 0], preds, 2, levels, dtype, ties), rows[:, 1] % 2
@@ -66,8 +64,9 @@ def multiclass(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` for classification: preds of shape ``(samples, num_classes)``, or
-    labels.
+    """Batches ``(preds, target)`` for classification with several classes.
+
+    Preds are of shape ``(samples, num_classes)``, or labels.
 
     Args:
         num_classes: number of classes, two or more.
@@ -80,8 +79,7 @@ def multiclass(
     >>> find(multiclass(3), lambda batches: batches[0][1].max() == 2)
     [(tensor([[1., 0., 0.]]), tensor([2]))]
     """
-    _check_preds(preds)
-    levels_checked(levels)
+    _check(preds, levels)
     count_checked("num_classes", num_classes, 2)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
@@ -103,8 +101,7 @@ def multilabel(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of shape ``(samples, num_labels)``, where each label holds or
-    not.
+    """Batches ``(preds, target)`` of shape ``(samples, num_labels)``: each label holds or not.
 
     Args:
         num_labels: number of labels.
@@ -118,14 +115,12 @@ def multilabel(
     >>> find(multilabel(2), lambda batches: bool(batches[0][1].all()))
     [(tensor([[0., 0.]]), tensor([[1, 1]]))]
     """
-    _check_preds(preds)
-    levels_checked(levels)
+    _check(preds, levels)
     count_checked("num_labels", num_labels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        return _scores(rows[:, :num_labels], preds, 2, levels, dtype, ties), rows[
-            :, num_labels:
-        ] % 2
+        scores, target = rows.chunk(2, dim=1)
+        return _scores(scores, preds, 2, levels, dtype, ties), target % 2
 
     return batch_lists(build, 2 * num_labels, sizes)
 
@@ -139,8 +134,9 @@ def regression(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of numbers, of shape ``(samples,)``, or
-    ``(samples, num_outputs)`` for more than one.
+    """Batches ``(preds, target)`` of numbers.
+
+    Their shape is ``(samples,)``, or ``(samples, num_outputs)`` for more than one output.
 
     Args:
         num_outputs: number of outputs.
@@ -158,8 +154,7 @@ def regression(
     values = grid(low, high, levels_checked(levels))
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        both = one_of(rows, values, dtype)
-        halves = both[:, :num_outputs], both[:, num_outputs:]
+        halves = one_of(rows, values, dtype).chunk(2, dim=1)
         return halves if num_outputs > 1 else tuple(half[:, 0] for half in halves)
 
     return batch_lists(build, 2 * num_outputs, sizes)
@@ -208,15 +203,14 @@ def retrieval(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target, indexes)``: scores of documents, their relevance, and which query
-    each belongs to.
+    """Batches ``(preds, target, indexes)``: scores of documents, their relevance, their queries.
 
     Args:
         num_queries: number of queries.
         graded: whether the relevance is from 0 to 3, and not 0 or 1.
         ties: whether two documents may have the same score. How those are ranked is up to the
             metric: most take them as they come, so that their value depends on the order of the
-                samples.
+            samples.
         levels: as for :func:`binary`.
         dtype: as for :func:`binary`.
         sizes: as for :func:`binary`.
@@ -243,8 +237,7 @@ def clustering(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)`` for metrics that look at
-    the data.
+    """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)``.
 
     Args:
         num_clusters: number of clusters.
@@ -278,6 +271,8 @@ def _scores(
     return numbers if preds == "probabilities" else numbers * 8 - 4
 
 
-def _check_preds(preds: str) -> None:
-    if preds not in _PREDS:
-        raise InputError(f"preds must be one of {', '.join(map(repr, _PREDS))}, got {preds!r}")
+def _check(preds: str, levels: int) -> None:
+    levels_checked(levels)
+    if preds not in get_args(Preds):
+        kinds = ", ".join(map(repr, get_args(Preds)))
+        raise InputError(f"preds must be one of {kinds}, got {preds!r}")

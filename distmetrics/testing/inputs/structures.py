@@ -55,20 +55,20 @@ def text(
             "words, one reference or more, and no bound may lie below the one before it"
         )
 
-    def sentence(row: list[int]) -> str:
-        said = [words[place - 1] for cell in row if (place := cell % (len(words) + 1))]
-        return " ".join(said + [words[0]] * (min_words - len(said)))
+    def sentence(cells: list[int]) -> str:
+        drawn = [words[place - 1] for cell in cells if (place := cell % (len(words) + 1))]
+        return " ".join(drawn + [words[0]] * (min_words - len(drawn)))
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         candidates, answers = [], []
-        for row in rows.tolist():
-            count = least + row[0] % (most - least + 1)
-            each = [
-                sentence(row[1 + index * max_words : 1 + (index + 1) * max_words])
+        for first, *cells in rows.tolist():
+            count = least + first % (most - least + 1)
+            candidate, *others = (
+                sentence(cells[index * max_words : (index + 1) * max_words])
                 for index in range(count + 1)
-            ]
-            candidates.append(each[0])
-            answers.append(each[1] if references is None else each[1:])
+            )
+            candidates.append(candidate)
+            answers.append(others[0] if references is None else others)
         return candidates, answers
 
     return batch_lists(build, 1 + max_words * (1 + most), sizes)
@@ -83,8 +83,9 @@ def detection(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy), ``labels``, and in
-    preds ``scores``.
+    """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy) and ``labels``.
+
+    Those in preds have ``scores`` as well.
 
     Args:
         num_labels: number of labels.
@@ -110,23 +111,21 @@ def detection(
         cells = rows[:, 1:].reshape(len(rows), max_boxes, 6)
         counts = (min_boxes + rows[:, 0] % (max_boxes - min_boxes + 1)).tolist()
         corner, size = cells[..., :2] % 8, 1 + cells[..., 2:4] % 8
-        boxes = torch.cat([corner, corner + size], dim=-1).to(dtype)
-        scores = scaled(cells[..., 5], 16, dtype, ties)
+        drawn = {
+            "boxes": torch.cat([corner, corner + size], dim=-1).to(dtype),
+            "labels": cells[..., 4] % num_labels,
+            "scores": scaled(cells[..., 5], 16, dtype, ties),
+        }
         return [
-            {
-                "boxes": boxes[i, :n].clone(),
-                "labels": cells[i, :n, 4] % num_labels,
-                "scores": scores[i, :n].clone(),
-            }
-            for i, n in enumerate(counts)
+            {name: value[image, :count].clone() for name, value in drawn.items()}
+            for image, count in enumerate(counts)
         ]
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        half = rows.shape[1] // 2
-        truth = [
-            {"boxes": each["boxes"], "labels": each["labels"]} for each in side(rows[:, half:])
-        ]
-        return side(rows[:, :half]), truth
+        preds, target = map(side, rows.chunk(2, dim=1))
+        for each in target:
+            del each["scores"]
+        return preds, target
 
     return batch_lists(build, 2 * (1 + 6 * max_boxes), sizes)
 
@@ -138,8 +137,9 @@ def segmentation(
     one_hot: bool = True,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of masks: one-hot ``(samples, num_classes, size, size)``, or
-    indices without classes.
+    """Batches ``(preds, target)`` of masks.
+
+    They are one-hot, ``(samples, num_classes, size, size)``, or indices, ``(samples, size, size)``.
 
     Args:
         num_classes: number of classes.
@@ -172,8 +172,7 @@ def image(
     dtype: torch.dtype = torch.float32,
     **sizes: Unpack[Sizes],
 ) -> SearchStrategy[Batches]:
-    """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` with values from
-    0 to 1.
+    """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` from 0 to 1.
 
     Args:
         channels: of each picture.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-if TYPE_CHECKING:
-    from distmetrics.train.module import Module
-    from distmetrics.train.trainer import Trainer
+from distmetrics.train.context import RunContext
+from distmetrics.train.module import Module
 
 
 class Callback:
-    """Override the moments that matter; each is called on every rank, with the trainer and the
-    module.
+    """Override the moments that matter; each is called on every rank.
 
     The module's own hook of a moment comes first. What is about a batch of an evaluation gets
     ``dataloader_idx`` as a last argument where there are several loaders.
@@ -28,148 +26,105 @@ class Callback:
         """What a checkpoint keeps this callback's state under."""
         return type(self).__qualname__
 
-    def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def setup(self, trainer: RunContext, module: Module, stage: str) -> None:
         """Before ``stage``, which is "fit", "validate", "test" or "predict"."""
 
-    def teardown(self, trainer: Trainer, module: Module, stage: str) -> None:
+    def teardown(self, trainer: RunContext, module: Module, stage: str) -> None:
         """After it, also when it failed."""
 
-    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+    def on_fit_start(self, trainer: RunContext, module: Module) -> None:
         """Before a fit."""
 
-    def on_fit_end(self, trainer: Trainer, module: Module) -> None:
+    def on_fit_end(self, trainer: RunContext, module: Module) -> None:
         """After a fit."""
 
-    def on_train_start(self, trainer: Trainer, module: Module) -> None:
+    def on_train_start(self, trainer: RunContext, module: Module) -> None:
         """Before the first epoch, after the sanity check."""
 
-    def on_train_end(self, trainer: Trainer, module: Module) -> None:
+    def on_train_end(self, trainer: RunContext, module: Module) -> None:
         """After the last epoch."""
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_start(self, trainer: RunContext, module: Module) -> None:
         """Before the first step of an epoch."""
 
     def on_train_batch_start(
-        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
+        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int
     ) -> None:
-        """Before a training step; ``batch`` is None on a rank that has run out of them."""
+        """Before a training step; ``batch`` is None on a rank without one."""
 
     def on_train_batch_end(
-        self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After a training step and its update; ``batch`` is None on a rank that has run out of
-        them.
-        """
+        """After a training step and its update; ``batch`` is None on a rank without one."""
 
-    def on_before_backward(self, trainer: Trainer, module: Module, loss: Tensor) -> None:
+    def on_before_backward(self, trainer: RunContext, module: Module, loss: Tensor) -> None:
         """With the loss, before its gradients are computed."""
 
-    def on_after_backward(self, trainer: Trainer, module: Module) -> None:
+    def on_after_backward(self, trainer: RunContext, module: Module) -> None:
         """When a step's gradients are there."""
 
     def on_before_optimizer_step(
-        self, trainer: Trainer, module: Module, optimizer: Optimizer
+        self, trainer: RunContext, module: Module, optimizer: Optimizer
     ) -> None:
         """When an update's gradients are there, before they are clipped."""
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_end(self, trainer: RunContext, module: Module) -> None:
         """After an epoch and its validation: all values of the epoch are there."""
 
-    def on_validation_start(self, trainer: Trainer, module: Module) -> None:
-        """Before a validation."""
+    def on_validation_start(self, trainer: RunContext, module: Module) -> None:
+        """Before a validation; likewise of a test and a prediction."""
 
-    def on_validation_epoch_start(self, trainer: Trainer, module: Module) -> None:
-        """Before the first validation step."""
+    def on_validation_epoch_start(self, trainer: RunContext, module: Module) -> None:
+        """Before the first step of a validation; likewise of a test and a prediction."""
 
     def on_validation_batch_start(
-        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: RunContext,
+        module: Module,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
-        """Before a validation step."""
+        """Before a step of a validation; likewise of a test and a prediction."""
 
     def on_validation_batch_end(
         self,
-        trainer: Trainer,
+        trainer: RunContext,
         module: Module,
         outputs: Any,
         batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """After a validation step; ranks may have different numbers of them."""
+        """After a step of a validation; likewise of a test and a prediction.
 
-    def on_validation_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        """After the last validation step: the values are there."""
+        Ranks may have different numbers of steps.
+        """
 
-    def on_validation_end(self, trainer: Trainer, module: Module) -> None:
-        """After a validation."""
+    def on_validation_epoch_end(self, trainer: RunContext, module: Module) -> None:
+        """After the last step of a validation, with its values; likewise of the others."""
 
-    def on_test_start(self, trainer: Trainer, module: Module) -> None:
-        """Before a test."""
+    def on_validation_end(self, trainer: RunContext, module: Module) -> None:
+        """After a validation; likewise of a test and a prediction."""
 
-    def on_test_epoch_start(self, trainer: Trainer, module: Module) -> None:
-        """Before the first test step."""
-
-    def on_test_batch_start(
-        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Before a test step."""
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        module: Module,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """After a test step; ranks may have different numbers of them."""
-
-    def on_test_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        """After the last test step: the values are there."""
-
-    def on_test_end(self, trainer: Trainer, module: Module) -> None:
-        """After a test."""
-
-    def on_predict_start(self, trainer: Trainer, module: Module) -> None:
-        """Before a prediction."""
-
-    def on_predict_epoch_start(self, trainer: Trainer, module: Module) -> None:
-        """Before the first prediction step."""
-
-    def on_predict_batch_start(
-        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Before a prediction step."""
-
-    def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        module: Module,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """After a prediction step; ranks may have different numbers of them."""
-
-    def on_predict_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        """After the last prediction step."""
-
-    def on_predict_end(self, trainer: Trainer, module: Module) -> None:
-        """After a prediction."""
+    on_test_start = on_predict_start = on_validation_start
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
+    on_test_end = on_predict_end = on_validation_end
 
     def on_save_checkpoint(
-        self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]
+        self, trainer: RunContext, module: Module, checkpoint: dict[str, Any]
     ) -> None:
         """With what a checkpoint will hold; things may be added."""
 
     def on_load_checkpoint(
-        self, trainer: Trainer, module: Module, checkpoint: dict[str, Any]
+        self, trainer: RunContext, module: Module, checkpoint: dict[str, Any]
     ) -> None:
         """With a checkpoint, before it is put in place."""
 
-    def on_exception(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
+    def on_exception(self, trainer: RunContext, module: Module, exception: BaseException) -> None:
         """When a run fails on this rank, before ``teardown``."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any, Literal
 
 from distmetrics.arguments import NUMBER, TEXT, Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.callbacks.monitor import (
-    Mode,
-    acts_after_validation,
-    check_mode,
-    improved,
-    monitored,
-)
+from distmetrics.train.context import RunContext
+from distmetrics.train.module import Module
 
-if TYPE_CHECKING:
-    from distmetrics.train.module import Module
-    from distmetrics.train.trainer import Trainer
-
+Mode = Literal["min", "max"]
+MODE = Takes(lambda value: value in ("min", "max"), "'min' or 'max'")
 _TAKES = {
     "monitor": TEXT._replace(wanted="the name of a logged value"),
+    "mode": MODE,
     "patience": Takes(lambda value: whole(value, 0), "a number of epochs, 0 or more"),
     "min_delta": NUMBER,
 }
@@ -34,7 +29,7 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: a logged value.
-        mode: whether "min" or "max" is better.
+        mode: "min" or "max": which is better.
         patience: how many epochs, or validations, in a row without improvement end training.
         min_delta: what counts as an improvement must exceed this.
 
@@ -47,11 +42,11 @@ class EarlyStopping(Callback):
     def __init__(
         self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0
     ) -> None:
-        check("EarlyStopping", locals(), _TAKES)
         self.monitor = monitor
-        self.mode = check_mode(mode)
         self.patience = patience
-        self.min_delta = abs(min_delta)
+        self.min_delta = min_delta
+        self.mode = mode
+        check("EarlyStopping", vars(self), _TAKES)
         self.best_score: float | None = None
         self.wait_count = 0
         self.stopped_epoch: int | None = None
@@ -61,32 +56,27 @@ class EarlyStopping(Callback):
         """What a checkpoint keeps the state under."""
         return f"EarlyStopping(monitor={self.monitor!r}, mode={self.mode!r})"
 
-    def on_train_start(self, trainer: Trainer, module: Module) -> None:
-        """Stop at once if the checkpoint that the fit goes on from was taken when training had been
-        stopped.
-        """
-        if (
-            trainer.is_resumed
-            and self.stopped_epoch is not None
-            and self.wait_count >= self.patience
-        ):
+    def on_train_start(self, trainer: RunContext, module: Module) -> None:
+        """Stop at once in a fit that goes on from where training had been stopped."""
+        had_stopped = self.stopped_epoch is not None and self.wait_count >= self.patience
+        if trainer.global_step > 0 and had_stopped:
             trainer.should_stop = True
 
-    def on_validation_end(self, trainer: Trainer, module: Module) -> None:
+    def on_validation_end(self, trainer: RunContext, module: Module) -> None:
         """Compare the value with the best, where an epoch has several validations."""
-        if acts_after_validation(trainer, self.monitor):
-            self._judge(trainer)
+        if trainer.values.acts_after_validation(self.monitor):
+            self._compare(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_end(self, trainer: RunContext, module: Module) -> None:
         """Compare the epoch's value with the best."""
-        if not acts_after_validation(trainer, self.monitor):
-            self._judge(trainer)
+        if not trainer.values.acts_after_validation(self.monitor):
+            self._compare(trainer)
 
-    def _judge(self, trainer: Trainer) -> None:
-        value = monitored(trainer, self.monitor, "EarlyStopping")
+    def _compare(self, trainer: RunContext) -> None:
+        value = trainer.values.monitored(self.monitor, "EarlyStopping")
         if value is None:
             return
-        if improved(value, self.best_score, self.mode, self.min_delta):
+        if improved(value, self.best_score, self.mode, abs(self.min_delta)):
             self.best_score, self.wait_count = value, 0
             return
         self.wait_count += 1
@@ -96,14 +86,21 @@ class EarlyStopping(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value and the count of epochs since."""
-        return {
-            "best_score": self.best_score,
-            "wait_count": self.wait_count,
-            "stopped_epoch": self.stopped_epoch,
-        }
+        return {name: getattr(self, name) for name in ("best_score", "wait_count", "stopped_epoch")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
-        self.best_score = state["best_score"]
-        self.wait_count = state["wait_count"]
-        self.stopped_epoch = state["stopped_epoch"]
+        vars(self).update(state)
+
+
+def improved(value: float, best: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """True if ``value`` is better than ``best`` by more than ``min_delta``; NaN is never better.
+
+    >>> improved(0.5, 0.6, "min"), improved(0.5, 0.6, "max"), improved(0.5, None, "max")
+    (True, False, True)
+    """
+    if math.isnan(value):
+        return False
+    if best is None or math.isnan(best):
+        return True
+    return value < best - min_delta if mode == "min" else value > best + min_delta

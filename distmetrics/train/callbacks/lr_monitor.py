@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.callbacks.base import Callback
-
-if TYPE_CHECKING:
-    from distmetrics.train.module import Module
-    from distmetrics.train.trainer import Trainer
+from distmetrics.train.context import RunContext
+from distmetrics.train.module import Module
 
 
 class LearningRateMonitor(Callback):
-    """Log every optimizer's learning rate as ``lr-Adam``, ``lr-Adam/pg1`` where it has several
-    groups of parameters.
+    """Log every optimizer's learning rate as ``lr-Adam``, of a group as ``lr-Adam/pg1``.
 
     The values go to the loggers, and to ``trainer.callback_metrics``. A scheduler's ``name`` stands
     in the place of ``lr-Adam``.
@@ -31,37 +28,37 @@ class LearningRateMonitor(Callback):
         self.logging_interval = logging_interval
 
     def on_train_batch_start(
-        self, trainer: Trainer, module: Module, batch: Any, batch_idx: int
+        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int
     ) -> None:
         """Log the rates that the step will use."""
         if (
             self.logging_interval != "epoch"
-            and trainer.global_step % trainer.log_every_n_steps == 0
+            and trainer.global_step % trainer.config.log_every_n_steps == 0
         ):
             trainer.log_values(rates(trainer))
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Module) -> None:
+    def on_train_epoch_start(self, trainer: RunContext, module: Module) -> None:
         """Log the rates that the epoch begins with."""
         if self.logging_interval != "step":
             trainer.log_values(rates(trainer))
 
 
-def rates(trainer: Trainer) -> dict[str, float]:
+def rates(trainer: RunContext) -> dict[str, float]:
     """Return the learning rates of all optimizers by name."""
-    named = {
-        id(schedule.scheduler.optimizer): schedule.name
-        for schedule in trainer.schedules
-        if schedule.name
-    }
-    found: dict[str, float] = {}
+    fit = trainer.fit_state
+    if fit is None:
+        return {}
+    schedules = [schedule for schedule in fit.schedules if schedule.name]
+    names = {id(schedule.scheduler.optimizer): schedule.name for schedule in schedules}
+    values: dict[str, float] = {}
     taken: set[str] = set()
-    for optimizer in trainer.optimizers:
-        name = first = named.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
+    for optimizer in fit.optimizers:
+        name = first = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
         number = 1
         while name in taken:
             name, number = f"{first}-{number}", number + 1
         taken.add(name)
         groups = optimizer.param_groups
         for index, group in enumerate(groups, start=1):
-            found[f"{name}/pg{index}" if len(groups) > 1 else name] = float(group["lr"])
-    return found
+            values[f"{name}/pg{index}" if len(groups) > 1 else name] = float(group["lr"])
+    return values

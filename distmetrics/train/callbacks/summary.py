@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.context import RunContext
+from distmetrics.train.module import Module
 from distmetrics.train.tables import print_summary, wanted
-
-if TYPE_CHECKING:
-    from distmetrics.train.module import Module
-    from distmetrics.train.trainer import Trainer
 
 
 class ModelSummary(Callback):
@@ -25,22 +22,17 @@ class ModelSummary(Callback):
     """
 
     def __init__(self, max_depth: int = 1) -> None:
-        check(
-            "ModelSummary",
-            locals(),
-            {"max_depth": Takes(lambda value: whole(value, 0), "a whole number from 0 on")},
-        )
+        rule = Takes(lambda value: whole(value, 0), "a whole number from 0 on")
+        check("ModelSummary", {"max_depth": max_depth}, {"max_depth": rule})
         wanted(True, None, "the model's table")
         self.max_depth = max_depth
 
     @staticmethod
     def wanted(flag: bool | None) -> bool:
-        """Resolve the trainer's ``enable_model_summary``: None is yes where rich is installed and
-        someone looks.
-        """
+        """Return what ``enable_model_summary`` means: None is yes where someone can see it."""
         return wanted(flag, sys.stderr, "the model's table")
 
-    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+    def on_fit_start(self, trainer: RunContext, module: Module) -> None:
         """Print it."""
         if trainer.is_global_zero:
             print_summary(module, self.max_depth)

@@ -10,8 +10,7 @@ from distmetrics.arguments import PATH, Takes, check, whole
 
 
 class Logger:
-    """Override :meth:`log_metrics`, and what else the place of the values has; called on rank 0
-    alone.
+    """Override :meth:`log_metrics`, and what else the place of the values has; for rank 0 alone.
 
     Strategies that start processes send a copy to each: open files and connections with the first
     value, and leave them out of ``__getstate__``.
@@ -23,9 +22,7 @@ class Logger:
         return None
 
     def prepare(self) -> Any:
-        """Called on rank 0 before a run: settle what all ranks must know, a version say, and return
-        it.
-        """
+        """Return what all ranks must know, a version say; called on rank 0 before a run."""
         return None
 
     def agree(self, settled: Any) -> None:
@@ -81,24 +78,17 @@ class FolderLogger(Logger):
     def version(self) -> int | str:
         """The run's; settled when it is first asked for."""
         if self._version is None:
-            taken = [
-                folder.name.removeprefix("version_")
-                for folder in (self.save_dir / self.name).glob("version_*")
-            ]
-            self._version = (
-                max((int(number) for number in taken if number.isdigit()), default=-1) + 1
-            )
+            folders = (self.save_dir / self.name).glob("version_*")
+            numbers = [folder.name.removeprefix("version_") for folder in folders]
+            self._version = 1 + max(map(int, filter(str.isdigit, numbers)), default=-1)
         return self._version
 
     @property
     def log_dir(self) -> str:
         """The run's folder."""
         version = self.version
-        return str(
-            self.save_dir
-            / self.name
-            / (version if isinstance(version, str) else f"version_{version}")
-        )
+        folder = version if isinstance(version, str) else f"version_{version}"
+        return str(self.save_dir / self.name / folder)
 
     def prepare(self) -> int | str:
         """Settle the version."""
@@ -115,11 +105,11 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> flat({"lr": 0.1, "model": {"sizes": [8, 8]}})
     {'lr': 0.1, 'model/sizes': '[8, 8]'}
     """
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}/")
+            flattened |= flat(value, f"{prefix}{name}/")
         else:
-            plain = value is None or isinstance(value, bool | int | float | str)
-            found[f"{prefix}{name}"] = value if plain else str(value)
-    return found
+            is_plain = isinstance(value, bool | int | float | str | None)
+            flattened[f"{prefix}{name}"] = value if is_plain else str(value)
+    return flattened

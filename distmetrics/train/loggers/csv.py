@@ -12,8 +12,7 @@ from distmetrics.train.loggers.base import FolderLogger, flat
 
 
 class CSVLogger(FolderLogger):
-    """Writes ``metrics.csv``, one row a time, and ``hparams.json``; what is written is safe after
-    each row.
+    """Writes ``metrics.csv`` and ``hparams.json``; what is written is safe after each row.
 
     A name that comes later gets a column of its own, and the file is written anew.
 
@@ -27,7 +26,7 @@ class CSVLogger(FolderLogger):
     <BLANKLINE>
     """
 
-    _columns: list[str] | None = None
+    _columns: list[str] | None = None  # of the file, which a process before this one may have begun
 
     @property
     def path(self) -> Path:
@@ -37,17 +36,21 @@ class CSVLogger(FolderLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Add a row."""
         row = {"step": step, **metrics}
-        known = self._known()
-        columns = known + [name for name in row if name not in known]
-        if columns != known:
-            rows = self._rows() if known else []
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.path.with_suffix(".tmp")
-            self._write(temporary, "w", columns, [*rows, row], header=True)
-            temporary.replace(self.path)
-            self._columns = columns
-        else:
-            self._write(self.path, "a", columns, [row], header=False)
+        if self._columns is None:
+            self._columns = list(next(iter(self._rows()), {}))
+        if row.keys() <= set(self._columns):
+            with self.path.open("a", newline="") as file:
+                self._writer(file).writerow(row)
+            return
+        rows = self._rows()
+        self._columns = list(dict.fromkeys([*self._columns, *row]))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows([*rows, row])
+        temporary.replace(self.path)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write ``hparams.json``."""
@@ -56,25 +59,11 @@ class CSVLogger(FolderLogger):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "hparams.json").write_text(json.dumps(flat(params), indent=2) + "\n")
 
-    def _known(self) -> list[str]:
-        """Return the columns of the file, which a process before this one may have written."""
-        if self._columns is None:
-            self._columns = []
-            if self.path.is_file():
-                with self.path.open(newline="") as file:
-                    self._columns = next(csv.reader(file), [])
-        return self._columns
-
     def _rows(self) -> list[dict[str, Any]]:
+        if not self.path.is_file():
+            return []
         with self.path.open(newline="") as file:
             return list(csv.DictReader(file))
 
-    @staticmethod
-    def _write(
-        path: Path, mode: str, columns: list[str], rows: list[dict[str, Any]], *, header: bool
-    ) -> None:
-        with path.open(mode, newline="") as file:
-            writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-            if header:
-                writer.writeheader()
-            writer.writerows(rows)
+    def _writer(self, file: Any) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self._columns or [], restval="", lineterminator="\n")

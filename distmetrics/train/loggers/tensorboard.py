@@ -13,8 +13,7 @@ from distmetrics.train.loggers.base import FolderLogger, flat
 
 
 class TensorBoardLogger(FolderLogger):
-    """Writes the event files that TensorBoard shows, by torch's writer:
-    ``tensorboard --logdir save_dir``.
+    """Writes the event files that ``tensorboard --logdir save_dir`` shows, by torch's writer.
 
     Args:
         save_dir: where to.
@@ -53,9 +52,7 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {
-                name: value if value is not None else "None" for name, value in flat(params).items()
-            }
+            plain = {name: "None" if each is None else each for name, each in flat(params).items()}
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:

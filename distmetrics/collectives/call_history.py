@@ -1,0 +1,134 @@
+"""What ranks did before this call: in what order, from which lines, and on the transport directly.
+
+Calls that agree one by one can still be the wrong ones: two lines that make the same call, reached
+in another order on two ranks, pair up silently. And what is called on a communicator directly is
+not agreed upon at all; each rank counts it into a hash that travels with its next call, so that a
+slip comes to light there.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import DistmetricsError, MismatchError
+from distmetrics.liveness.settings import in_force
+
+# Calls from unequal lines, since ranks were last at one line, that are compared.
+_KEPT = 64
+_SAME_ORDER = (
+    "make every rank call the same collectives, in the same order; a name= for each lets ranks "
+    "tell them apart."
+)
+_lines: weakref.WeakKeyDictionary[Any, deque[tuple[Manifest, ...]]] = weakref.WeakKeyDictionary()
+
+
+def direct_calls_hash(comm: Communicator) -> int:
+    """Return the hash of all calls of this rank on the communicator directly, 0 where none was."""
+    return int(getattr(comm, "past", 0))
+
+
+def refuse_direct_calls(
+    comm: Communicator, gather: Callable[[Tensor, int], list[Tensor]]
+) -> DistmetricsError:
+    """Build the error for ranks whose direct calls differ; every rank must call this.
+
+    Args:
+        comm: who talks.
+        gather: pads a run of bytes to a length, and gathers it.
+    """
+    calls: Sequence[str] = getattr(comm, "direct_calls", ())
+    mine = torch.frombuffer(bytearray(json.dumps([*calls]).encode()), dtype=torch.uint8)
+    mine = mine.to(comm.device)
+    sizes = comm.all_gather(torch.tensor([mine.numel()], device=comm.device))
+    rows = gather(mine, max(map(int, sizes)))
+    per_rank: list[list[str]] = [
+        json.loads(bytes(row[: int(size)].tolist())) for row, size in zip(rows, sizes, strict=True)
+    ]
+    nth = next((n for n, calls in enumerate(zip_longest(*per_rank)) if len({*calls}) > 1), 0)
+    return MismatchError(
+        "ranks disagree on calls that were made on the communicator directly, before this one",
+        per_rank={
+            rank: calls[nth] if nth < len(calls) else "no further call"
+            for rank, calls in enumerate(per_rank)
+        },
+        notes=["What those calls returned may be wrong on every rank."],
+        likely="a collective under a condition, or in a loop, that not all ranks share.",
+        do="make every rank call the same collectives; distmetrics.all_reduce and its kin "
+        "compare before data moves.",
+        rank=comm.rank,
+        peers=range(comm.world_size),
+    )
+
+
+def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
+    """Refuse equal calls that ranks make from two lines in another order.
+
+    In strict mode, any equal calls from different lines. Two lines alone are no error otherwise: a
+    condition may have the same call on both its ways.
+
+    Args:
+        comm: who talks.
+        blobs: every rank's encoded manifest; they mean the same call.
+
+    Raises:
+        MismatchError: the same on every rank.
+    """
+    if all(blob == blobs[0] for blob in blobs):  # at one line: what ranks did before is in order
+        if len(_lines):
+            _lines.pop(_innermost(comm), None)
+        return
+    manifests = tuple(Manifest.decode(blob) for blob in blobs)
+    mode = in_force().mode
+    if mode == "off" or len({manifest.site for manifest in manifests}) == 1:
+        return
+    if mode == "strict":
+        headline = "ranks make the same call from different lines, which the strict guard refuses"
+        raise _refused(comm, [manifests], headline)
+    if manifests[0].name:  # the user's own name says that it is one call
+        return
+    since = _lines.setdefault(_innermost(comm), deque(maxlen=_KEPT))
+    since.append(manifests)
+    columns = [[calls[rank].site for calls in since] for rank in range(comm.world_size)]
+    ordered = [sorted(map(str, column)) for column in columns]
+    for rank in range(1, comm.world_size):
+        if columns[rank] != columns[0] and ordered[rank] == ordered[0]:
+            raise _refused(comm, [*since], "ranks made the same calls in another order")
+
+
+def _innermost(comm: Any) -> Any:
+    """Return the communicator that others pass their calls on to: all calls through it count."""
+    while (inner := getattr(comm, "inner", None)) is not None:
+        comm = inner
+    return comm
+
+
+def _refused(
+    comm: Communicator, since: Sequence[Sequence[Manifest]], headline: str
+) -> DistmetricsError:
+    """Build the error for calls, every rank's each time, that come from lines in another order."""
+    lines = {}
+    for rank in range(comm.world_size):
+        calls = [manifests[rank] for manifests in since]
+        sites = ", then ".join(str(manifest.site) for manifest in calls[-4:])
+        lines[rank] = f"{calls[-1].call().op}  {sites}"
+    earlier = "What the earlier of them returned may be wrong on every rank."
+    return MismatchError(
+        headline,
+        per_rank=lines,
+        notes=[earlier] if len(since) > 1 else [],
+        likely="a set, or a dict, that ranks walk in another order.",
+        do=_SAME_ORDER,
+        rank=comm.rank,
+        peers=range(comm.world_size),
+        site=since[-1][comm.rank].site,
+    )

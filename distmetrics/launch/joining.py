@@ -1,0 +1,96 @@
+"""How a rank joins the process group of its job, whoever has started it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from distmetrics.comm.group import GroupCommunicator
+from distmetrics.launch.environment import Environment
+from distmetrics.liveness.departures import Departures, meet
+
+Connect = Callable[..., None]
+
+
+def own_place(rank: int, world_size: int) -> Environment:
+    """Return the place of a rank that we start ourselves: all of them are on this machine."""
+    return Environment(
+        launcher="distmetrics",
+        rank=rank,
+        world_size=world_size,
+        local_rank=rank,
+        local_world_size=world_size,
+    )
+
+
+def file_store(path: str) -> Any:
+    """Return a handle on the key-value store in a file: no rank that dies can take it along."""
+    return dist.FileStore(path, -1)  # type: ignore[attr-defined]
+
+
+def departures_in(store: Any) -> Departures:
+    """Return the departures in a job's store, where a rank that leaves says so."""
+    return Departures(PrefixStore("board", store))
+
+
+def join_group(
+    environment: Environment,
+    backend: str,
+    connect: Connect,
+    store: Any,
+    departures: Departures,
+    here: Any,
+) -> GroupCommunicator:
+    """Return the communicator of the job's process group, once every rank has joined it.
+
+    Args:
+        environment: who this process is.
+        backend: of ``torch.distributed``.
+        connect: makes the process group, called as ``torch.distributed.init_process_group``.
+        store: of the job, for the group alone, which may block on it.
+        departures: where a rank that leaves says so.
+        here: a second handle on the store.
+
+    Raises:
+        PeerLostError: a rank failed before all had joined.
+    """
+    rank, world_size = environment.rank, environment.world_size
+    if environment.launcher == "distmetrics":
+        use_loopback()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(environment.local_world_size))
+    if backend == "nccl":
+        torch.cuda.set_device(environment.local_rank % torch.cuda.device_count())
+    # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
+    meet(PrefixStore("here", here), departures, rank, world_size)
+    connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
+    comm = GroupCommunicator(departures=departures)
+    GroupCommunicator.register(comm)
+    meet(PrefixStore("connected", here), departures, rank, world_size)
+    return comm
+
+
+def cores_per_rank(local_world_size: int) -> int:
+    """Return the number of threads that a rank may use, so that all have a core."""
+    return max(1, (os.cpu_count() or 1) // local_world_size)
+
+
+def use_loopback() -> None:
+    """Keep gloo on this machine: it would look up the host's name otherwise."""
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def exit_now() -> NoReturn:
+    """End a failed process for good: a broken group can hang the ordinary way out."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

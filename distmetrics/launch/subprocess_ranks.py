@@ -1,0 +1,154 @@
+"""The other ranks of a script's world: rank 0's command line, run again for each.
+
+Rank 0 watches them, so that who waits for one that died is told at once; they watch rank 0, and end
+with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.launch.clusters import OWN_STORE
+from distmetrics.launch.joining import cores_per_rank
+from distmetrics.launch.pickles import has_script
+from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason
+
+_PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
+_POLL = 0.05
+# Seconds that the others get to report where rank 0 itself is the cause.
+_LAST_MOMENT = 0.5
+_FOLDER = Path.cwd()  # a script may change its folder later, and is found from here
+
+
+class SubprocessRanks:
+    """Rank 0's handle on the ranks that it starts.
+
+    Args:
+        world_size: number of ranks, this one included.
+        path: of the job's key-value store, alone in its folder.
+        departures: where the death of a rank is published; used by a thread of its own.
+    """
+
+    def __init__(self, world_size: int, path: str, departures: Departures) -> None:
+        self._folder = Path(path).parent
+        self._departures = departures
+        self._closed = threading.Event()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        try:
+            for rank in range(1, world_size):
+                self._processes[rank] = _start(rank, world_size, path)
+        except BaseException:
+            self._kill()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._watcher = threading.Thread(
+            target=self._watch, name="distmetrics subprocess ranks", daemon=True
+        )
+        self._watcher.start()
+
+    def join(self) -> list[str]:
+        """Wait until every rank has ended; return one line for each that failed."""
+        try:
+            for process in self._processes.values():
+                process.wait()
+        finally:
+            self._clean_up()
+        ended = {rank: process.returncode for rank, process in self._processes.items()}
+        return [f"rank {rank} {_obituary(code)}" for rank, code in ended.items() if code]
+
+    def end(self, *, patient: bool) -> None:
+        """Give the ranks time to report and end, or just a moment; then kill what still runs."""
+        deadline = time.monotonic() + (RAISING_GRACE if patient else _LAST_MOMENT)
+        try:
+            for process in self._processes.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        self._closed.set()
+        self._watcher.join()
+        self._kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def _watch(self) -> None:
+        """Publish for each rank that ends without having said why."""
+        running = dict(self._processes)
+        while running and not self._closed.wait(_POLL):
+            for rank, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[rank]
+                    self._departures.leave_for(rank, _obituary(process.returncode))
+
+
+def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
+    environ = {
+        "OMP_NUM_THREADS": str(cores_per_rank(world_size)),
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        OWN_STORE: path,
+        _PARENT: str(os.getpid()),
+    }
+    return subprocess.Popen(_command_line(), env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)  # noqa: S603
+
+
+def _command_line() -> list[str]:
+    """Return the command of this process, with ``-m``, ``-c`` and the interpreter's options."""
+    if not has_script() and "-c" not in sys.orig_argv:
+        raise ConfigurationError(
+            "strategy='ddp' runs the script again for each rank, and there is none: this is a "
+            "notebook or a prompt",
+            do="say strategy='ddp_spawn', or put the code into a file.",
+        )
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def _obituary(code: int) -> str:
+    if code == 0:
+        return "came to the end of its script without the others"
+    return exit_reason(code) + ("; if it wrote an error, that is above" if code > 0 else "")
+
+
+@functools.cache
+def watch_rank_zero() -> None:
+    """Once, in a rank that rank 0 has started: end when rank 0 ends, and leave Ctrl-C to it."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = int(os.environ[_PARENT])
+    folder = Path(os.environ[OWN_STORE]).parent
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="distmetrics rank 0", daemon=True).start()
+
+
+def clean_up_after_rank_zero() -> None:
+    """In a rank that rank 0 has started and that failed: remove the job's files if rank 0 can't."""
+    if _PARENT not in os.environ:
+        return
+    time.sleep(2 * _POLL)  # its connections close a moment before its process is gone
+    if os.getppid() != int(os.environ[_PARENT]):
+        shutil.rmtree(Path(os.environ[OWN_STORE]).parent, ignore_errors=True)

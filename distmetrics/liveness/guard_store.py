@@ -1,0 +1,136 @@
+"""The guard's part of the job's key-value store: statuses, questions, answers and verdicts.
+
+Every method is one, two or three calls of the store, and each may block for as long as the store's
+host is silent: they are for the guard's own threads, never for the user's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from distmetrics.liveness.rank_status import Answer, RankStatus, encode
+from distmetrics.liveness.verdict import Verdict
+
+# In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
+# the first three to come do.
+ALL_ASK = 64
+_FIRST = 3
+# Seconds between two looks for a question: at most 4 000 looks a second in all.
+_POLL, _POLL_A_RANK = 0.1, 2.5e-4
+T = TypeVar("T")
+
+
+class GuardStore:
+    """One rank's end of the guard's keys in a store.
+
+    Args:
+        store: a connection of its own, since a call that blocks holds up all callers.
+        rank: of this process in the job.
+        world_size: number of ranks of the job.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._status_keys = [f"at/{r}" for r in range(world_size)]
+        self._complete = False
+        self._next_question = 1
+        self._pause = max(_POLL, world_size * _POLL_A_RANK)
+
+    def publish(self, status: RankStatus) -> None:
+        """Say where this rank is."""
+        self._store.set(self._status_keys[self._rank], encode(status))
+
+    def statuses(self) -> dict[int, RankStatus]:
+        """Return what each rank has published."""
+        self._complete = self._complete or self._store.check(self._status_keys)
+        if self._complete:
+            texts = dict(enumerate(self._store.multi_get(self._status_keys)))
+        else:
+            texts = {rank: self._get(key) for rank, key in enumerate(self._status_keys)}
+        return {rank: RankStatus.decode(text) for rank, text in texts.items() if text is not None}
+
+    def ask(self, rank: int, *, report: bool = False) -> int:
+        """Ask a rank where it is, and perhaps for its report; return the question's number."""
+        if report:
+            self._store.set(f"report/{rank}", "")
+        number: int = self._store.add(f"asked/{rank}", 1)
+        self._store.set(f"ask/{rank}/{number}", "")
+        return number
+
+    def next_question(self, closed: threading.Event) -> int | None:
+        """Return the number of the next question to this rank; None once ``closed`` is set.
+
+        It looks from time to time, and does not block in the store until there is one: a store that
+        ends with rank 0, as it does in every job that ends well, would be an error then, of which
+        torch writes a page of C++ to the user's screen.
+        """
+        while not self._store.check([f"ask/{self._rank}/{self._next_question}"]):
+            if closed.wait(self._pause):
+                return None
+        newest: int = self._store.add(f"asked/{self._rank}", 0)
+        for number in range(self._next_question, newest + 1):
+            self._store.delete_key(f"ask/{self._rank}/{number}")
+        self._next_question = newest + 1
+        return newest
+
+    def report_wanted(self) -> bool:
+        """True if a rank has asked this one for its report."""
+        return bool(self._store.check([f"report/{self._rank}"]))
+
+    def answer(self, answer: Answer) -> None:
+        """Answer a question that was put to this rank."""
+        self._store.set(f"said/{self._rank}", encode(answer))
+
+    def answers(self, ranks: Iterable[int]) -> dict[int, Answer]:
+        """Return the latest answer of each rank that has given one."""
+        texts = {rank: self._get(f"said/{rank}") for rank in ranks}
+        return {rank: Answer.decode(text) for rank, text in texts.items() if text is not None}
+
+    def verdict(self, group: str) -> Verdict | None:
+        """Return why the group is broken, if it is."""
+        text = self._get(f"verdict/{group}")
+        return None if text is None else Verdict.decode(text)
+
+    def decide(self, group: str, verdict: Verdict) -> Verdict:
+        """Publish why the group is broken; return what was published first, by whomever."""
+        text = verdict.encode()
+        # In one order, so that ranks of several groups find the same one first.
+        for name in verdict.groups or (group,):
+            text = self._store.compare_set(f"verdict/{name}", "", text).decode()
+        return Verdict.decode(text)
+
+    def come_to(self, place: tuple[str, int]) -> int:
+        """Count this rank among those who wait in a call; return the count."""
+        return int(self._store.add(_count_key(place), 1))
+
+    def forget(self, place: tuple[str, int]) -> None:
+        """Remove the count of a call."""
+        self._store.delete_key(_count_key(place))
+
+    def goodbyes(self, more: int = 0) -> int:
+        """Return how many ranks are done with the store; ``more``: how many have just said so."""
+        return int(self._store.add("bye", more))
+
+    def _get(self, key: str) -> bytes | None:
+        return self._store.multi_get([key])[0] if self._store.check([key]) else None
+
+
+def _count_key(place: tuple[str, int]) -> str:
+    return f"in/{place[0]}/{place[1]}"
+
+
+def asks(nth: int, world_size: int) -> bool:
+    """True if the rank that came as the ``nth`` to a call finds out who is missing."""
+    return world_size <= ALL_ASK or nth <= _FIRST
+
+
+def within(seconds: float, fn: Callable[[], T]) -> T | None:
+    """Return what a function returns, or None where a silent store holds it for too long."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(fn()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None

@@ -1,0 +1,229 @@
+"""Make a transport's calls, each of which ends in its result, or in an error that says why.
+
+A wait is done in short slices. Between them this rank looks whether there is a verdict: the
+guard's, where one watches, else what the published departures mean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from distmetrics.comm.base import Call, under_way
+from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, who
+from distmetrics.liveness.departures import NAMING_GRACE, Departures, reason
+from distmetrics.liveness.rank_report import PendingCall
+from distmetrics.liveness.verdict import BROKEN, Verdict, departed
+from distmetrics.liveness.watchdog import watchdog_of_job
+
+_SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
+_OWN_WORDS = 0.5  # seconds of NAMING_GRACE, where its process is gone, or nobody can be asked
+_KEPT = 50  # direct calls that an error lists
+_SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
+_MOMENT = 0.02  # seconds between two looks for who has left
+_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
+
+
+class PendingCalls:
+    """The calls of one process group on this rank.
+
+    Args:
+        rank: of this process in the group.
+        name: of the group.
+        members: its ranks of the job, in short.
+        device: of the transport.
+        departures: where they are published, if somewhere.
+
+    Attributes:
+        calls: how many calls the group has made.
+        past: hash of those that were made directly, by no collective of ours.
+        direct_calls: the last of them.
+        watchdog: the guard of this rank, if one watches it.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        name: str,
+        members: str,
+        device: torch.device,
+        departures: Departures | None,
+    ) -> None:
+        self.rank, self.device = rank, device
+        self.calls = self.past = 0
+        self.direct_calls: deque[str] = deque(maxlen=_KEPT)
+        self.watchdog = watchdog_of_job(departures)
+        self._name, self._members = name, members
+        self._departures = departures
+        self._broken: Verdict | None = None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many calls each group of this rank has made by its name, as far as is known."""
+        return {self._name: self.calls} if self.watchdog is None else {**self.watchdog.log.counts}
+
+    def run(self, call: Call, kind: str, start: Callable[[], Any], held: Any = None) -> None:
+        """Start a call of the transport and wait for its end; ``held``: the tensors it works on.
+
+        Raises:
+            DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the
+                same.
+            RuntimeError: the backend refuses to make such a call.
+        """
+        if self._broken is not None:
+            raise self._broken.error(self.rank, call.site)
+        self.calls += 1
+        if under_way() is None:
+            self._note_direct_call(call, kind)
+        pending = PendingCall(call, self._name, self._members, self.calls, kind)
+        if self.watchdog is not None:
+            self.watchdog.log.enter(pending)
+        begun = ended = False
+        try:
+            work = start()
+            begun = True
+            self._wait(work, pending)
+            ended = True
+        except RuntimeError as error:
+            # What the backend refuses is the caller's own error: nothing was sent.
+            if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
+                raise
+            raise self._lost(pending, error) from error
+        finally:
+            if not begun:
+                self.calls -= 1
+            elif not ended:
+                _never_free(held)
+            if self.watchdog is not None:
+                self.watchdog.leave(pending, begun=begun)
+
+    def _note_direct_call(self, call: Call, kind: str) -> None:
+        """Add a direct use of the transport, which no header compares, to the hash of them all."""
+        text = f"{kind} {call.detail}"
+        self.past = zlib.crc32(text.encode(), self.past)
+        self.direct_calls.append(f"{text}  {call.site or ''}".rstrip())
+
+    def blame(self, error: BaseException) -> DistmetricsError | None:
+        """Return an error that names the rank behind a connection error of a call made elsewhere.
+
+        None for other errors, or where nobody knows. Whoever watches that rank's process may be a
+        moment late in publishing its death.
+        """
+        if self._departures is None or not is_connection_error(error):
+            return None
+        deadline = time.monotonic() + NAMING_GRACE
+        while True:
+            published = self._departures.published()
+            left = {gone.rank: gone for gone in published if gone.rank != self.rank}
+            if left or time.monotonic() >= deadline:
+                break
+            time.sleep(_MOMENT)
+        doing = "was in a collective of torch.distributed's own (DDP, say)"
+        return departed(left, {self.rank: doing}).error(self.rank) if left else None
+
+    def give_up(self, error: BaseException, scope: str) -> None:
+        """Tell the others that this rank has left a block by an exception; refuse later calls."""
+        if self._broken is not None:
+            return
+        left = f"left {scope}: it {reason(error)}"
+        notes = ("The other ranks have been told.",)
+        self._broken = Verdict(
+            DivergedError.code, f"this rank has {left}", (self.rank,), notes=notes
+        )
+        if self.watchdog is not None:
+            self.watchdog.depart(left)
+
+    def _wait(self, work: Any, pending: PendingCall) -> None:
+        patience = _SLICE if self.watchdog is None else self.watchdog.patience
+        while not self._ended(work, patience):
+            patience = _SLICE
+            verdict = self._verdict(pending)
+            if verdict is not None:
+                raise self._break(verdict, pending)
+
+    def _ended(self, work: Any, seconds: float) -> bool:
+        """True if a call has ended within some seconds."""
+        if self.device.type != "cpu":
+            return _ended_on_device(work, seconds)
+        try:
+            work.wait(timedelta(seconds=seconds))
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+            work.wait()  # raises if it has failed, and not just ended after the slice
+        return True
+
+    def _verdict(self, pending: PendingCall) -> Verdict | None:
+        if self.watchdog is not None:
+            return self.watchdog.look(pending)
+        left = {} if self._departures is None else self._departures.before(self._name, self.calls)
+        return departed(left, {self.rank: f"waits in {pending.call}"}) if left else None
+
+    def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
+        """Return the error for a broken connection; who watches the lost rank may be late."""
+        began = time.monotonic()
+        gone: list[int] = []
+        while (verdict := self._verdict(pending)) is None:
+            waited = time.monotonic() - began
+            if waited >= NAMING_GRACE or (self.watchdog is None and self._departures is None):
+                break
+            if self.watchdog is not None:
+                gone = self.watchdog.gone()
+                if (gone or self.watchdog.store_failed) and waited > _OWN_WORDS:
+                    break
+            time.sleep(_MOMENT)
+        return self._break(verdict or self._unnamed(pending, error, gone), pending)
+
+    def _unnamed(self, pending: PendingCall, error: RuntimeError, gone: list[int]) -> Verdict:
+        """Return a verdict of what the backend says, and of processes that are gone."""
+        lines = {self.rank: f"waits in {pending.call}"} | dict.fromkeys(gone, "its process is gone")
+        return Verdict(
+            PeerLostError.code,
+            f"the connection to {who(gone) if gone else 'another rank'} broke",
+            tuple(gone),
+            lines,
+            notes=(f"The backend says: {str(error).strip().splitlines()[-1]}", BROKEN),
+            do="look for the first error or kill in the other ranks' logs.",
+        )
+
+    def _break(self, verdict: Verdict, pending: PendingCall) -> DistmetricsError:
+        """Refuse every later call on this group, and return what this one raises."""
+        self._broken = verdict
+        error = verdict.error(self.rank, pending.call.site)
+        if self.watchdog is not None:
+            self.watchdog.fail(error)
+        return error
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """True for an error of torch.distributed that says that a peer is gone, or out of step."""
+    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
+    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+
+
+def _never_free(held: Any) -> None:
+    """Keep the tensors of a call that did not end for as long as the process lives.
+
+    A thread of gloo that drops the last hold on a tensor of Python's while the interpreter ends
+    aborts the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+
+
+def _ended_on_device(work: Any, seconds: float) -> bool:
+    """Wait for the device without holding the host: a call that never ends must not stop it."""
+    deadline, pause = time.monotonic() + seconds, _SHORTEST
+    while not work.is_completed():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(_LONGEST, 2 * pause)
+    work.wait()  # orders the streams
+    return True

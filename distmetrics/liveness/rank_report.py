@@ -1,0 +1,143 @@
+"""What a rank did last: its calls, and a file of them that a post-mortem reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distmetrics.comm.base import Call
+from distmetrics.errors import DistmetricsError
+from distmetrics.liveness.process_info import Place, place_of
+from distmetrics.liveness.rank_status import Identity
+from distmetrics.liveness.settings import REPORT
+from distmetrics.liveness.verdict import Verdict
+
+SCHEMA = 1
+_KEPT = 50  # calls that a report has
+_log = logging.getLogger("distmetrics.guard")
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """One call of a transport on this rank, from when it was begun until it is over.
+
+    Attributes:
+        call: in the user's terms.
+        group: name of the process group.
+        members: its ranks of the job, in short.
+        number: how many calls this group has made, this one included.
+        kind: the transport's operation.
+        started: when it was begun, in seconds since 1970.
+        ended: when it was over, or None.
+        serial: number among this rank's calls over all groups.
+        watched: whether the watchdog has been asked why it lasts.
+        warned: whether the log has its verdict.
+        verdict: why it can't end, once that is known.
+    """
+
+    call: Call
+    group: str
+    members: str
+    number: int
+    kind: str
+    started: float = field(default_factory=time.time)
+    ended: float | None = None
+    serial: int = 0
+    watched: bool = False
+    warned: bool = False
+    verdict: Verdict | None = None
+
+
+class CallLog:
+    """The last calls of this rank over all its groups, and the thread that made the last one.
+
+    Attributes:
+        calls: the last of them.
+        counts: how many calls each group has made, by its name.
+        thread: the thread that has made the last call.
+        alone: whether the main thread has made all calls.
+    """
+
+    def __init__(self) -> None:
+        self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
+        self.counts: dict[str, int] = {}
+        self.thread = threading.get_ident()
+        self.alone = True
+        self._serial = 0
+
+    def enter(self, pending: PendingCall) -> None:
+        """Note that this thread begins a call."""
+        self.thread = threading.get_ident()
+        self.alone = self.alone and self.thread == threading.main_thread().ident
+        self._serial += 1
+        pending.serial = self._serial
+        self.counts[pending.group] = pending.number
+        self.calls.append(pending)
+
+    def leave(self, pending: PendingCall, *, begun: bool) -> None:
+        """Note that a call is over, or was never begun."""
+        pending.ended = time.time()
+        self.counts[pending.group] = pending.number - (not begun)
+
+    def waits(self) -> int:
+        """Return the serial number of the call that this rank is in, or 0."""
+        last = self.calls[-1] if self.calls else None
+        return 0 if last is None or last.ended is not None else last.serial
+
+    def place(self) -> Place:
+        """Return where the thread is that has made the last call."""
+        return place_of(self.thread)
+
+
+def write_report(folder: Path, me: Identity, log: CallLog, error: DistmetricsError | None) -> None:
+    """Write ``rank-<r>.json``: this rank's last calls, where it is, and what it raises."""
+    content = {
+        "schema": SCHEMA,
+        "rank": me.rank,
+        "world_size": me.world_size,
+        "host": os.uname().nodename if hasattr(os, "uname") else "",
+        "pid": me.pid,
+        "written": time.time(),
+        "error": None if error is None else _error(error),
+        "where": [str(site) for site in log.place().stack],
+        "calls": [_call(pending, me.world) for pending in [*log.calls]],
+    }
+    path = folder / f"rank-{me.rank}.json"
+    half = path.with_suffix(".part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        half.write_text(json.dumps(content))
+        half.replace(path)
+    except OSError as failure:  # of the folder: the user's error must still be raised
+        text = "rank %d can't write its report into the folder of %s: %s"
+        _log.warning(text, me.rank, REPORT, failure)
+
+
+def _error(error: DistmetricsError) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "code": error.code,
+        "text": str(error),
+        "peers": error.peers,
+        "site": None if error.site is None else str(error.site),
+    }
+
+
+def _call(pending: PendingCall, world: str) -> dict[str, Any]:
+    call = pending.call
+    return {
+        "number": pending.number,
+        "group": "world" if pending.group == world else pending.group,
+        "op": call.op,
+        "detail": call.detail,
+        "site": None if call.site is None else str(call.site),
+        "started": pending.started,
+        "ended": pending.ended,
+    }

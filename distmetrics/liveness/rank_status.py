@@ -1,0 +1,113 @@
+"""What ranks tell each other through the store: small texts, one shape each. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a rank waits in: one call of a process group.
+
+    Attributes:
+        serial: number of this rank's call over all groups: another number is another wait.
+        group: name of the process group.
+        members: its ranks, as ranks of the job, in short: "0-1, 3-1023".
+        number: how many collectives this group has made, this one included.
+        kind: the transport's operation, which must be the same on all ranks.
+        text: the call in the user's terms, with its line.
+        alone: whether the main thread has made all calls of this rank: one of several threads that
+            waits says nothing of the others.
+    """
+
+    serial: int
+    group: str
+    members: str
+    number: int
+    kind: str
+    text: str
+    alone: bool = True
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The call that this rank is in: ranks in the same place wait for each other rightly."""
+        return self.group, self.number
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """What a rank has published of itself: where its process is, and what it waits in, if it does.
+
+    Attributes:
+        machine: name of the machine or container, in which ``pid`` means a process.
+        pid: of its process.
+        born: when that began: process numbers are given again.
+        wait: what it waits in, or None.
+    """
+
+    machine: str
+    pid: int
+    born: str
+    wait: Wait | None = None
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> RankStatus:
+        """Read what :func:`encode` wrote."""
+        values = json.loads(text)
+        wait = values.pop("wait")
+        return cls(**values, wait=None if wait is None else Wait(**wait))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this rank is: in the job, and as a process; ``world`` names the group of all ranks."""
+
+    rank: int
+    world_size: int
+    machine: str
+    pid: int
+    born: str
+    world: str
+
+    def status(self, wait: Wait | None) -> RankStatus:
+        """Return what this rank publishes while it waits, or while it does not."""
+        return RankStatus(self.machine, self.pid, self.born, wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a rank answers when it is asked where it is.
+
+    Attributes:
+        question: the number of the question, which counts those put to this rank.
+        waits: the serial number of the wait that it is in, or 0 where it is in none.
+        where: the user's line, and what it does there.
+        foreign: the group of a collective of torch's own that it is in, where that can be told: not
+            our call, so nobody counts it.
+    """
+
+    question: int
+    waits: int = 0
+    where: str = ""
+    foreign: str = ""
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Answer:
+        """Read what :func:`encode` wrote."""
+        return cls(**json.loads(text))
+
+
+def encode(value: RankStatus | Answer) -> str:
+    """Write a value for the store."""
+    return json.dumps(asdict(value))
+
+
+def ranks_in(text: str) -> tuple[int, ...]:
+    """Return the ranks of a text made by :func:`~distmetrics.errors.rank_ranges`.
+
+    >>> ranks_in("0-1, 3"), ranks_in("")
+    ((0, 1, 3), ())
+    """
+    spans = [part.split("-") for part in text.split(", ") if part]
+    return tuple(rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1))

@@ -1,0 +1,126 @@
+"""Why a wait ends: the same words for groups, for worlds of threads and for launches. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from distmetrics.errors import (
+    DistmetricsError,
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    Site,
+    compose,
+    rank_ranges,
+    who,
+)
+from distmetrics.liveness.departures import Departure
+from distmetrics.liveness.rank_status import ranks_in
+
+BROKEN = "Every later call on this group raises at once."
+SAME_ORDER = "make every rank call the same collectives, in the same order."
+_KINDS = {kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a wait ends: the same on every rank of the group; the values of an error.
+
+    Attributes:
+        code: of the error: "mismatch", "diverged" or "peer-lost".
+        what: what is wrong.
+        peers: the ranks that it is about.
+        per_rank: what each rank did.
+        likely: the likely cause.
+        do: what to do.
+        notes: what became of the group.
+        groups: other groups than that of the wait, in which it ends waits as well.
+    """
+
+    code: str
+    what: str
+    peers: tuple[int, ...] = ()
+    per_rank: Mapping[int, str] = field(default_factory=dict)
+    likely: str = ""
+    do: str = ""
+    notes: tuple[str, ...] = (BROKEN,)
+    groups: tuple[str, ...] = ()
+
+    def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
+        """Return the error that ``rank`` raises for it."""
+        return _KINDS[self.code](
+            self.what,
+            per_rank=self.per_rank,
+            notes=self.notes,
+            likely=self.likely,
+            do=self.do,
+            rank=rank,
+            peers=self.peers,
+            site=site,
+        )
+
+    def __str__(self) -> str:
+        return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
+
+    def encode(self) -> str:
+        """Write it for the store; ranks with the same line share it."""
+        lines = [(rank_ranges(ranks), line) for line, ranks in by_line(self.per_rank).items()]
+        return json.dumps(
+            [self.code, self.what, self.peers, lines, self.likely, self.do, self.notes]
+        )
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Verdict:
+        """Read what :meth:`encode` wrote, which leaves out the other groups."""
+        code, what, peers, lines, likely, do, notes = json.loads(text)
+        per_rank = {rank: line for ranks, line in lines for rank in ranks_in(ranks)}
+        return cls(code, what, tuple(peers), per_rank, likely, do, tuple(notes))
+
+
+def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
+    """Return the verdict that ranks have left: those that failed, if one did.
+
+    Args:
+        left: departures of ranks that are needed.
+        lines: what the ranks do that need them.
+    """
+    failed = sorted(rank for rank, departure in left.items() if departure.failed)
+    peers = tuple(failed or sorted(left))
+    per_rank = {**lines, **{rank: departure.why for rank, departure in left.items()}}
+    if failed:
+        what = f"{who(peers)} failed and will never answer"
+        do = f"mend the failure of {who(peers)} first."
+        return Verdict(PeerLostError.code, what, peers, per_rank, do=do)
+    have = "has" if len(peers) == 1 else "have"
+    what = f"{who(peers)} {have} returned, and others still wait for it"
+    return Verdict(DivergedError.code, what, peers, per_rank, do=SAME_ORDER)
+
+
+def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdict:
+    """Return the verdict that ranks wait for each other in groups that overlap."""
+    likely = "collectives of overlapping groups in a different order on different ranks."
+    do = "make every rank of a group call the same collectives, in the same order."
+    return Verdict(DivergedError.code, f"deadlock: {what}", tuple(peers), lines, likely, do)
+
+
+def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
+    """Return the verdict that nobody can be asked, since the job's store does not answer."""
+    return Verdict(
+        PeerLostError.code,
+        f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank waits",
+        per_rank={rank: doing},
+        likely="its host (rank 0, where no launcher has it) is stopped or gone, or the network is "
+        "cut.",
+        do="see to that process first; torchrun hosts the store outside the ranks.",
+        notes=(f"The store says: {error}",) if error else (),
+    )
+
+
+def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the ranks of each line."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, line in lines.items():
+        ranks_of.setdefault(line, []).append(rank)
+    return ranks_of

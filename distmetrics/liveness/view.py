@@ -1,0 +1,214 @@
+"""What a rank that waits knows of the others, and the verdict that follows, or nothing yet. Pure.
+
+A verdict is only given where the wait can never be met, or has lasted as long as the user allows.
+Ranks that are just slow are named in a line of the log and never blamed before that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from distmetrics.errors import DivergedError, MismatchError, PeerLostError, who
+from distmetrics.liveness.departures import Departure
+from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
+from distmetrics.liveness.verdict import SAME_ORDER, Verdict, by_line, deadlock, departed
+
+LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
+STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
+FOREIGN_FOR = 5.0  # seconds that a rank may take to come out of a collective of torch's own
+_SPELT_OUT = 8  # different lines of ranks in one text
+
+
+@dataclass(frozen=True)
+class View:
+    """What one rank that waits knows of the others. Ranks are those of the job.
+
+    Attributes:
+        me: this rank.
+        wait: what it waits in.
+        waited: for how many seconds.
+        timeout: how many it may, for ranks that are alive and busy elsewhere.
+        statuses: what each rank has published; nothing for one without a communicator yet.
+        left: ranks that said, or of which was said, that they left.
+        seconds: for how long a state of a rank is known: by rank, for each of "gone" and "stopped"
+            (its process on this machine), and "foreign" (it is in a collective of torch's own over
+            ranks that include this one).
+        answers: the latest answer of each rank that was asked where it is, or None.
+        confirmed: ranks that have answered, since ``statuses`` was read, that they still wait in
+            what it says.
+    """
+
+    me: int
+    wait: Wait
+    waited: float
+    timeout: float
+    statuses: Mapping[int, RankStatus]
+    left: Mapping[int, Departure]
+    seconds: Mapping[str, Mapping[int, float]]
+    answers: Mapping[int, Answer | None]
+    confirmed: Set[int]
+
+    @functools.cached_property
+    def waits(self) -> dict[int, Wait]:
+        """What ranks wait in, as far as is known."""
+        waits = {rank: status.wait for rank, status in self.statuses.items() if status.wait}
+        return waits | {self.me: self.wait}
+
+
+def missing(view: View) -> list[int]:
+    """Return the members of the group that have not come to this call."""
+    waits = view.waits
+    return [
+        rank
+        for rank in ranks_in(view.wait.members)
+        if rank not in waits or not _has_come(waits[rank], view.wait)
+    ]
+
+
+def _has_come(other: Wait, wait: Wait) -> bool:
+    """True if a rank in ``other`` is in the call ``wait``, or already past it."""
+    return other.group == wait.group and other.number >= wait.number
+
+
+def suspects(view: View) -> list[int]:
+    """Return the ranks of a circle of waits that this rank depends on.
+
+    It is a deadlock if each of them has confirmed that it still waits there.
+    """
+    path: list[int] = []
+    visited: set[int] = set()
+
+    def visit(rank: int) -> list[int]:
+        if rank in path:
+            return path[path.index(rank) :]
+        if rank in visited:
+            return []
+        path.append(rank)
+        for other in _waited_for(view, rank):
+            if circle := visit(other):
+                return circle
+        path.pop()
+        visited.add(rank)
+        return []
+
+    return visit(view.me)
+
+
+def _waited_for(view: View, rank: int) -> Iterator[int]:
+    """Yield those that ``rank`` waits for and that wait elsewhere themselves."""
+    wait = view.waits.get(rank)
+    if wait is None or not wait.alone:
+        return
+    for other in ranks_in(wait.members):
+        theirs = view.waits.get(other)
+        if other != rank and theirs is not None and not _has_come(theirs, wait):
+            yield other
+
+
+def find_verdict(view: View) -> Verdict | None:
+    """Return why this wait can't be met, or has lasted too long; None while it may be met."""
+    return next(chain(_never_met(view), _lasts_too_long(view)), None)
+
+
+def _never_met(view: View) -> Iterator[Verdict]:
+    """Yield why this wait can't be met, the surest reason first."""
+    members = ranks_in(view.wait.members)
+    if left := {rank: view.left[rank] for rank in members if rank in view.left}:
+        yield departed(left, _lines(view))
+    if gone := _missing_in(view, "gone", LOST_FOR):
+        processes, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
+        yield Verdict(
+            PeerLostError.code,
+            f"the {processes} of {who(gone)} {are} gone, and others wait for it",
+            gone,
+            _lines(view),
+            "it was killed, by the system for want of memory, say, or it called os._exit.",
+            f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at its own "
+            "last words.",
+        )
+    here = {r: wait for r, wait in view.waits.items() if wait.place == view.wait.place}
+    if odd := [rank for rank in members if rank in here and here[rank].kind != view.wait.kind]:
+        likely = "a collective under a condition, or in a loop, that not all ranks share."
+        what = "ranks disagree on a collective"
+        yield Verdict(MismatchError.code, what, tuple(odd), _lines(view), likely, SAME_ORDER)
+    circle = suspects(view)
+    if circle and view.confirmed >= {*circle} - {view.me}:
+        groups = sorted({view.waits[rank].group for rank in circle})
+        what = f"{who(circle)} wait for each other in different calls"
+        yield replace(deadlock(what, circle, _lines(view)), groups=tuple(groups))
+
+
+def _lasts_too_long(view: View) -> Iterator[Verdict]:
+    """Yield why this wait has lasted too long, though it may be met."""
+    if inside := _missing_in(view, "foreign", FOREIGN_FOR):
+        yield Verdict(
+            DivergedError.code,
+            f"{who(inside)} waits in a collective of torch.distributed, and this rank in another",
+            inside,
+            _lines(view),
+            "a collective that only some ranks reach, or in another order.",
+            f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
+        )
+    if stopped := _missing_in(view, "stopped", STOPPED_FOR):
+        yield Verdict(
+            PeerLostError.code,
+            f"{who(stopped)} is stopped by a signal (SIGSTOP), and others wait for it",
+            stopped,
+            _lines(view),
+            "somebody, or the scheduler, has suspended the process.",
+            "let it go on (SIGCONT) and start the job again.",
+        )
+    if view.waited >= view.timeout:
+        late, within = tuple(missing(view)), f"within {view.timeout:g} s"
+        do = "see where it is, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
+        if late:
+            what = f"{who(late)} did not come to a collective {within}"
+            likely = "it is busy with work that the others do not have, or stuck."
+            yield Verdict(DivergedError.code, what, late, _lines(view), likely, do)
+        what = f"all ranks came to a collective, and it did not end {within}"
+        likely = "the network between the ranks is cut or very slow."
+        yield Verdict(PeerLostError.code, what, late, _lines(view), likely, do)
+
+
+def _missing_in(view: View, state: str, least: float) -> tuple[int, ...]:
+    """Return the missing ranks that have been in some state for at least so many seconds."""
+    seconds = view.seconds[state]
+    return tuple(rank for rank in missing(view) if seconds.get(rank, -1.0) >= least)
+
+
+def where_all_are(view: View) -> str:
+    """Return on one line where those are who have not come."""
+    lines = _few({rank: _line(view, rank) for rank in missing(view)})
+    parts = [f"{who(ranks)} {line}" for line, ranks in by_line(lines).items()]
+    return "; ".join(parts) or "all ranks are in it"
+
+
+def _lines(view: View) -> dict[int, str]:
+    """Return what each member does."""
+    return _few({rank: _line(view, rank) for rank in ranks_in(view.wait.members)})
+
+
+def _few(lines: Mapping[int, str]) -> dict[int, str]:
+    """Keep some of many different lines, and replace the others."""
+    kept = [*dict.fromkeys(lines.values())][:_SPELT_OUT]
+    return {rank: line if line in kept else "somewhere else again" for rank, line in lines.items()}
+
+
+def _line(view: View, rank: int) -> str:
+    """Return what is known of a rank, the surest first."""
+    if rank in view.left:
+        return view.left[rank].why
+    if rank in view.seconds["gone"]:
+        return "its process is gone"
+    if (seconds := view.seconds["stopped"].get(rank)) is not None:
+        return f"is stopped, since {seconds:.1f} s"
+    if rank in view.waits:
+        return f"waits in {view.waits[rank].text}"
+    if answer := view.answers.get(rank):
+        return answer.where
+    if rank not in view.statuses:
+        return "has not made a call of distmetrics yet"
+    return "does not answer" if rank in view.answers else "was not asked"

@@ -1,0 +1,142 @@
+"""From the runs of bytes that the ranks sent to the state of all ranks. Touches no metric."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.pack import Bucket, pack, unpack
+from distmetrics.collectives.reduce import reduce_large
+from distmetrics.comm.base import Communicator, Op, fold
+from distmetrics.state.items import cut
+from distmetrics.state.plan import Sent, StatePlan, SyncPlan
+from distmetrics.state.spec import FIXED
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def combine(
+    plan: SyncPlan, runs: Sequence[tuple[Tensor, Tensor]], inline: Tensor, comm: Communicator
+) -> dict[str, Any]:
+    """Return the combined state for each of the plan's paths.
+
+    A tensor; a list for "items" and "object"; for "each" a list of what the ranks have sent,
+    serialized.
+
+    Args:
+        plan: of the sync.
+        runs: what every rank has sent, in rank order.
+        inline: this rank's states of fixed size; where they do not ride along, ``comm`` reduces
+            them here.
+        comm: who talks.
+    """
+    mine = plan.sent[comm.rank]
+    pairs = [(run, sent) for (run, _), sent in zip(runs, plan.sent, strict=True)]
+    rows = [_aligned(*pair, plan) for pair in (pairs if plan.rides_along else [(inline, mine)])]
+    result = _combine_fixed(rows, plan, comm)
+    lists = [unpack(run, sent.bulk) for (_, run), sent in zip(runs, plan.sent, strict=True)]
+    for state in plan.states.values():
+        if state.same_as is not None:
+            result[state.path] = result[state.same_as]
+        elif state.kind not in FIXED:
+            result[state.path] = _combine_lists(state, lists, plan.sent)
+    return result
+
+
+def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
+    """Bring one rank's states into the layout of all, with neutral values for what it lacks."""
+    if sent.inline == plan.agreed and sent.inline_paths == plan.paths:
+        return run
+    have = unpack(run, sent.inline)
+    tensors: list[Tensor] = [run] * len(plan.paths)
+    for bucket in plan.agreed.buckets:
+        for index, shape in zip(bucket.members, bucket.shapes, strict=True):
+            place = sent.place.get(plan.paths[index])
+            if place is not None:
+                tensors[index] = have[place].to(bucket.dtype)
+            else:
+                filler = _neutral(bucket)
+                tensors[index] = torch.full(shape, filler, dtype=bucket.dtype, device=run.device)
+    return pack(tensors, plan.agreed, run.device)
+
+
+def _neutral(bucket: Bucket) -> float | int | bool:
+    """Return the value that changes nothing."""
+    if bucket.key not in ("max", "min"):
+        return 0
+    if bucket.dtype == torch.bool:
+        return bucket.key == "min"
+    if bucket.dtype.is_floating_point:
+        return math.inf if bucket.key == "min" else -math.inf
+    limits = torch.iinfo(bucket.dtype)
+    return limits.max if bucket.key == "min" else limits.min
+
+
+def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -> dict[str, Any]:
+    """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
+    result: dict[str, Any] = {}
+    for bucket in plan.agreed.buckets:
+        views = [bucket.view(row) for row in rows]
+        if bucket.key == "stack":
+            whole = torch.stack(views if plan.rides_along else comm.all_gather(views[0]))
+        else:
+            whole = _fold(views, bucket, plan.rides_along, comm)
+        for index, part in zip(bucket.members, bucket.split(whole), strict=True):
+            ranks = plan.states[plan.paths[index]].ranks
+            if bucket.key == "stack":  # one rank's state needs no stack
+                part = part[list(ranks)] if len(ranks) > 1 else part[ranks[0]]
+            elif bucket.key == "mean":
+                part = _mean(part, len(ranks), bucket.dtype)
+            result[plan.paths[index]] = part
+    return result
+
+
+def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Divide a wide sum; the mean of integers is no integer, but one rank's value is as it is."""
+    if count == 1:
+        return total.to(dtype)
+    mean = total / count
+    return mean.to(dtype) if dtype.is_floating_point or dtype.is_complex else mean
+
+
+def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Communicator) -> Tensor:
+    """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided."""
+    op: Op = "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
+    dtype = bucket.dtype
+    is_mean = bucket.key == "mean"
+    if dtype in _HALF:  # loses counts above 256 or 2048
+        views = [view.float() for view in views]
+    elif is_mean and not dtype.is_floating_point and not dtype.is_complex:
+        views = [view.long() for view in views]
+    elif dtype == torch.bool:  # the sum of bools is "any", as it is within one process
+        views = [view.to(torch.uint8) for view in views]
+        op = "max" if op == "sum" else op
+    whole = fold(views, op) if rides_along else reduce_large(comm, views[0], op)
+    return whole if is_mean else whole.to(dtype)
+
+
+def _combine_lists(
+    state: StatePlan, per_rank: Sequence[Sequence[Tensor]], sent: Sequence[Sent]
+) -> Any:
+    """Join what has a length of its own on each rank, in rank order."""
+    parts = [per_rank[r][sent[r].place[state.path]] for r in state.ranks]
+    if state.kind == "each":
+        return parts
+    if state.kind == "object":
+        lists = [pickle.loads(bytes(part.tolist())) for part in parts]  # noqa: S301  (of our own ranks)
+        return [item for items in lists for item in items]
+    parts = [part.to(state.dtype) for part in parts]
+    if state.kind == "cat":
+        joined = torch.cat(parts)
+        numbers = all(state.path in sent[r].items for r in state.ranks)
+        return list(joined.unbind()) if numbers else joined  # as one process would hold them
+    result: list[Tensor] = []
+    for r, part in zip(state.ranks, parts, strict=True):
+        form, place = sent[r].items[state.path]
+        result += cut(part, form, None if place is None else per_rank[r][place])
+    return result

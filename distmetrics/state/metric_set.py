@@ -1,0 +1,146 @@
+"""The metrics of one sync: their states, read and put back together; and who syncs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import ConfigurationError, StateError
+from distmetrics.state.adapters.base import Target
+from distmetrics.state.plan import UPDATES, MetricRecord
+from distmetrics.state.spec import StateSpec
+from distmetrics.state.unregistered_attributes import digest_of
+
+ABSENT = object()  # read in place of an attribute that is not in a metric's storage
+Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
+
+
+class MetricSet:
+    """Metrics that are synced together, in an order that all ranks share.
+
+    Attributes:
+        targets: the metrics.
+        before: what each metric's storage held when this was made.
+        updates: how often each metric was updated here.
+        states: path, metric's place and description of every state.
+    """
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets = targets
+        self.before: Values = [dict(target.storage) for target in targets]
+        self.updates = [_updates(*each) for each in zip(targets, self.before, strict=True)]
+        self.states: list[tuple[str, int, StateSpec]] = [
+            (_join(target.path, spec.name), place, spec)
+            for place, target in enumerate(targets)
+            for spec in target.states
+        ]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the paths of all states, that of the update counts first."""
+        return (UPDATES, *[path for path, _, _ in self.states])
+
+    def value(self, place: int, spec: StateSpec) -> Any:
+        """Return the local value of a state, or ABSENT."""
+        return self.before[place].get(spec.name, ABSENT)
+
+    def records(self) -> list[MetricRecord]:
+        """Return what the other ranks must know of each metric."""
+        return [
+            MetricRecord(
+                _join(target.path, type(target.metric).__name__, ": "),
+                [
+                    (f"{spec.name} {spec.kind}", spec.shape)
+                    for spec in target.states
+                    if spec.merge is None  # otherwise the arguments say it all
+                ],
+                target.adapter.arguments(target.metric),
+                digest_of(target.adapter.attributes(target.metric)),
+                count > 0,
+            )
+            for target, count in zip(self.targets, self.updates, strict=True)
+        ]
+
+    def write(self, values: Values) -> None:
+        """Put values into the metrics; an attribute that is ABSENT is taken out."""
+        for target, new in zip(self.targets, values, strict=True):
+            target.storage.update({k: value for k, value in new.items() if value is not ABSENT})
+            for name in [name for name, value in new.items() if value is ABSENT]:
+                target.storage.pop(name, None)
+
+    def put_back(self, written: Values) -> None:
+        """Put back what was in the metrics under the names of ``written``.
+
+        Where a metric was updated meanwhile, all that the update changed is undone.
+        """
+        old: Values = []
+        for target, before, new in zip(self.targets, self.before, written, strict=True):
+            counter = target.adapter.counter
+            names = {*new}
+            if counter and target.storage.get(counter) != new[counter]:
+                names = {*target.storage, *before}
+            old.append({name: before.get(name, ABSENT) for name in names})
+        self.write(old)
+
+
+def _updates(target: Target, storage: Mapping[str, Any]) -> int:
+    """Return how often a metric was updated; most say so in their storage."""
+    return storage.get(target.adapter.counter) or target.adapter.updates(target.metric)
+
+
+def _join(path: str, name: str, separator: str = ".") -> str:
+    return f"{path}{separator}{name}" if path else name
+
+
+def communicator_of(targets: Sequence[Target], in_force: Communicator) -> Communicator:
+    """Return the communicator for metrics whose user has not passed one.
+
+    A metric that was made with a process group of its own (``process_group=`` of torchmetrics) is
+    synced in that group. Metrics without states, such as wrappers, are synced with those that they
+    hold.
+
+    Raises:
+        ConfigurationError: the group is none, or this rank is not in it: no other rank waits for
+            it.
+        StateError: the metrics of one sync were made for different groups.
+    """
+    comms: dict[str, Communicator] = {}
+    for target in targets:
+        if target.states:
+            group = target.storage.get(target.adapter.group)
+            comms[target.path] = in_force if group is None else _communicator(group, target.path)
+    if not comms:
+        return in_force
+    first, comm = next(iter(comms.items()))
+    other = next((path for path, theirs in comms.items() if theirs is not comm), None)
+    if other is not None:
+        raise StateError(
+            f"the metrics {first} and {other} were made for different process groups, and one "
+            "sync talks in one",
+            do="sync the metrics of each group in a call of their own, or pass comm=, which "
+            "overrules process_group.",
+        )
+    return comm
+
+
+def _communicator(group: Any, path: str) -> Communicator:
+    from distmetrics.comm.group import GroupCommunicator
+
+    if dist.is_available() and isinstance(group, dist.ProcessGroup):
+        return GroupCommunicator.of(group)
+    what = f"the metric {path}" if path else "the metric"
+    if dist.is_available() and group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ConfigurationError(
+            f"{what} was made for a process group that this rank is not in",
+            do="sync it on the ranks of its group alone, or pass comm=, which overrules "
+            "process_group.",
+        )
+    raise ConfigurationError(
+        f"{what} was made with process_group={group!r}, which is no torch.distributed process "
+        "group",
+        do="pass what torch.distributed.new_group returned, or pass comm=, which overrules "
+        "process_group.",
+    )

@@ -1,0 +1,143 @@
+"""Attributes that an update sets and that are no states: a rank without an update borrows them.
+
+A metric may keep something that is no registered state: the dtype of its last input, a shape that
+it has seen. A rank without an update lacks it. So where such a rank's attributes are not those of
+the ranks with updates, all ranks tell each other theirs; what all ranks with updates have alike,
+the rank without borrows for as long as the state of all ranks is in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from distmetrics.collectives.exchange import to_bytes
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.comm.base import brief
+from distmetrics.errors import StateError, who
+
+_PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
+_LARGEST = 1 << 16  # bytes of a tensor that travels
+_LONGEST = 1000  # elements of a list or tuple that travels
+_LACKING = ("", "None")  # texts
+
+
+class Attribute(NamedTuple):
+    """One attribute, described so that ranks can compare it.
+
+    Attributes:
+        text: equal where values are.
+        value: the value, or None where it cannot travel; ``travels`` tells which.
+        travels: True for plain values, small tensors, and lists and tuples of such.
+    """
+
+    text: str
+    value: Any
+    travels: bool
+
+
+_NO_ATTRIBUTE = Attribute("", None, True)
+
+
+def described(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
+    """Describe attributes, so that they can be sent."""
+    result = {}
+    for name, value in attributes.items():
+        text, travels = _text_of(value)
+        value = value.detach() if isinstance(value, Tensor) else value
+        result[name] = Attribute(text, value if travels else None, travels)
+    return result
+
+
+def digest_of(attributes: Mapping[str, Any]) -> str:
+    """Return a short text that is equal where all attributes are."""
+    if not attributes:
+        return ""
+    texts = [(name, _text_of(attributes[name])[0]) for name in sorted(attributes)]
+    return _digest(repr(texts).encode())
+
+
+def _text_of(value: Any) -> tuple[str, bool]:
+    """Return a text that is equal where values are, and whether the value can be sent."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return repr(value), True
+    if kind in (list, tuple) and len(value) <= _LONGEST:
+        texts = [_text_of(item) for item in value]
+        if all(travels for _, travels in texts):
+            return f"{kind.__name__}({', '.join([text for text, _ in texts])})", True
+    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
+        text = brief(value.dtype, value.shape)
+        if value.nbytes > _LARGEST:
+            return f"{text}, too large to be sent", False
+        flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        return f"{text} {_digest(to_bytes(flat.view(torch.uint8)))}", True
+    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
+    return f"a {name}", False
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def borrowed(
+    path: str,
+    per_rank: Sequence[Mapping[str, Attribute]],
+    updated: Sequence[int],
+    manifest: Manifest,
+    rank: int,
+) -> dict[str, Any]:
+    """Return what ranks without an update borrow of one metric, by name.
+
+    Args:
+        path: of the metric.
+        per_rank: every rank's attributes.
+        updated: the ranks with updates.
+        manifest: of the sync, for errors.
+        rank: this one, for errors.
+
+    Raises:
+        StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
+    """
+    others = [r for r in range(len(per_rank)) if r not in updated]
+    result: dict[str, Any] = {}
+    for name in sorted({name for r in updated for name in per_rank[r]}):
+        column = [attributes.get(name, _NO_ATTRIBUTE) for attributes in per_rank]
+        if len({attribute.text for attribute in column}) == 1:
+            continue
+        travels = all(column[r].travels for r in updated)
+        is_lacking = any(column[r].text in _LACKING for r in others)
+        if travels and len({column[r].text for r in updated}) == 1:
+            result[name] = column[updated[-1]].value
+        elif travels or is_lacking:
+            texts = {r: column[r].text for r in updated}
+            raise _refused(
+                f"{path}.{name}".lstrip("."), texts, travels, manifest, rank, len(column)
+            )
+    return result
+
+
+def _refused(
+    path: str, texts: Mapping[int, str], travels: bool, manifest: Manifest, rank: int, world: int
+) -> StateError:
+    """Build the error for an attribute that ranks without an update cannot borrow."""
+    name = path.rpartition(".")[2]
+    lacking = who(set(range(world)) - texts.keys())
+    what = f"its values on {who(texts)} cannot be combined: they differ, and {lacking} needs one"
+    if not travels:
+        what = f"cannot be sent to {lacking}: it is {max(texts.values())}"
+    return StateError(
+        f"{manifest.call().op}: the attribute {path} is no state, and {what}",
+        per_rank={r: f"{name} = {texts[r]}" if r in texts else "no update" for r in range(world)},
+        notes=["Every metric keeps its local state."],
+        likely=f"update() sets {name} and compute() reads it, so ranks without data lack it.",
+        do=f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…); or see to it that '
+        "every rank has data.",
+        rank=rank,
+        peers=texts,
+        site=manifest.site,
+    )

@@ -1,0 +1,109 @@
+"""What FSDP and DeepSpeed share: a model whose weights lie in parts on the ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import nn
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.launchers import ProcessStrategy
+
+
+class SplitModule(ABC):
+    """The user's module inside a library that shares out its weights: in parts, or whole.
+
+    Called with the arguments of a training step, it takes one with the weights in parts.
+
+    Attributes:
+        engine: the library's own object, which is called for a training step.
+        without_batch: who needs a batch on every rank, and what to say instead; None where a rank
+            without a batch can take part.
+    """
+
+    engine: Any
+    without_batch: tuple[str, str] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Take a training step, in which groups of weights become whole one after another."""
+        self.be_parts()
+        if args[0] is None and self.without_batch is not None:
+            who, instead = self.without_batch
+            raise ConfigurationError(
+                f"this rank has no batch for a training step, and {who} needs one on every rank",
+                likely="loaders of different length, which the trainer did not deal out itself.",
+                do=f"give every rank as many batches, or say {instead}.",
+            )
+        return self.engine(*args)
+
+    @property
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """True if every parameter is whole on this rank."""
+
+    @abstractmethod
+    def be_whole(self) -> None:
+        """Make every parameter whole, until :meth:`be_parts`; all ranks must call it."""
+
+    @abstractmethod
+    def be_parts(self) -> None:
+        """Give back what other ranks own; nothing is sent."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Make the user's module a plain one, with whole weights; all ranks must call it."""
+
+
+class SplitStrategy(ProcessStrategy):
+    """One process a device; weights may lie in parts while training, and are whole otherwise.
+
+    An evaluation, and a checkpoint while it is written, hold the whole weights on every rank: ranks
+    have different numbers of evaluation batches, and one without would keep the others waiting.
+
+    Attributes:
+        modules: what is split now.
+    """
+
+    whole_on_each_rank: ClassVar[bool] = False
+    manual: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.modules: list[Any] = []
+
+    def be_parts(self) -> None:
+        """Give back what other ranks own; nothing is sent."""
+        for module in self.modules:
+            module.be_parts()
+
+    def align(self, module: nn.Module) -> None:
+        """Give every rank rank 0's buffers, and whole weights until training goes on."""
+        super().align(module)
+        for split in self.modules:
+            split.be_whole()
+
+    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        """Return the module's step, which refuses to run while weights are in parts."""
+        step = super().evaluator(module, name)
+
+        def run(*args: Any) -> Any:
+            if not all(split.is_whole for split in self.modules):
+                raise ConfigurationError(
+                    f"strategy={self.name!r}: the model is called without gradients, and its "
+                    "weights are in parts",
+                    do="model.eval() on every rank before: it makes them whole.",
+                )
+            return step(*args)
+
+        return run
+
+    def release(self) -> None:
+        """Make the user's modules whole and plain again; called on every rank."""
+        for module in self.modules:
+            module.undo()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what a launch that failed has left split."""
+        self.modules.clear()

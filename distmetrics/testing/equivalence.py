@@ -1,0 +1,251 @@
+"""A user's own module and data on every number of ranks get the numbers of a single process."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import InputError, InputTypeError
+from distmetrics.launch.processes import launch
+from distmetrics.liveness.outcome import settle
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.registry import resolve
+from distmetrics.strategies.sampling import shard
+from distmetrics.train import DataModule, Module, Trainer
+
+_WEIGHT = "weight "  # before the names of weights in a record
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One run: what is trained, on what, by whom.
+
+    Attributes:
+        module: a module, or a function that makes one.
+        data: loaders, a data module, or a function that makes them.
+        strategy: the trainer's, by name or as an object.
+        flags: the trainer's others.
+    """
+
+    module: Any
+    data: Any
+    strategy: str | Strategy
+    world_size: int
+    seed: int
+    flags: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        name = self.strategy if isinstance(self.strategy, str) else self.strategy.name
+        return f"strategy={name!r}, world size {self.world_size}"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a run leaves behind; ``local`` are the names whose values are each rank's own."""
+
+    values: dict[str, Tensor]
+    local: set[str]
+
+
+def assert_same_as_single(
+    module: Module | Callable[[], Module],
+    data: Any,
+    *,
+    strategies: Sequence[str | Strategy] = ("ddp",),
+    world_sizes: Sequence[int] = (2,),
+    seed: int = 0,
+    rtol: float = 1e-6,
+    atol: float = 1e-7,
+    **flags: Any,
+) -> None:
+    """Train and validate a module under each strategy and world size; compare all with one process.
+
+    Every run has the same global batch: a loader's batch size is that of the single process, and
+    each of W ranks takes a W-th of it. What is compared: every value that is logged for an epoch,
+    what ``validate`` returns after the fit, and the weights. Steps that draw random numbers
+    (dropout) and statistics of a batch (``BatchNorm``) differ between ranks by their nature.
+
+    Args:
+        module: what to train, or a function that makes it; each run gets a module of its own.
+        data: ``(train, val)``, a train loader, a data module, or a function that makes one of
+            these.
+        strategies: of the trainer; each rank is a process, also where a strategy would run the
+            script again.
+        world_sizes: numbers of ranks; each must divide the training loader's batch size.
+        seed: of the modules' weights and the order of the samples.
+        rtol: relative tolerance.
+        atol: absolute tolerance of the weights; near zero a relative one means nothing.
+        flags: of :class:`~distmetrics.train.Trainer`; default ``max_epochs=1``.
+
+    Raises:
+        AssertionError: values differ; lists strategy, world size, name, expected and got of each.
+        InputError: the data can't be shared out evenly, so that the runs could not be the same.
+
+    >>> from distmetrics.train import Module
+    >>> class Line(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(1, 1)
+    ...     def training_step(self, batch, batch_idx):
+    ...         loss = ((self.layer(batch) - 2 * batch) ** 2).mean()
+    ...         self.log("loss", loss, on_epoch=True)
+    ...         return loss
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> data = DataLoader(torch.arange(8.0)[:, None], 4)
+    >>> assert_same_as_single(Line(), data, strategies=["single"], world_sizes=[1])
+    """
+    flags = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False} | flags
+    single = _Case(module, data, "single", 1, seed, flags)
+    expected = _run_here(single)
+    lines = []
+    for strategy, world_size in itertools.product(strategies, world_sizes):
+        case = replace(single, strategy=strategy, world_size=world_size)
+        differences = _differences(_run(case), expected, rtol, atol)
+        lines += [f"  {case}: {difference}" for difference in differences]
+    if lines:
+        raise AssertionError("\n".join(["not what a single process gets", *lines]))
+
+
+def _run(case: _Case) -> _Record:
+    """Run a case: here where the strategy starts its own ranks or needs none, else in processes."""
+    accelerator = case.flags["accelerator"]
+    strategy = copy.deepcopy(case.strategy)
+    if not resolve(strategy, devices=case.world_size, accelerator=accelerator).joins:
+        return _run_here(case)
+    record: _Record = settle(launch(_run_on_rank, case.world_size, case))[0]
+    return record
+
+
+def _run_on_rank(comm: Communicator, case: _Case) -> _Record:
+    """Be one rank of a world that is there already; the strategy takes it for a launcher's."""
+    rank, world_size = str(comm.rank), str(comm.world_size)
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    os.environ |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    return _run_here(case)
+
+
+def _run_here(case: _Case) -> _Record:
+    """Train and validate, and leave the random generators as they were."""
+    python = random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return _trained(case)
+    finally:
+        random.setstate(python)
+
+
+def _trained(case: _Case) -> _Record:
+    torch.manual_seed(case.seed)
+    module = _new(case.module, Module)
+    data = _rebatched(case)
+    strategy = copy.deepcopy(case.strategy)
+    trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
+    trainer.fit(module, datamodule=data)
+    values = {name: torch.tensor(float(x)) for name, x in trainer.callback_metrics.items()}
+    if data.val_dataloader() is not None:
+        for result in trainer.validate(module, datamodule=data):
+            values |= {f"validate: {name}": torch.tensor(x) for name, x in result.items()}
+    weights = trainer.strategy.weights(module) if trainer.strategy.joins else module.state_dict()
+    values |= {_WEIGHT + name: weight.detach().cpu().clone() for name, weight in weights.items()}
+    return _Record(values, set(trainer.local_metrics))
+
+
+def _new(source: Any, kind: type = object) -> Any:
+    """Return what a factory makes, or a copy of what is no factory."""
+    is_factory = callable(source) and not isinstance(source, nn.Module)
+    new = source() if is_factory else copy.deepcopy(source)
+    if not isinstance(new, kind):
+        raise InputTypeError(
+            f"needs a {kind.__name__}, or a function that makes one, got a {type(new).__name__}"
+        )
+    return new
+
+
+class _Loaders(DataModule):
+    """Loaders as a data module."""
+
+    def __init__(self, train: Any, val: Any = None) -> None:
+        self._train, self._val = train, val
+
+    def train_dataloader(self) -> Any:
+        return self._train
+
+    def val_dataloader(self) -> Any:
+        return self._val
+
+
+def _rebatched(case: _Case) -> DataModule:
+    """Return the user's data with a W-th of the batch, in an order that does not depend on W."""
+    data = _new(case.data)
+    if not isinstance(data, DataModule):
+        data = _Loaders(*data) if isinstance(data, tuple) and len(data) == 2 else _Loaders(data)
+    module: DataModule = data
+    whole = module.train_dataloader
+
+    def part() -> Any:
+        loader = _split(whole(), case.world_size)
+        if case.strategy != "single":
+            return loader
+        # As one rank's part in a world of one: the order is then drawn as in a larger world.
+        return shard(loader, world_size=1, rank=0, train=True, seed=case.seed)
+
+    module.train_dataloader = part  # type: ignore[method-assign]
+    return module
+
+
+def _split(loader: Any, world_size: int) -> Any:
+    """Return a loader with a W-th of the batch size.
+
+    Raises:
+        InputError: there is no batch size that could be divided, or a rank would repeat samples.
+    """
+    plain = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+    if not plain or type(loader.batch_sampler) is not BatchSampler:
+        raise InputError(
+            "the training data must be a DataLoader with a batch_size, which each rank takes its "
+            "part of"
+        )
+    whole, count = loader.batch_size, len(loader.sampler)
+    if whole % world_size or (count % world_size and not loader.drop_last):
+        raise InputError(
+            f"{world_size} ranks can't share {count} samples in batches of {whole} evenly: some "
+            "would count twice",
+            do=f"take a batch size and a number of samples that {world_size} divides.",
+        )
+    clone = copy.copy(loader)
+    batches = BatchSampler(loader.sampler, whole // world_size, loader.drop_last)
+    for name, value in (("batch_size", whole // world_size), ("batch_sampler", batches)):
+        object.__setattr__(clone, name, value)
+    return clone
+
+
+def _differences(record: _Record, expected: _Record, rtol: float, atol: float) -> Iterator[str]:
+    """Yield a line for each value and each weight that is not as expected."""
+    for name in sorted((record.values.keys() | expected.values.keys()) - record.local):
+        wanted, got = expected.values.get(name), record.values.get(name)
+        if wanted is None or got is None or wanted.shape != got.shape:
+            yield f"{name}: expected {_shown(wanted)}, got {_shown(got)}"
+            continue
+        tolerance = atol if name.startswith(_WEIGHT) else 0.0
+        if not torch.allclose(got, wanted, rtol=rtol, atol=tolerance, equal_nan=True):
+            worst = (got.double() - wanted.double()).abs().argmax()
+            numbers = (f"{x.flatten()[worst].item():.8g}" for x in (wanted, got))
+            text = "{}: expected {}, got {}".format(name, *numbers)
+            yield text + (" at its worst" if wanted.dim() else "")
+
+
+def _shown(value: Tensor | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"shape {list(value.shape)}" if value.dim() else f"{value.item():.8g}"

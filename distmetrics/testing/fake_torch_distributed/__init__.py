@@ -1,0 +1,100 @@
+"""``torch.distributed`` of a rank that is a thread: its functions go to the thread's communicator.
+
+torchmetrics' and torcheval's own sync, and user code, call ``torch.distributed.all_gather`` and its
+kin. In a world of threads there is no process group; inside :func:`routed` those calls reach the
+world of threads instead, which is as strict as gloo and decides deadlocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from distmetrics.comm.current import in_force
+from distmetrics.comm.replace import Name, Replacing
+from distmetrics.comm.threads import is_of_threads
+from distmetrics.errors import ConfigurationError
+from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Answer
+from distmetrics.testing.fake_torch_distributed.request import Request
+
+__all__ = ["routed"]
+
+_UNSUPPORTED = (
+    "all_gather_coalesced",
+    "all_reduce_coalesced",
+    "batch_isend_irecv",
+    "destroy_process_group",
+    "init_process_group",
+    "irecv",
+    "isend",
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "recv",
+    "recv_object_list",
+    "send",
+    "send_object_list",
+    "split_group",
+)
+_replacing = Replacing()
+_signature = functools.cache(inspect.signature)
+
+
+@contextmanager
+def routed() -> Iterator[None]:
+    """Let ``torch.distributed``'s functions talk through a rank's communicator, on threads.
+
+    Inside the block the attributes of ``torch.distributed`` are replaced, for the whole process; a
+    thread whose communicator in force is not one of a ThreadWorld gets torch's own functions as
+    before. Blocks may nest and overlap; the last one to end puts everything back. Names that were
+    imported from ``torch.distributed`` before the block
+    (``from torch.distributed import all_gather``) are not reached. Groups, point-to-point calls and
+    what gloo refuses raise an error that names the function.
+
+    >>> import torch
+    >>> from distmetrics.testing import run
+    >>> def total(comm):
+    ...     value = torch.tensor(comm.rank + 1)
+    ...     torch.distributed.all_reduce(value)
+    ...     return int(value)
+    >>> with routed():
+    ...     run(3, total)
+    [6, 6, 6]
+    """
+    with _replacing.block(_replacements):
+        yield
+
+
+def _replacements() -> list[Name]:
+    theirs = vars(dist)
+    ours = ANSWERS | dict.fromkeys(_UNSUPPORTED)
+    # Some of them came with a later torch than the oldest that is supported.
+    present = [name for name in ours if name in theirs]
+    return [Name(theirs, name, _dispatching(name, theirs[name], ours[name])) for name in present]
+
+
+def _dispatching(
+    name: str, original: Callable[..., Any], ours: Answer | None
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        comm = in_force()
+        if comm is None or not is_of_threads(comm):
+            return original(*args, **kwargs)
+        if ours is None:
+            raise ConfigurationError(
+                f"torch.distributed.{name} is not supported in a world of threads",
+                do="run this test on real processes, with backend='gloo'.",
+            )
+        bound = _signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        request = Request(comm, name, bound.arguments)
+        request.check_group()
+        return ours(request)
+
+    return function

@@ -1,0 +1,98 @@
+"""Checks of the laws about numerics: half precision, large counts, shifted data, NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.testing import scenarios
+from distmetrics.testing.batches import Batch, Shards, changed_floats, is_floating
+from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.trial import NotJudged, Trial, compare
+
+_HALF_PRECISION = Equality("relative 0.02, absolute 0.02", 0.02, 0.02, types=False)
+_SHIFTED = Equality("relative 0.001", 1e-3, 1e-3, types=False)
+
+
+def _with_floats(shards: Shards, change: Callable[[Tensor], Tensor]) -> Shards:
+    """Change the floating tensors of all batches, of which there must be some."""
+    arguments = [x for shard in shards for batch in shard for x in batch.arguments.values()]
+    if not any(map(is_floating, arguments)):
+        raise NotJudged("no argument is a tensor of floats")
+    return tuple(tuple(changed_floats(batch, change) for batch in shard) for shard in shards)
+
+
+def low_precision(trial: Trial) -> None:
+    """Compare bfloat16 input with the same numbers in float32."""
+    low = _with_floats(trial.dense, lambda x: x.to(torch.bfloat16))
+    same = _with_floats(low, lambda x: x.to(torch.float32))
+    alone = trial.single(low[0])
+    if alone.kind == "raised":
+        raise NotJudged(f"bfloat16 input is refused: {alone.text}")
+    trial.same_value(same, [low], " in float32", _HALF_PRECISION)
+
+
+def shift(trial: Trial) -> None:
+    """Add 1000 to every floating number."""
+    more = _with_floats(trial.dense, lambda x: x + 1000)
+    trial.same_value(trial.dense, [more], " before 1000 was added to all", _SHIFTED)
+
+
+def nan_everywhere(trial: Trial) -> None:
+    """Put NaN, and infinity, into the first number of one rank's data."""
+    *others, last = trial.dense
+    for bad in (float("nan"), float("inf")):
+        spoiled = _spoiled(last[0], bad)
+        shards = (*others, (spoiled, *last[1:]))
+        single = trial.single([batch for shard in shards for batch in shard])
+        if single.kind == "raised":
+            raise NotJudged(f"{bad} is refused: {single.text}")
+        got = [_not_finite(value) for value in trial.values(shards)]
+        note = f" with {bad} in the data"
+        compare(_not_finite(single.value), got, BITWISE, shards, note)
+
+
+def _spoiled(batch: Batch, bad: float) -> Batch:
+    """Return the batch with ``bad`` as the first number of each floating tensor."""
+
+    def spoil(x: Tensor) -> Tensor:
+        x = x.clone()
+        x.reshape(-1)[:1] = bad
+        return x
+
+    return _with_floats(((batch,),), spoil)[0][0]
+
+
+def _not_finite(value: Any) -> Any:
+    """Return where a value is no finite number."""
+    if isinstance(value, Tensor):
+        return (~value.isfinite()).tolist()
+    if isinstance(value, dict):
+        return {key: _not_finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_not_finite(each) for each in value]
+    return value != value if isinstance(value, float) else None
+
+
+def large_counts(trial: Trial) -> None:
+    """Double the states until counts pass 2²⁴, and add one batch."""
+    shards = trial.parts(2)
+    states = trial.values(shards, scenarios.doubled)
+    if not states[0]:
+        raise NotJudged("it has states that are no sums, which cannot be doubled that often")
+    (big, total), (added, _) = states
+    for name in added:
+        if _is_count(big[name]) and _is_count(added[name]):
+            expected = big[name].double() + added[name].double()
+            note = f", the state {name} ({big[name].dtype}) after a batch was added"
+            compare(expected, [total[name].double()], BITWISE, shards, note)
+
+
+def _is_count(x: Any) -> bool:
+    """True if all numbers of a tensor are whole, so that they count something."""
+    if not isinstance(x, Tensor) or not x.numel() or x.is_complex():
+        return False
+    return bool((x.double() == x.double().round()).all())

@@ -1,0 +1,156 @@
+"""Checks of the laws about values and collectives: other shards of the same data, other runs."""
+
+from __future__ import annotations
+
+import torch
+
+from distmetrics.errors import InputError
+from distmetrics.testing import scenarios
+from distmetrics.testing.batches import Shards, count, cut, join, take
+from distmetrics.testing.equality import BITWISE
+from distmetrics.testing.shards import in_runs, in_turn, padded
+from distmetrics.testing.trial import LawBroken, NotJudged, Trial, compare, no_error
+
+
+def single_is_sharded(trial: Trial) -> None:
+    """Compare with one process, which may raise as long as the ranks do too."""
+    shards = trial.dense
+    single, ranks = trial.single(), trial.settled(shards)
+    if single.kind == "value":
+        no_error(single.value, ranks, shards)
+        compare(single.value, [ranks[0].value], trial.loosely, shards)
+    elif all(rank.kind == "raised" for rank in ranks):
+        raise NotJudged(f"a single process raises {single.text}")
+    else:
+        raise LawBroken(single, ranks, "a value where a single process raises", shards)
+
+
+def ranks_agree(trial: Trial) -> None:
+    """Compare all ranks with rank 0, bit by bit."""
+    got = trial.values(trial.shards)
+    compare(got[0], got, BITWISE, trial.shards, " of rank 0")
+
+
+def empty_rank(trial: Trial) -> None:
+    """Add a rank without data in the first, in the last and in every other place."""
+    shards = trial.dense
+    expected = trial.values(shards)[0]
+    for more in (((), *shards), (*shards, ()), ((), *shards, (), ())):
+        ranks = trial.settled(more)
+        no_error(expected, ranks, more)
+        note = " without the empty rank"
+        compare(expected, [ranks[0].value], trial.loosely, more, note)
+
+
+def empty_batch(trial: Trial) -> None:
+    """Add an update with no samples in front and at the end."""
+    shards = trial.dense
+    if not count(shards[0][0]):
+        raise NotJudged("the batches' arguments have no axis of samples in common")
+    nothing = take(shards[0][0], [])
+    alone = trial.single([nothing, *trial.pooled])
+    if alone.kind == "raised":
+        raise NotJudged(f"an update with no samples is refused: {alone.text}")
+    more = ((nothing, *shards[0]), *shards[1:])
+    if shards[1:]:
+        more = (*more[:-1], (*more[-1], nothing))
+    trial.same_value(shards, [more], " without the empty batches")
+
+
+def associative(trial: Trial) -> None:
+    """Merge three parts from the left and from the right."""
+    a, b, c = shards = trial.parts(3)
+    pairs = [trial.values(pair, scenarios.merged)[0] for pair in ((a, b), (b, c))]
+    first, last = trial.subject.filled(a), trial.subject.filled(c)
+    left, right = (
+        trial.values(tuple((metric,) for metric in metrics), scenarios.prefilled)
+        for metrics in ((pairs[0], last), (first, pairs[1]))
+    )
+    note = " when the first two are merged first"
+    compare(left[0], right[:1], trial.loosely, shards, note)
+
+
+def rank_order(trial: Trial) -> None:
+    """Turn the ranks around, and one on."""
+    shards = trial.dense
+    if len(shards) < 2:
+        raise NotJudged("only one rank has samples")
+    others = (shards[::-1], (*shards[1:], shards[0]))
+    trial.same_value(shards, others, " in the other order of ranks")
+
+
+def sample_order(trial: Trial) -> None:
+    """Shuffle all samples, with the same batch sizes."""
+    shards = trial.dense
+    try:
+        whole = join(trial.pooled)
+    except InputError as error:
+        raise NotJudged(str(error)) from error
+    rows = count(whole)
+    if not rows:
+        raise NotJudged("the batches' arguments have no axis of samples in common")
+    order = iter(torch.randperm(rows, generator=torch.Generator().manual_seed(rows)).tolist())
+    shuffled = tuple(
+        tuple(take(whole, [next(order) for _ in range(count(batch) or 0)]) for batch in shard)
+        for shard in shards
+    )
+    trial.same_value(shards, [shuffled], " in the other order of samples")
+
+
+def batch_split(trial: Trial) -> None:
+    """Cut every batch in two."""
+    shards = trial.dense
+    halves = tuple(tuple(piece for batch in shard for piece in cut(batch, 2)) for shard in shards)
+    if list(map(len, halves)) == list(map(len, shards)):
+        raise NotJudged("no batch has two samples")
+    trial.same_value(shards, [halves], " with the batches in one piece")
+
+
+def world_size(trial: Trial) -> None:
+    """Deal the same batches to 1, 2, 3, 5 and 8 ranks, in runs."""
+    others = [in_runs(trial.pooled, world) for world in (2, 3, 5, 8)]
+    trial.same_value((trial.pooled,), others, " on one rank", BITWISE)
+
+
+def padding_removed(trial: Trial) -> None:
+    """Deal samples as torch's DistributedSampler does, some of them twice."""
+    if "indices" not in trial.pooled[0].kwargs:
+        raise NotJudged("update takes no indices=, so it cannot tell a repeated sample")
+    try:
+        others = [padded(trial.pooled, world) for world in (2, 3)]
+    except ValueError as error:
+        raise NotJudged(str(error)) from error
+    trial.same_value((trial.pooled,), others, " without the padding")
+
+
+def same_sequence(trial: Trial) -> None:
+    """Compare the collectives of ranks, and those of other dealings of the same batches."""
+    shards, batches = trial.dense, trial.pooled
+    cut = len(batches) - len(shards) + 1
+    lopsided = (batches[:cut], *((batch,) for batch in batches[cut:]))
+    transcripts: list[tuple[tuple[str, ...], Shards]] = []
+    for dealt in (shards, shards[::-1], in_turn(batches, len(shards)), lopsided):
+        trial.values(dealt)
+        transcripts += [(rank.collectives, dealt) for rank in trial.world(dealt)]
+    first = transcripts[0][0]
+    for collectives, dealt in transcripts:
+        if collectives != first:
+            detail = "other data, other calls"
+            raise LawBroken(_listed(first), [_listed(collectives)], detail, dealt)
+
+
+def _listed(collectives: tuple[str, ...]) -> str:
+    return f"{len(collectives)} collectives: {', '.join(collectives[:6])}"
+
+
+def no_hang(trial: Trial) -> None:
+    """Run the shards as they are, and with ranks left empty."""
+    shards, batches = trial.dense, trial.pooled
+    others = (trial.shards, shards, ((), *shards), (*shards, ()), ((), batches), (batches, (), ()))
+    for dealt in others:
+        ranks = trial.world(dealt)
+        for rank in ranks:
+            if rank.kind == "stuck":
+                raise LawBroken("every rank gets a value", ranks, str(rank.error), dealt)
+    if all(rank.kind == "raised" for rank in trial.world(shards)):
+        raise NotJudged(f"every rank raises {trial.world(shards)[0].text}")

@@ -1,0 +1,220 @@
+"""What the records of all ranks amount to: one value for each name, the same on every rank.
+
+Nothing here talks to another rank. Each rank gets the records of all of them, combines them in rank
+order in float64, and so gets the same bits, or the same error.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distmetrics.errors import ConfigurationError, MismatchError, who
+from distmetrics.train.accumulators import Accumulator, Key, Kind
+from distmetrics.train.log_options import as_tensor
+
+# With one batch a rank, a condition on the data looks like one on the rank half of the time.
+_BATCHES_TO_BE_SURE = 2
+
+
+class RankLog(NamedTuple):
+    """What one rank has logged, and how many batches it had of each loader."""
+
+    values: Mapping[Key, Accumulator]
+    batches: Mapping[int, int]
+
+
+class Logged(NamedTuple):
+    """What all ranks' logs amount to.
+
+    Attributes:
+        values: by key; a value that each step has too is here twice, as ``name_epoch`` as well.
+        local: which of them are this rank's own.
+        aliases: the keys ``name_epoch``.
+        kinds: how each name was logged.
+        batches: the number of batches of each loader, over all ranks.
+    """
+
+    values: dict[Key, Tensor]
+    local: set[Key]
+    aliases: set[Key]
+    kinds: dict[Key, Kind]
+    batches: Mapping[int, int]
+
+
+def combine(ranks: Sequence[RankLog], rank: int, *, strict: bool) -> Logged:
+    """Return the value of each name that is no metric object's, as ``rank`` sees it.
+
+    Args:
+        ranks: what each rank logged.
+        rank: this one.
+        strict: see :func:`check_names`.
+
+    Raises:
+        MismatchError: ranks log a name in different ways, or only some of them do.
+    """
+    kinds = agreed_kinds(ranks, rank)
+    check_names(ranks, kinds, rank, strict=strict)
+    batches = sum((Counter(each.batches) for each in ranks), Counter[int]())
+    logged = Logged({}, set(), set(), kinds, batches)
+    counted = {"all ranks": ranks, "this rank": [ranks[rank]], "rank 0": ranks[:1]}
+    for key, kind in kinds.items():
+        parts = [each.values[key] for each in counted[kind.scope] if key in each.values]
+        if kind.metric or not parts:
+            continue
+        whole = Accumulator(kind)
+        for part in parts:
+            whole.merge(part.total, part.weight)
+        aliases = [key.of("epoch")] if kind.forked else []
+        value = torch.tensor(whole.value, dtype=torch.float64)
+        logged.values.update(dict.fromkeys([key, *aliases], value))
+        logged.aliases.update(aliases)
+        if kind.scope == "this rank" and len(ranks) > 1:
+            logged.local.update([key, *aliases])
+    return logged
+
+
+def agreed_kinds(ranks: Sequence[RankLog], rank: int) -> dict[Key, Kind]:
+    """Return how each name was logged, the same on all ranks that log it.
+
+    Raises:
+        MismatchError: two ranks log a name in different ways.
+    """
+    kinds: dict[Key, Kind] = {}
+    for values, _ in ranks:
+        for key, part in values.items():
+            if kinds.setdefault(key, part.kind) == part.kind:
+                continue
+            raise MismatchError(
+                f"ranks log {key.label!r} in different ways",
+                per_rank={
+                    index: f"as {each.values[key].kind}" if key in each.values else "not at all"
+                    for index, each in enumerate(ranks)
+                },
+                likely="a condition on the rank or on the data around self.log.",
+                do="log a name with the same options on every rank.",
+                rank=rank,
+                peers=range(len(ranks)),
+            )
+    return kinds
+
+
+def check_names(
+    ranks: Sequence[RankLog], kinds: Mapping[Key, Kind], rank: int, *, strict: bool
+) -> None:
+    """Refuse, or warn of, a name that some ranks log in every batch and others in none.
+
+    Its value is of the former's samples alone. That is right where the condition is on the data, as
+    it would be in one process, and wrong where it is on the rank.
+
+    Args:
+        ranks: what each rank logged.
+        kinds: how each name is logged.
+        rank: this one; rank 0 warns.
+        strict: False only warns. One batch on a rank only warns too: that may well be the data.
+
+    Raises:
+        MismatchError: there is such a name.
+    """
+    one_sided = list(_one_sided(ranks, kinds))
+    certain = [each for each in one_sided if each.is_certain] if strict else []
+    if certain:
+        raise _one_sided_error(certain, ranks, rank)
+    for each in one_sided if rank == 0 else ():
+        warnings.warn(
+            f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no batch "
+            f"of {who(each.never)}: samples of the latter are not in its value. If self.log is "
+            "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
+            "is rank 0's alone.",
+            stacklevel=2,
+        )
+
+
+class _OneSided(NamedTuple):
+    """A name that some ranks log in every batch, and others never; certain if both had enough."""
+
+    key: Key
+    always: list[int]
+    never: list[int]
+    is_certain: bool
+
+
+def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[_OneSided]:
+    for key, kind in kinds.items():
+        if kind.metric or kind.scope != "all ranks":
+            continue  # a metric object's value is over all ranks, whoever logs it
+        batches = {rank: each.batches.get(key.loader, 0) for rank, each in enumerate(ranks)}
+        parts = {rank: ranks[rank].values.get(key) for rank, count in batches.items() if count}
+        never = [rank for rank, part in parts.items() if part is None]
+        always = [rank for rank, part in parts.items() if part and part.steps >= batches[rank]]
+        if never and always:
+            fewest = min(batches[rank] for rank in never + always)
+            yield _OneSided(key, always, never, fewest >= _BATCHES_TO_BE_SURE)
+
+
+def _one_sided_error(
+    one_sided: Sequence[_OneSided], ranks: Sequence[RankLog], rank: int
+) -> MismatchError:
+    first, *others = one_sided
+    named = ", ".join(f"{each.key.label!r} by {who(each.always)}" for each in others[:5])
+    more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+    return MismatchError(
+        f"only some ranks log {first.key.label!r}",
+        per_rank={index: _share(first.key, each) for index, each in enumerate(ranks)},
+        notes=[f"Likewise: {named}{more}."] if others else [],
+        likely="a condition on the rank around self.log, or the rank in the name: the value is "
+        "of a part of the data.",
+        do="log the name on every rank; with rank_zero_only=True what is rank 0's alone. If the "
+        "condition is on the data, Trainer(require_same_names=False) only warns.",
+        rank=rank,
+        peers=range(len(ranks)),
+    )
+
+
+def _share(key: Key, log: RankLog) -> str:
+    """Return in how many of its batches a rank logs a name, and where."""
+    count, part = log.batches.get(key.loader, 0), log.values.get(key)
+    if count == 0:
+        return "had no batch"
+    if part is None:
+        return f"in none of its {count} batches"
+    share = "each" if part.steps >= count else "some"
+    return f"in {share} of its {count} batches" + (f", first at {part.site}" if part.site else "")
+
+
+def metric_keys(kinds: Mapping[Key, Kind]) -> dict[str, list[Key]]:
+    """Return the names that each logged metric object has, by the attribute that holds it.
+
+    Raises:
+        ConfigurationError: a metric object has been logged for two loaders.
+    """
+    keys: dict[str, list[Key]] = {}
+    for key, kind in kinds.items():
+        if kind.metric:
+            keys.setdefault(kind.metric, []).append(key)
+    for path, names in keys.items():
+        if len({key.loader for key in names}) > 1:
+            raise ConfigurationError(
+                f"the metric self.{path} is logged for several loaders, whose samples it would mix",
+                do="keep one metric object a loader, in an nn.ModuleList.",
+            )
+    return keys
+
+
+def metric_numbers(key: Key, kind: Kind, value: Any) -> dict[Key, Tensor]:
+    """Return each number of a metric object's value, which may be a mapping, under its key."""
+    numbers = {key: (f"self.{kind.metric}", value)}
+    if isinstance(value, Mapping):
+        numbers = {
+            key._replace(name=str(inner) if kind.bare else f"{key.name}/{inner}"): (
+                f"{kind.metric}.{inner}",
+                part,
+            )
+            for inner, part in value.items()
+        }
+    return {each: as_tensor(what, number) for each, (what, number) in numbers.items()}

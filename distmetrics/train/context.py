@@ -1,0 +1,169 @@
+"""What the module, the callbacks, the loggers and the loops see of the trainer that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import Strategy
+from distmetrics.train.config import TrainerConfig
+from distmetrics.train.fit_state import FitState
+from distmetrics.train.logbook import LogBook
+from distmetrics.train.logged_values import LoggedValues
+from distmetrics.train.loggers.base import Logger
+from distmetrics.train.progress import LoopProgress
+
+
+class CallUnderWay(Protocol):
+    """What a trainer is doing."""
+
+    module: Any
+
+    def save(self, paths: Sequence[str | Path], drop: Sequence[str | Path]) -> None:
+        """Save a checkpoint, see :meth:`RunContext.save_checkpoint`."""
+
+
+class RunContext(Protocol):
+    """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
+
+    Attributes:
+        config: the flags.
+        strategy: how the model is split over devices.
+        callbacks: the callbacks, in the order in which they are called.
+        loggers: where values go.
+        progress: how far the fit is.
+        values: what has been logged.
+        should_stop: set it, on any rank, to end training.
+        sanity_checking: True in the validation before training.
+        num_batches: of the loop under way on this rank; None where it is not known.
+        absent_ranks: how many ranks have no batch in the training step under way.
+        datamodule: the data module of the call under way, if it has one.
+        fit_state: what the fit under way works with.
+        log: where a value goes that is logged now.
+        run: the call under way.
+    """
+
+    config: TrainerConfig
+    strategy: Strategy
+    callbacks: list[Any]
+    loggers: list[Logger]
+    progress: LoopProgress
+    values: LoggedValues
+    should_stop: bool
+    sanity_checking: bool
+    num_batches: int | None
+    absent_ranks: int
+    datamodule: Any
+    fit_state: FitState | None
+    log: LogBook | None
+    run: CallUnderWay | None
+
+    @property
+    def current_epoch(self) -> int:
+        """Epochs completed; in an epoch its number, from 0."""
+        return self.progress.epoch
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken."""
+        return self.progress.global_step
+
+    @property
+    def global_rank(self) -> int:
+        """This rank in the job, from 0."""
+        return self.strategy.comm().rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on rank 0."""
+        return self.global_rank == 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.strategy.world_size if self.run is None else self.strategy.comm().world_size
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The latest value of everything logged, by name."""
+        return self.values.callback_metrics
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The latest value of everything logged, by name."""
+        return self.values.callback_metrics
+
+    @property
+    def local_metrics(self) -> set[str]:
+        """The names whose values are this rank's own."""
+        return self.values.local_metrics
+
+    @property
+    def fresh_metrics(self) -> set[str]:
+        """The names logged for the latest epoch."""
+        return self.values.fresh_metrics
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the fit under way; none outside of one."""
+        return [] if self.fit_state is None else self.fit_state.optimizers
+
+    def save_checkpoint(self, *paths: str | Path, drop: tuple[str | Path, ...] = ()) -> None:
+        """Write a checkpoint of the fit under way; every rank must call it."""
+
+    def log_values(self, values: Mapping[str, float]) -> None:
+        """Make numbers known that are the same on every rank, and give them to the loggers."""
+
+
+def publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str]) -> None:
+    """Give the loggers values, on rank 0 alone."""
+    if not (trainer.loggers and trainer.is_global_zero):
+        return
+    numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
+    for logger in trainer.loggers if numbers else ():
+        logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)
+
+
+def log_in_force(trainer: RunContext, name: str) -> LogBook:
+    """Return where a value goes that is logged now.
+
+    Raises:
+        ConfigurationError: nothing is under way that it could belong to.
+    """
+    if trainer.log is None:
+        raise ConfigurationError(
+            f"{name!r} can't be logged here: no epoch is under way, or its values are combined "
+            "already",
+            likely="a callback's hook of an epoch's end: callbacks hear of it when the values are "
+            "there.",
+            do="log in a step, in the module's own on_train_epoch_end or on_validation_epoch_end, "
+            "or in a callback's on_train_batch_end; what is the same number on every rank can be "
+            f"made known here: trainer.log_values({{{name!r}: number}}).",
+        )
+    return trainer.log
+
+
+class RunByTrainer:
+    """Adds ``trainer`` to what a trainer runs."""
+
+    _trainer: RunContext | None = None
+
+    @property
+    def trainer(self) -> RunContext:
+        """The trainer that runs this module.
+
+        Raises:
+            ConfigurationError: none does.
+        """
+        if self._trainer is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} is not attached to a trainer",
+                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
+                "replace self.log.",
+            )
+        return self._trainer

@@ -1,0 +1,74 @@
+"""A last checkpoint from a rank that is left, once others are lost or have gone astray."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import asdict
+from typing import Any
+
+from distmetrics.comm.group import GroupCommunicator
+from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError
+from distmetrics.train.callbacks import ModelCheckpoint
+from distmetrics.train.checkpoint_file import write
+from distmetrics.train.context import RunContext
+from distmetrics.train.metric_state import metric_states, metrics_in
+from distmetrics.train.progress import LoopProgress
+from distmetrics.train.run import Run
+
+FILE_NAME = "rescued.ckpt"
+
+
+def save_emergency_checkpoint(run: Run, error: BaseException) -> None:
+    """Save the weights and the optimizers' state of this rank, where ranks can't go on together.
+
+    Only after errors of that kind, in a fit with a
+    :class:`~distmetrics.train.callbacks.ModelCheckpoint`, whose folder takes the file; by the
+    lowest rank that the error is not about. ``fit(ckpt_path=...)`` goes on from it at the beginning
+    of the epoch that was under way. What can't be saved is a warning: the error itself goes on.
+    """
+    trainer = run.trainer
+    lost = None if trainer.fit_state is None else _lost(trainer, error)
+    keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
+    if lost is None or not keepers:
+        return
+    left = [rank for rank in range(trainer.world_size) if rank not in lost.peers] or [0]
+    if trainer.global_rank != left[0]:
+        return
+    if not trainer.strategy.whole_on_each_rank:
+        warnings.warn(
+            f"no last checkpoint is saved: strategy={trainer.strategy.name!r} splits the model "
+            f"over ranks. Go on from {keepers[0].last_model_path or 'the beginning'}.",
+            stacklevel=2,
+        )
+        return
+    path = keepers[0].folder(trainer) / FILE_NAME
+    try:
+        write(_content(run), path)
+    except Exception as problem:  # noqa: BLE001  (whatever a hook raises: the first error goes on)
+        kind = type(problem).__name__
+        warnings.warn(f"no last checkpoint is saved: {kind}: {problem}", stacklevel=2)
+        return
+    error.add_note(
+        f"rank {trainer.global_rank} has saved the weights after step {trainer.global_step}: {path}"
+    )
+
+
+def _lost(trainer: RunContext, error: BaseException) -> DistmetricsError | None:
+    """Return the error that names who is lost, which DDP's own connections do not."""
+    comm = trainer.strategy.comm()
+    if isinstance(comm, GroupCommunicator) and isinstance(error, RuntimeError):
+        return comm.blame(error)
+    return error if isinstance(error, PeerLostError | DivergedError | MismatchError) else None
+
+
+def _content(run: Run) -> dict[str, Any]:
+    """Return a checkpoint of this rank alone, at the beginning of the epoch that is under way."""
+    unused = {path: copy.deepcopy(metric) for path, metric in metrics_in(run.module).items()}
+    for metric in unused.values():
+        metric.reset()
+    content = run.checkpoint(alone=True)
+    content["position"] = asdict(LoopProgress(content["epoch"], content["global_step"]))
+    own = content["ranks"][0]
+    own.update(metrics=metric_states(unused), log=None, outputs=[], gradients={})
+    return content

@@ -1,0 +1,112 @@
+"""What a fit works with on this rank is put together here, and checked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.train import seed as random_state
+from distmetrics.train.batches import check_not_empty
+from distmetrics.train.context import RunContext
+from distmetrics.train.dataloaders import Dataloaders
+from distmetrics.train.fit_state import FitState
+from distmetrics.train.module import Module
+from distmetrics.train.optimizers import configured
+from distmetrics.train.run import Run
+from distmetrics.train.signatures import overrides, require
+
+
+def planned_fit(run: Run, data: Dataloaders) -> FitState:
+    """Return what the fit works with: optimizers, loaders, and the strategy's training step."""
+    trainer, module = run.trainer, run.module
+    optimizers, schedules = configured(
+        module.configure_optimizers(), module, automatic=module.automatic_optimization
+    )
+    _check_manual(trainer, module)
+    step, optimizers = trainer.strategy.setup(module, optimizers)
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
+    (train_loader,) = dealt(trainer, [data.train(module)], train=True)
+    return FitState(
+        module,
+        trainer.strategy,
+        trainer.progress,
+        run.call,
+        step,
+        optimizers,
+        schedules,
+        train_loader,
+        _val_loaders(run, data),
+    )
+
+
+def _val_loaders(run: Run, data: Dataloaders) -> list[Any]:
+    """Return the loaders to validate on; none if there is nothing to validate by."""
+    trainer, module = run.trainer, run.module
+    config, values = trainer.config, trainer.values
+    loaders = []
+    if config.limit_val_batches != 0:
+        loaders = dealt(trainer, data.of_call("validate", module))
+    # A data module may have more than this module needs.
+    if loaders and not (
+        data.passed("validate") is not None or overrides(module, "validation_step")
+    ):
+        loaders = []
+    values.within_epochs = bool(loaders) and config.validates_within_epochs
+    if loaders:
+        require(module, "validation_step")
+        check_not_empty(loaders, "validation", trainer.strategy.comm())
+        _warn_if_never(trainer)
+    elif config.limit_val_batches == 0:
+        values.why_unvalidated = "limit_val_batches=0 turns it off"
+    else:
+        values.why_unvalidated = (
+            "it has no loader of validation data, or the module no validation_step"
+        )
+    return loaders
+
+
+def _warn_if_never(trainer: RunContext) -> None:
+    """Warn of a fit whose last epoch comes before its first validation."""
+    last, every = trainer.config.max_epochs, trainer.config.check_val_every_n_epoch
+    if trainer.is_global_zero and last is not None and 0 < last < every:
+        warnings.warn(
+            f"check_val_every_n_epoch={every} and max_epochs={last}: this fit never validates, "
+            "and what watches a value of validation never acts. Say a smaller "
+            "check_val_every_n_epoch, or limit_val_batches=0 where that is meant.",
+            stacklevel=2,
+        )
+
+
+def _check_manual(trainer: RunContext, module: Module) -> None:
+    """Refuse flags and strategies that don't go with a module's own optimization."""
+    if module.automatic_optimization:
+        return
+    name, strategy = type(module).__name__, trainer.strategy
+    if not strategy.manual:
+        raise ConfigurationError(
+            f"{name} does its own optimization, and strategy={strategy.name!r} splits what it "
+            "would step",
+            do="say strategy='ddp' or 'ddp_sharded', or use one optimizer and leave it to the "
+            "trainer.",
+        )
+    for flag, default in (("accumulate_grad_batches", 1), ("gradient_clip_val", None)):
+        value = getattr(trainer.config, flag)
+        if value != default:
+            raise ConfigurationError(
+                f"{flag}={value}, and {name} does its own optimization",
+                do="do it in training_step, and drop the flag.",
+            )
+
+
+def dealt(trainer: RunContext, loaders: Sequence[Any], *, train: bool = False) -> list[Any]:
+    """Return loaders of this rank's part of the data."""
+    seeded = [random_state.seed_workers(loader, trainer.global_rank) for loader in loaders]
+    if not trainer.config.use_distributed_sampler:
+        return seeded
+    seed = trainer.config.seed
+    if seed is None:
+        seed = random_state.of_environment() or 0
+    return [trainer.strategy.loader(loader, train=train, seed=seed) for loader in seeded]

@@ -1,0 +1,126 @@
+"""What a fit works with on one rank, and how its optimizers step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from distmetrics.collectives.reduce import all_reduce
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import ConfigurationError
+from distmetrics.liveness.process_info import Inside
+from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.parallel import Averaged
+from distmetrics.train.logbook import LogBook
+from distmetrics.train.optimizers import Schedule
+from distmetrics.train.progress import LoopProgress
+
+EpochRng = tuple[dict[str, Any], list[Tensor]]
+
+
+@dataclass
+class FitState:
+    """What a fit works with on this rank.
+
+    Attributes:
+        call: calls a hook of the module and of the callbacks.
+        step: what is called for a training step.
+        outputs: what the epoch's steps returned; kept for a module with ``training_epoch_end``.
+        log: the epoch's, while there is one.
+        epoch_rng: the states of random generators when the epoch's loader was opened: this
+            process's, the loader's.
+        resumed: what to take up when the loader is open; from a checkpoint.
+        step_end: the module's ``training_step_end``, if it has one.
+        averaging: what a backward pass runs in that averages gradients, for ranks that wait
+            elsewhere.
+        averaged: the wrapper that averages them, where it is this project's.
+    """
+
+    module: nn.Module
+    strategy: Strategy
+    progress: LoopProgress
+    call: Callable[..., None]
+    step: TrainingStep
+    optimizers: list[Optimizer]
+    schedules: Sequence[Schedule]
+    train_loader: Any
+    val_loaders: Sequence[Any]
+    outputs: list[Any] = field(default_factory=list)
+    log: LogBook | None = None
+    epoch_rng: EpochRng | None = None
+    resumed: Mapping[str, Any] | None = None
+    step_end: Callable[[Any], Any] | None = field(init=False)
+    averaging: AbstractContextManager[None] = field(init=False)
+    averaged: Averaged | None = field(init=False)
+    _backwards: int = 0
+    _stepped_at: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.step_end = getattr(self.module, "training_step_end", None)
+        self.averaged = self.step if isinstance(self.step, Averaged) else None
+        self.averaging = nullcontext()
+        if is_wrapped(self.step):
+            group = self.step.process_group.group_name
+            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
+
+    def update(self, optimizer: Optimizer, *, clip: float | None = None) -> None:
+        """Let an optimizer step with the gradients that are there, and clear them."""
+        self.call("on_before_optimizer_step", optimizer)
+        self.strategy.update(self.module, optimizer, clip=clip)
+        self.progress.global_step += 1
+
+    def manual_backward(self, loss: Tensor) -> None:
+        """Compute the gradients of a loss in a step that does so itself."""
+        self.call("on_before_backward", loss)
+        self.strategy.backward(loss)
+        self._backwards += 1
+        if is_wrapped(self.step):
+            share_gradients(self.module, self.strategy.comm())
+        self.call("on_after_backward")
+
+    def manual_update(self, optimizer: Optimizer) -> None:
+        """Let an optimizer step, with the gradients that ``manual_backward`` has made.
+
+        Raises:
+            ConfigurationError: it has made none since the optimizer's last step.
+        """
+        before = self._stepped_at.get(id(optimizer), 0)
+        self._stepped_at[id(optimizer)] = self._backwards
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        has_gradients = any(p.grad is not None for p in parameters)
+        comm = self.strategy.comm()
+        if comm.world_size > 1 and has_gradients and before == self._backwards:
+            raise ConfigurationError(
+                f"{type(self.module).__name__} steps its {type(optimizer).__name__} with "
+                "gradients that manual_backward has not made: they are this rank's alone, and the "
+                "ranks' weights would part",
+                likely="loss.backward() in training_step.",
+                do="self.manual_backward(loss).",
+                rank=comm.rank,
+            )
+        self.update(optimizer)
+
+
+def is_wrapped(step: TrainingStep) -> TypeGuard[DistributedDataParallel]:
+    """True if torch's wrapper averages gradients; it can't see a backward in its own forward."""
+    return isinstance(step, DistributedDataParallel)
+
+
+def share_gradients(module: nn.Module, comm: Communicator) -> None:
+    """Make every gradient the mean over all ranks; one that only some ranks have counts as zero."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if comm.world_size == 1 or not trained:
+        return
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    has_gradient = torch.tensor([float(p.grad is not None) for p in trained])
+    counts, sums = all_reduce((has_gradient, gradients), comm=comm, name="gradients")
+    for parameter, count, total in zip(trained, counts.tolist(), sums, strict=True):
+        if count:
+            parameter.grad = total / comm.world_size

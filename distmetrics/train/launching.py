@@ -1,0 +1,82 @@
+"""Launch a call of the trainer on every rank, and bring home what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.context import RunContext
+from distmetrics.train.dataloaders import Call, Dataloaders
+from distmetrics.train.evaluation import on_cpu
+from distmetrics.train.logged_values import LoggedValues
+from distmetrics.train.module import Module
+from distmetrics.train.progress import LoopProgress
+from distmetrics.train.run import Run
+from distmetrics.train.session import Session, Start
+from distmetrics.train.signatures import check_callbacks, check_data, check_module
+from distmetrics.tree import map_leaves
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What comes home from ranks that worked on copies: rank 0's, on the CPU."""
+
+    results: Any
+    progress: LoopProgress
+    values: LoggedValues
+    should_stop: bool
+    callbacks: list[dict[str, Any]]
+    weights: dict[str, Any] | None
+
+
+def launch(trainer: RunContext, call: Call, module: Module, data: Dataloaders, start: Start) -> Any:
+    """Do a call of the trainer on every rank; return its results."""
+    check_module(module)
+    check_callbacks(trainer.callbacks)
+    check_data(data.datamodule)
+    if trainer.strategy.isolated:  # what ranks settle does not come home: settle it here
+        for logger in trainer.loggers:
+            logger.prepare()
+    outcome = trainer.strategy.launch(run_on_rank, trainer, module, data, call, start)
+    if not isinstance(outcome, _Outcome):
+        return outcome
+    if outcome.weights is not None:
+        trainer.strategy.precision.place(module)
+        module.load_state_dict(outcome.weights)
+    trainer.progress, trainer.values = outcome.progress, outcome.values
+    trainer.should_stop = outcome.should_stop
+    for callback, state in zip(trainer.callbacks, outcome.callbacks, strict=True):
+        callback.load_state_dict(state)
+    module._trainer = trainer
+    return outcome.results
+
+
+def run_on_rank(
+    trainer: RunContext, module: Module, data: Dataloaders, call: Call, start: Start
+) -> Any:
+    """Run a call on one rank; where that works on copies, return all that must come home.
+
+    The names of the arguments are shown to the user where one of them can't be pickled.
+    """
+    if trainer.run is not None:
+        raise ConfigurationError(
+            f"{call} inside a call of the same trainer",
+            do="pass val_dataloaders to fit, or let another Trainer(strategy='single') do it.",
+        )
+    trainer.run = run = Run(trainer, module)
+    try:
+        results = Session(run, data, call, start).conduct()
+    finally:
+        trainer.run = None
+    if not trainer.strategy.isolated:
+        return results
+    weights = dict(trainer.strategy.weights(module)) if call == "fit" else None
+    return _Outcome(
+        results,
+        trainer.progress,
+        trainer.values.on_cpu(),
+        trainer.should_stop,
+        [callback.state_dict() for callback in trainer.callbacks],
+        map_leaves(on_cpu, weights),
+    )

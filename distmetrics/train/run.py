@@ -1,0 +1,119 @@
+"""One call of the trainer on one rank: who hears of it, and what it makes known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from distmetrics.collectives.ops import barrier
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.checkpoint import checkpoint
+from distmetrics.train.checkpoint_file import write
+from distmetrics.train.combine import Logged
+from distmetrics.train.context import RunContext, publish
+from distmetrics.train.fit_state import FitState
+from distmetrics.train.logbook import LogBook, Stage
+from distmetrics.train.module import Module
+
+Paths = Sequence[str | Path]
+
+
+class Run:
+    """One call of the trainer on one rank.
+
+    Args:
+        trainer: what hooks get.
+        module: what is run.
+    """
+
+    def __init__(self, trainer: RunContext, module: Module) -> None:
+        self.trainer = trainer
+        self.module = module
+        self._saves: list[tuple[Paths, Paths]] | None = None  # put off until a hook is over
+
+    @property
+    def fit(self) -> FitState:
+        """What the fit under way works with.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
+        if self.trainer.fit_state is None:
+            raise ConfigurationError("there is nothing to save: no fit is under way")
+        return self.trainer.fit_state
+
+    def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
+        """Call the module's hook, then the callbacks', then save what these asked for."""
+        if module:
+            getattr(self.module, hook)(*args)
+        trainer = self.trainer
+        if not (callbacks and trainer.callbacks):
+            return
+        outer, self._saves = self._saves, []
+        try:
+            for callback in trainer.callbacks:
+                getattr(callback, hook)(trainer, self.module, *args)
+            saves = self._saves
+        finally:
+            self._saves = outer
+        if saves:
+            self._write(saves)
+
+    def save(self, paths: Paths, drop: Paths) -> None:
+        """Save a checkpoint, inside a hook of the callbacks when all of them have been called.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
+        _ = self.fit
+        if self._saves is None:
+            self._write([(paths, drop)])
+        else:
+            self._saves.append((paths, drop))
+
+    def checkpoint(self, *, alone: bool = False) -> dict[str, Any]:
+        """Return what a checkpoint holds, with what hooks add."""
+        content = checkpoint(self.trainer, self.module, self.fit, alone=alone)
+        self.call("on_save_checkpoint", content)
+        return content
+
+    def _write(self, saves: Sequence[tuple[Paths, Paths]]) -> None:
+        content = self.checkpoint()
+        if self.trainer.is_global_zero:
+            for path in dict.fromkeys(Path(path) for paths, _ in saves for path in paths):
+                write(content, path)
+            for path in (Path(path) for _, drop in saves for path in drop):
+                path.unlink(missing_ok=True)
+        barrier(comm=self.trainer.strategy.comm(), name="checkpoint")
+
+    @contextmanager
+    def logging(self, log: LogBook | None, batches: int | None) -> Iterator[None]:
+        """Let ``self.log`` of the module go to ``log`` inside the block, a loop of ``batches``."""
+        trainer = self.trainer
+        outer = trainer.log, trainer.num_batches
+        trainer.log, trainer.num_batches = log, batches
+        try:
+            yield
+        finally:
+            trainer.log, trainer.num_batches = outer
+
+    def note_step(self, log: LogBook, *, updated: bool) -> None:
+        """Make a training step's values known, to loggers those of each n-th step."""
+        trainer = self.trainer
+        if log.step_values:
+            trainer.values.note(log.step_values, log.step_local)
+        every = trainer.config.log_every_n_steps
+        if updated and trainer.loggers and trainer.global_step % every == 0:
+            publish(trainer, log.step_values, log.unlogged)
+
+    def note_epoch(self, log: LogBook, logged: Logged, stage: Stage) -> None:
+        """Make an epoch's values known."""
+        known = self.trainer.values
+        values = {key.label: value for key, value in logged.values.items()}
+        known.note(log.step_values, log.step_local)
+        known.note_epoch(values, {key.label for key in logged.local})
+        if stage == "validate":
+            known.validation_metrics = set(values)
+        publish(self.trainer, values, log.unlogged)
