@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from distmetrics.collectives.ops import all_gather_object
-from distmetrics.strategies.fsdp import FSDPSpawn
+from distmetrics.strategies import FSDPSpawn
 from distmetrics.train import Callback, Module, RunContext, Trainer
 
 RESULTS = Path(__file__).parent / "results"

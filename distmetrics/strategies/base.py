@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.arguments import whole
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.comm.single import SingleCommunicator
@@ -65,8 +66,8 @@ class Strategy:
         whole_on_each_rank: every rank has all weights and all of the optimizers' state.
         across_machines: name of the strategy that does the same on several machines.
         scales_loss: float16 with a scaled loss is possible.
-        devices: number of ranks on this machine; num_nodes: number of machines.
-        device_ids: which of the machine's devices those are; device_type: "cpu" or "cuda".
+        devices, num_nodes: number of ranks on this machine, and of machines.
+        device_ids, device_type: which of the machine's devices those are; "cpu" or "cuda".
         precision: what numbers are computed in.
         plugin: the user's own environment, in the place of the one that would be detected.
     """
@@ -94,7 +95,7 @@ class Strategy:
         Raises:
             ConfigurationError: flags that make no sense, or that this strategy does not have.
         """
-        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
+        if not whole(num_nodes, 1):
             raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
         if num_nodes > 1 and not self.joins:
             raise ConfigurationError(
@@ -168,8 +169,7 @@ class Strategy:
     ) -> tuple[TrainingStep, list[Optimizer]]:
         """Return what to call as ``step(batch, batch_idx)``, and the optimizers to step.
 
-        Called with ``None`` for a batch, the step returns a loss that contributes nothing: how a
-        rank without data takes part in the others' steps.
+        Without a batch (``None``) the step returns a loss that contributes nothing.
         """
         return self.training_call(module, "training_step", optimizers), list(optimizers)
 

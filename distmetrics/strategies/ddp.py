@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 
@@ -17,4 +15,4 @@ class DDP(ScriptLaunch, DataParallelStrategy):
         options: passed to ``DistributedDataParallel``.
     """
 
-    name: ClassVar[str] = "ddp"
+    name = "ddp"

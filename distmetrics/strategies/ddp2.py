@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import nn
 
 from distmetrics.strategies.dp import ReplicaStrategy, Replicated
@@ -23,7 +21,7 @@ class DDP2(ScriptLaunch, ReplicaStrategy, DataParallelStrategy):
         options: passed to ``DistributedDataParallel``.
     """
 
-    name: ClassVar[str] = "ddp2"
+    name = "ddp2"
 
     @property
     def processes(self) -> int:

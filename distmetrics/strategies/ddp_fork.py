@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class ForkLaunch(SpawnLaunch):
     """The ranks are forks of this process: they have a notebook's classes and import nothing."""
 
-    start_method: ClassVar[str] = "fork"
+    start_method = "fork"
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Call ``fn(*args)`` in ``devices`` forks of this process; return rank 0's result.
@@ -63,4 +63,4 @@ class DDPFork(ForkLaunch, DataParallelStrategy):
         options: passed to ``DistributedDataParallel``.
     """
 
-    name: ClassVar[str] = "ddp_fork"
+    name = "ddp_fork"

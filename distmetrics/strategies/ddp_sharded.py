@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class ShardedUpdates(Strategy):
     scheduler reaches.)
     """
 
-    whole_on_each_rank: ClassVar[bool] = False
+    whole_on_each_rank = False
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
@@ -116,7 +116,7 @@ class ShardedDDP(ShardedUpdates, ScriptLaunch, DataParallelStrategy):
         options: passed to ``DistributedDataParallel``.
     """
 
-    name: ClassVar[str] = "ddp_sharded"
+    name = "ddp_sharded"
 
 
 class ShardedDDPSpawn(ShardedUpdates, SpawnLaunch, DataParallelStrategy):
@@ -126,4 +126,4 @@ class ShardedDDPSpawn(ShardedUpdates, SpawnLaunch, DataParallelStrategy):
         options: passed to ``DistributedDataParallel``.
     """
 
-    name: ClassVar[str] = "ddp_sharded_spawn"
+    name = "ddp_sharded_spawn"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from distmetrics.strategies.launchers import SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 
@@ -18,4 +16,4 @@ class DDPSpawn(SpawnLaunch, DataParallelStrategy):
         options: passed to ``DistributedDataParallel``.
     """
 
-    name: ClassVar[str] = "ddp_spawn"
+    name = "ddp_spawn"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
@@ -119,16 +117,6 @@ class DeepSpeedProcesses(SplitStrategy):
         assert isinstance(zero, ZeroModule)
         return zero
 
-    @contextmanager
-    def accumulate(self, step: TrainingStep) -> Iterator[None]:
-        """Add up gradients, as the engine does between its boundaries."""
-        engine = self.zero.engine
-        engine.set_gradient_accumulation_boundary(False)
-        try:
-            yield
-        finally:
-            engine.set_gradient_accumulation_boundary(True)
-
     def backward(self, loss: Tensor) -> None:
         """Let the engine compute gradients."""
         self.zero.engine.backward(loss)
@@ -193,7 +181,7 @@ class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
         MissingDependencyError: it is not installed.
     """
 
-    name: ClassVar[str] = "deepspeed"
+    name = "deepspeed"
 
 
 def _library() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from distmetrics.tree import flatten, map_leaves
 class ReplicaStrategy(Strategy):
     """A replica of the module on each device of a process; they share each batch."""
 
-    manual: ClassVar[bool] = False
+    manual = False
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; ``devices`` is the number of replicas, "auto" all GPUs."""
@@ -47,9 +47,9 @@ class DP(ReplicaStrategy):
     1
     """
 
-    name: ClassVar[str] = "dp"
-    alone: bool = True
-    across_machines: ClassVar[str] = "ddp2"
+    name = "dp"
+    alone = True
+    across_machines = "ddp2"
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
@@ -62,7 +60,7 @@ class FullyShardedStrategy(SplitStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
-    scales_loss: ClassVar[bool] = False
+    scales_loss = False
 
     def __init__(
         self,
@@ -135,16 +133,6 @@ class FullyShardedStrategy(SplitStrategy):
         self.modules.append(sharding)
         return sharding
 
-    @contextmanager
-    def accumulate(self, step: TrainingStep) -> Iterator[None]:
-        """Add up whole gradients on each rank, and let none travel."""
-        engine = step.engine  # type: ignore[attr-defined]
-        engine.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            engine.set_requires_gradient_sync(True)
-
     def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Clip by the norm over all ranks' parts."""
         self.be_parts()
@@ -196,10 +184,10 @@ class FSDP(ScriptLaunch, FullyShardedStrategy):
     again, on every rank.
     """
 
-    name: ClassVar[str] = "fsdp"
+    name = "fsdp"
 
 
 class FSDPSpawn(SpawnLaunch, FullyShardedStrategy):
     """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
 
-    name: ClassVar[str] = "fsdp_spawn"
+    name = "fsdp_spawn"

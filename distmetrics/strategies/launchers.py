@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -53,7 +53,7 @@ class ScriptLaunch(ProcessStrategy):
     ends; that of one process alone until a ``ddp_fork`` begins.
     """
 
-    joins: ClassVar[bool] = True
+    joins = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; a launcher has started ``devices`` local processes."""
@@ -119,8 +119,8 @@ class SpawnLaunch(ProcessStrategy):
     a step has set.
     """
 
-    isolated: bool = True
-    start_method: ClassVar[str] = "spawn"
+    isolated = True
+    start_method = "spawn"
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Call ``fn(*args)`` in ``devices`` new processes; return rank 0's result.

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -93,9 +94,11 @@ def replicas(
                 notes.metrics[id(part)] = path
                 vars(part).update(notes.stand_for(path))
             for name, value in list(vars(part).items()):
-                if _is_metric(value) and not isinstance(value, nn.Module) and name[0] != "_":
+                if name.startswith("_") or isinstance(value, nn.Module):
+                    continue
+                if _is_metric(value):
                     where = f"{path}.{name}".lstrip(".")
-                    stand_in = vars(part)[name] = _StandIn(notes.stand_for(where))
+                    stand_in = vars(part)[name] = SimpleNamespace(**notes.stand_for(where))
                     notes.metrics[id(stand_in)] = where
             notes.before.append((path, part, dict(vars(part))))
         all_notes.append(notes)
@@ -105,13 +108,6 @@ def replicas(
 def _is_metric(value: Any) -> bool:
     methods = (getattr(value, name, None) for name in ("update", "compute", "reset"))
     return not isinstance(value, type) and all(map(callable, methods))
-
-
-class _StandIn:
-    """In a replica, in the place of a metric that is no module."""
-
-    def __init__(self, methods: dict[str, Callable[..., Any]]) -> None:
-        vars(self).update(methods)
 
 
 def _refusal(metric: str, name: str) -> Callable[..., Any]:

@@ -38,6 +38,17 @@ class _Dealt(Sampler[Any]):
         self.seed = seed
         self.epoch = 0
 
+    def share(self, count: int) -> range:
+        """Return the rank's places in an order of ``count`` samples; it may run past its end."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        return (order[place % len(order)] for place in self.share(len(order)))
+
+    def __len__(self) -> int:
+        return len(self.share(len(self.source)))
+
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch; passed on to a source that wants to know."""
         self.epoch = epoch
@@ -72,17 +83,11 @@ class EvaluationSampler(_Dealt):
     [[0, 1], [2, 3, 4]]
     """
 
-    def _bounds(self, count: int) -> tuple[int, int]:
-        return count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
-
-    def __iter__(self) -> Iterator[Any]:
-        order = self._order()
-        start, stop = self._bounds(len(order))
-        return iter(order[start:stop])
-
-    def __len__(self) -> int:
-        start, stop = self._bounds(len(self.source))
-        return stop - start
+    def share(self, count: int) -> range:
+        """Return a contiguous run of places."""
+        return range(
+            count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
+        )
 
 
 class TrainingSampler(_Dealt):
@@ -110,16 +115,10 @@ class TrainingSampler(_Dealt):
         super().__init__(source, world_size, rank, seed=seed)
         self.drop_last = drop_last
 
-    def __iter__(self) -> Iterator[Any]:
-        order = self._order()
-        share = self._share(len(order))
-        return (order[(self.rank + step * self.world_size) % len(order)] for step in range(share))
-
-    def __len__(self) -> int:
-        return self._share(len(self.source))
-
-    def _share(self, count: int) -> int:
-        return count // self.world_size if self.drop_last else -(-count // self.world_size)
+    def share(self, count: int) -> range:
+        """Return every ``world_size``-th place, as many on every rank."""
+        steps = count // self.world_size if self.drop_last else -(-count // self.world_size)
+        return range(self.rank, self.rank + steps * self.world_size, self.world_size)
 
 
 class _Keys(Sampler[Any]):

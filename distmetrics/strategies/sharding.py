@@ -79,6 +79,10 @@ class Sharding(SplitModule):
                 group.set_reshard_after_forward(self._reshard, recurse=False)
             self._whole = False
 
+    def share_gradients(self, enabled: bool) -> None:
+        """Let the gradients of the next backward passes travel, or stay on each rank."""
+        self.engine.set_requires_gradient_sync(enabled)
+
     def undo(self) -> None:
         """Make the user's module a plain one, with whole parameters; all ranks must call it."""
         self.be_parts()

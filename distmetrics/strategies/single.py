@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
@@ -16,8 +14,8 @@ class Single(Strategy):
     1
     """
 
-    name: ClassVar[str] = "single"
-    alone: bool = True
+    name = "single"
+    alone = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
         """Take over the trainer's flags; ``devices`` must be 1 or "auto"."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy
 
 
@@ -52,6 +54,10 @@ class SplitModule(ABC):
         """Give back what other ranks own; nothing is sent."""
 
     @abstractmethod
+    def share_gradients(self, enabled: bool) -> None:
+        """Let the gradients of the next backward passes travel, or stay on each rank."""
+
+    @abstractmethod
     def undo(self) -> None:
         """Make the user's module a plain one, with whole weights; all ranks must call it."""
 
@@ -66,8 +72,8 @@ class SplitStrategy(ProcessStrategy):
         modules: what is split now.
     """
 
-    whole_on_each_rank: ClassVar[bool] = False
-    manual: ClassVar[bool] = False
+    whole_on_each_rank = False
+    manual = False
 
     def __init__(self) -> None:
         self.modules: list[Any] = []
@@ -76,6 +82,18 @@ class SplitStrategy(ProcessStrategy):
         """Give back what other ranks own; nothing is sent."""
         for module in self.modules:
             module.be_parts()
+
+    @contextmanager
+    def accumulate(self, step: TrainingStep) -> Iterator[None]:
+        """Add up whole gradients on each rank, and let none travel."""
+        split = [step] if isinstance(step, SplitModule) else []
+        for module in split:
+            module.share_gradients(False)
+        try:
+            yield
+        finally:
+            for module in split:
+                module.share_gradients(True)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and whole weights until training goes on."""

@@ -12,7 +12,7 @@ import pickle
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -47,11 +47,11 @@ class XLA(Strategy):
         MissingDependencyError: torch_xla is not installed.
     """
 
-    name: ClassVar[str] = "xla"
-    whole_on_each_rank: ClassVar[bool] = False
+    name = "xla"
+    whole_on_each_rank = False
 
-    scales_loss: ClassVar[bool] = False
-    device_type: str = "xla"
+    scales_loss = False
+    device_type = "xla"
 
     def __init__(self, *, spmd: bool = False) -> None:
         check("XLA", {"spmd": spmd}, {"spmd": FLAG})

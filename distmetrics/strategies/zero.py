@@ -98,6 +98,10 @@ class ZeroModule(SplitModule):
             vars(part).update(changed)
         self._set_aside = None
 
+    def share_gradients(self, enabled: bool) -> None:
+        """Let the gradients of the next backward passes travel, or stay on each rank."""
+        self.engine.set_gradient_accumulation_boundary(enabled)
+
     @contextmanager
     def whole_for_now(self) -> Iterator[None]:
         """Be whole inside the block."""

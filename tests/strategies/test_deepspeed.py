@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.deepspeed import DeepSpeed
+from distmetrics.strategies import DeepSpeed
 from distmetrics.strategies.registry import resolve
 from tests.strategies.common import Deep, assert_same, in_ranks, outcome, single, train
 from tests.strategies.test_own_loop import run

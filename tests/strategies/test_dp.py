@@ -11,11 +11,8 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.strategies import replica
-from distmetrics.strategies.ddp2 import DDP2
-from distmetrics.strategies.deepspeed import DeepSpeed
-from distmetrics.strategies.dp import DP, joined, parts
-from distmetrics.strategies.fsdp import FSDP, FSDPSpawn
+from distmetrics.strategies import DDP2, DP, FSDP, DeepSpeed, FSDPSpawn, replica
+from distmetrics.strategies.dp import joined, parts
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Module, Trainer
 from tests.strategies.common import train

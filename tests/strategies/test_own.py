@@ -14,8 +14,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.processes import launch
 from distmetrics.liveness.outcome import settle
-from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.ddp_fork import DDPFork
+from distmetrics.strategies import DDPFork, Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer
 from tests.strategies.common import Deep, assert_same, outcome, single, train

@@ -8,7 +8,7 @@ from torch import nn
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.runner import Runner
-from distmetrics.strategies.fsdp import FSDP
+from distmetrics.strategies import FSDP
 from tests.strategies.common import in_ranks
 from tests.train.models import samples
 

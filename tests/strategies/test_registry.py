@@ -8,13 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from distmetrics import strategies
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.strategies import registry
-from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.ddp import DDP
-from distmetrics.strategies.ddp_spawn import DDPSpawn
-from distmetrics.strategies.registry import available, register, resolve
-from distmetrics.strategies.single import Single
+from distmetrics.strategies import DDP, DDPSpawn, Single, Strategy, available, register, registry
+from distmetrics.strategies.registry import resolve
 
 EXTRAS = ("deepspeed", "xla", "tpu_spawn")  # need packages that are not installed everywhere
 
@@ -32,6 +29,14 @@ def test_names():
     assert type(resolve("single", accelerator="cpu")) is Single
     assert type(resolve("ddp", devices=2, accelerator="cpu")) is DDP
     assert type(resolve("ddp_spawn", devices=2, accelerator="cpu")) is DDPSpawn
+
+
+def test_what_users_import_is_in_the_package():
+    assert {getattr(strategies, name).__module__.partition(".strategies.")[0] for name in strategies.__all__} == {
+        "distmetrics"
+    }
+    with pytest.raises(AttributeError, match="no attribute 'FSPD'"):
+        strategies.FSPD  # noqa: B018
 
 
 def test_auto_is_one_process_or_spawned_ones():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distmetrics.strategies.fsdp import FSDP
+from distmetrics.strategies import FSDP
 from tests.strategies.common import Deep, assert_same, in_ranks, outcome, single, train
 from tests.strategies.forked import ForkedFSDP, ForkedSharded
 from tests.train.models import Logistic

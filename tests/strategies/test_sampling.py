@@ -19,7 +19,8 @@ from torch.utils.data import (
 )
 
 from distmetrics.errors import InputError
-from distmetrics.strategies.sampling import EvaluationSampler, TrainingSampler, set_epoch, shard
+from distmetrics.strategies import EvaluationSampler, TrainingSampler
+from distmetrics.strategies.sampling import set_epoch, shard
 
 counts = st.integers(0, 60)
 worlds = st.integers(1, 9)

@@ -10,8 +10,8 @@ from torch import nn
 
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies import FSDP
 from distmetrics.strategies.ddp_sharded import ShardedUpdates, owners_of
-from distmetrics.strategies.fsdp import FSDP
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer
 from tests.strategies.common import Deep, in_ranks, train

@@ -11,10 +11,7 @@ from torch import nn
 
 from distmetrics import Runner
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.ddp import DDP
-from distmetrics.strategies.ddp2 import DDP2
-from distmetrics.strategies.ddp_fork import DDPFork
-from distmetrics.strategies.ddp_spawn import DDPSpawn
+from distmetrics.strategies import DDP, DDP2, DDPFork, DDPSpawn
 from distmetrics.strategies.parallel import StepModule
 from distmetrics.train import Trainer
 from tests.train.models import Logistic, loader

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.strategies import XLA
 from distmetrics.strategies.registry import resolve
-from distmetrics.strategies.xla import XLA
 from tests.strategies.common import assert_same, outcome, single, train
 
 

@@ -12,7 +12,7 @@ import sys
 
 
 def runner(how):
-    from distmetrics.strategies.xla import XLA
+    from distmetrics.strategies import XLA
     from tests.runner.loops import Fit, plain
 
     values, weights = Fit(strategy=XLA(spmd=how == "spmd"), devices=1).run(val=8)
@@ -32,7 +32,7 @@ def main(how, what="trainer"):
     if what == "runner":
         runner(how)
         return
-    from distmetrics.strategies.xla import XLA
+    from distmetrics.strategies import XLA
     from tests.strategies.common import assert_same, outcome, single, train
 
     module, trainer = train(XLA(spmd=how == "spmd"), -1 if how == "processes" else 1)
