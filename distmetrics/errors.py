@@ -99,8 +99,9 @@ class DistmetricsError(Exception):
 
 
 class MismatchError(DistmetricsError):
-    """Ranks disagree on a call: operation, name, tree, dtype or shape. Raised on every rank, before
-    data moves.
+    """Ranks disagree on a call: operation, name, tree, dtype or shape.
+
+    Raised on every rank, before data moves.
     """
 
     code = "mismatch"
@@ -137,9 +138,7 @@ class InputError(DistmetricsError, ValueError):
 
 
 class InputTypeError(InputError, TypeError):
-    """A value of a type that cannot be sent, such as a string or a sparse tensor; raised on every
-    rank.
-    """
+    """A value of a type that cannot be sent, such as a string; raised on every rank."""
 
     code = "input-type"
 

@@ -40,13 +40,6 @@ def test_the_import_test_can_fail() -> None:
     assert "rich" in loaded_by("import distmetrics", prelude="import rich")
 
 
-def test_public_names_exist_and_are_sorted() -> None:
-    import distmetrics
-
-    assert distmetrics.__all__ == sorted(distmetrics.__all__)
-    assert all(hasattr(distmetrics, name) for name in distmetrics.__all__)
-
-
 def test_without_torch_one_sentence_and_the_command() -> None:
     code = "import sys; sys.modules['torch'] = None; import distmetrics"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
