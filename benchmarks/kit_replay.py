@@ -19,9 +19,10 @@ from benchmarks.conformance.ranks import PLACE, missing
 from distmetrics.testing import laws
 from distmetrics.testing.batches import as_batch
 from distmetrics.testing.equality import BITWISE, CLOSE
+from distmetrics.testing.law_runner import verdict as law_verdict
 from distmetrics.testing.laws import Law
 from distmetrics.testing.subject import Subject, Sync
-from distmetrics.testing.trial import LawBroken, NotJudged, RunWorld, Trial, compare, worlds
+from distmetrics.testing.trial import LawBroken, RunWorld, Trial, compare, worlds
 
 __all__ = [
     "LAYOUTS",
@@ -151,13 +152,10 @@ def made(case: Case, sync: Sync, asked: str | Law, run_world: RunWorld) -> Trial
 def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
     """Return the verdict on exactly these shards, and what there is to say about it."""
     if isinstance(asked, Law):
-        try:
-            asked.judge(trial)
-        except NotJudged as reason:
-            return "not judged", str(reason).partition("\n")[0]
-        except LawBroken as broken:
-            return "broken", broken.detail
-        return "holds", ""
+        result = law_verdict(asked, trial)
+        if isinstance(result, LawBroken):
+            return "broken", result.detail
+        return ("not judged", str(result).partition("\n")[0]) if result else ("holds", "")
     single, ranks = trial.single(), trial.world(trial.shards)
     for kind, said in (("stuck", "no-hang broken"), ("raised", "raises")):
         if texts := [rank.text for rank in ranks if rank.kind == kind]:

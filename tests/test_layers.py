@@ -51,7 +51,6 @@ BELOW = {
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {
     "state/adapters/torchmetrics.py": {"torchmetrics"},
-    "state/adapters/torchmetrics_specs.py": {"torchmetrics"},
     "state/adapters/torcheval.py": {"torcheval"},
     "testing/inputs/__init__.py": {"hypothesis"},
     "testing/inputs/draws.py": {"hypothesis"},

@@ -11,14 +11,15 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.errors import ConfigurationError, DistmetricsError, PeerLostError, who
+from distmetrics.errors import ConfigurationError, PeerLostError, who
 from distmetrics.launch.environment import Environment
 
 _POLL, _KNOCK = 0.02, 0.2  # seconds between looks into the store, and between tries to reach rank 0
@@ -26,18 +27,19 @@ _ROLL_CALL = 5.0  # seconds in which a rank answers, besides those that it waits
 _PARTING = 3.0  # seconds for the others to read the last word, before the store's process ends
 
 
+@dataclass(frozen=True, slots=True)
 class Meeting:
     """One rank's end of the store at which the ranks sign in.
 
-    Args:
+    Attributes:
         store: of ``torch.distributed``, the same for all ranks.
         place: who this process is.
         timeout: seconds that all ranks have to come.
     """
 
-    def __init__(self, store: Any, place: Environment, timeout: float) -> None:
-        self.store = store
-        self._place, self._timeout = place, timeout
+    store: Any
+    place: Environment
+    timeout: float
 
     def sign_in(self) -> None:
         """Sign in, and return once all others have.
@@ -46,7 +48,7 @@ class Meeting:
             PeerLostError: ranks are missing when the time is over.
             ConfigurationError: two processes are the same rank, or ranks disagree on their number.
         """
-        started, rank = time.monotonic(), self._place.rank
+        started, rank = time.monotonic(), self.place.rank
         if trouble := self._trouble():
             self._decide(trouble)
             raise ConfigurationError(**trouble, rank=rank)  # also where the others are complete
@@ -54,16 +56,13 @@ class Meeting:
         while not self.store.check(["verdict"]):
             if not self._missing("here"):
                 self._decide({})
-            elif time.monotonic() - started >= self._timeout:
+            elif time.monotonic() - started >= self.timeout:
                 self._decide(self._absence())
             else:
                 time.sleep(_POLL)
         if verdict := json.loads(self.store.get("verdict")):
-            kind: type[DistmetricsError] = (
-                PeerLostError if "peers" in verdict else ConfigurationError
-            )
-            lines = {int(each): line for each, line in verdict.pop("per_rank", {}).items()}
-            raise kind(**verdict, per_rank=lines, rank=rank)
+            verdict["per_rank"] = {int(each): line for each, line in verdict["per_rank"].items()}
+            raise (PeerLostError if verdict["peers"] else ConfigurationError)(**verdict, rank=rank)
 
     def _decide(self, verdict: Mapping[str, Any]) -> None:
         """Write the parts of an error, or {} if all is well, unless another rank has."""
@@ -71,67 +70,72 @@ class Meeting:
 
     def _trouble(self) -> dict[str, Any]:
         """Return why this process can't be one of those that have signed in so far."""
-        rank, size = self._place.rank, str(self._place.world_size)
+        rank, size = self.place.rank, str(self.place.world_size)
         first = self.store.compare_set("size", "", size).decode()
         if size != first:
-            return {
-                "what": f"ranks disagree on how many they are: rank {rank} says {size}, others "
-                f"{first}",
-                "do": "give all processes the same WORLD_SIZE.",
-            }
+            what = f"ranks disagree on how many they are: rank {rank} says {size}, others {first}"
+            return _error(what, do="give all processes the same WORLD_SIZE.")
         if self.store.add(f"signed/{rank}", 1) > 1:
-            return {
-                "what": f"two processes say that they are rank {rank}; one of them is on "
-                f"{socket.gethostname()}",
-                "likely": "RANK is exported for all processes of the job, or a process of an "
-                "earlier job is still there.",
-                "do": "give each process a RANK of its own, or start the job by torchrun.",
-            }
+            what = f"two processes say that they are rank {rank}; one of them is on "
+            likely = "RANK is exported for all processes of the job, or a process of an earlier "
+            return _error(
+                what + socket.gethostname(),
+                likely=likely + "job is still there.",
+                do="give each process a RANK of its own, or start the job by torchrun.",
+            )
         return {}
 
     def _absence(self) -> dict[str, Any]:
-        missing, size = self._missing("here"), self._place.world_size
-        where = f"{self._place.main_address}:{self._place.main_port}"
-        return {
-            "what": f"{who(missing)} of {size} never came to {where} within {self._timeout:g} s",
-            "per_rank": dict.fromkeys(range(size), "signed in")
-            | dict.fromkeys(missing, "never signed in"),
-            "likely": "the process did not start or failed before it came here, or can't reach "
-            "that address: a firewall, or another MASTER_ADDR or MASTER_PORT.",
-            "do": f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
+        missing, size = self._missing("here"), self.place.world_size
+        where = f"{self.place.main_address}:{self.place.main_port}"
+        lines = dict.fromkeys(range(size), "signed in") | dict.fromkeys(missing, "never signed in")
+        return _error(
+            f"{who(missing)} of {size} never came to {where} within {self.timeout:g} s",
+            lines,
+            missing,
+            likely="the process did not start or failed before it came here, or can't reach that "
+            "address: a firewall, or another MASTER_ADDR or MASTER_PORT.",
+            do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
             "longer --timeout.",
-            "peers": missing,
-        }
+        )
 
     def _missing(self, key: str) -> list[int]:
-        keys = {rank: f"{key}/{rank}" for rank in range(self._place.world_size)}
+        keys = {rank: f"{key}/{rank}" for rank in range(self.place.world_size)}
         if self.store.check([*keys.values()]):
             return []
         return [rank for rank in keys if not self.store.check([keys[rank]])]
 
     def lost(self) -> list[int]:
         """After a failure, return the ranks that do not answer, once all have heard of it."""
-        self.store.set(f"answers/{self._place.rank}", "")
-        _wait(lambda: not self._missing("answers"), self._timeout + _ROLL_CALL)
+        self.store.set(f"answers/{self.place.rank}", "")
+        _wait(lambda: not self._missing("answers"), self.timeout + _ROLL_CALL)
         return self._missing("answers")
 
     def part(self) -> None:
-        """Leave once rank 0 has shown the findings, and, as who may host the store, last.
+        """Leave once all who came have told their findings.
 
-        Launchers end a job's other processes when one fails: rank 0 would be ended before it has
-        said why.
+        Launchers end a job's other processes when one fails: rank 0, which may host the store too,
+        would be ended before it has said why.
         """
         with contextlib.suppress(RuntimeError):  # rank 0, and the store with it, may be gone
-            if self._place.rank > 0:
-                _wait(lambda: self.store.check(["shown"]) or not self.store.check(["here/0"]))
-                self.store.add("parted", 1)
-            else:
-                self.store.set("shown", "")
-                others = self._place.world_size - len(self._missing("here")) - 1
-                _wait(lambda: self.store.add("parted", 0) >= others)
+            self.store.set(f"done/{self.place.rank}", "")
+            _wait(lambda: {*self._missing("done")} <= {*self._missing("here")}, _PARTING)
 
 
-def _wait(condition: Callable[[], bool], seconds: float = _PARTING) -> None:
+def _error(
+    what: str,
+    per_rank: Mapping[int, str] | None = None,
+    peers: Sequence[int] = (),
+    *,
+    likely: str = "",
+    do: str,
+) -> dict[str, Any]:
+    """Return the parts of an error, for the store."""
+    lines = per_rank or {}
+    return {"what": what, "per_rank": lines, "peers": peers, "likely": likely, "do": do}
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
     """Return once a condition holds, or the time is over."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:

@@ -181,10 +181,14 @@ def _times(comm: Communicator, call: Callable[[], object], most: int) -> list[fl
     return [timed() for _ in range(max(2, min(most, rounds)))]
 
 
+def _percentile_99(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[-1]
+
+
 def latency(speeds: Sequence[Speed]) -> Finding:
     """Judge how long a collective of 8 bytes takes."""
     middle = statistics.median(statistics.median(speed.latencies) for speed in speeds)
-    late = max(statistics.quantiles(speed.latencies, n=100)[-1] for speed in speeds)
+    late = max(_percentile_99(speed.latencies) for speed in speeds)
     numbers = {"median_s": middle, "p99_s": late, "rounds": len(speeds[0].latencies)}
     text = f"all_reduce of 8 bytes: median {middle * 1e3:.2f} ms"
     text += f", 99th percentile {late * 1e3:.2f} ms"

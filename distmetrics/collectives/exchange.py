@@ -133,9 +133,10 @@ def exchange(
         return [(inline, bulk)]
     with in_call(manifest.call()):
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
-            check([manifest.encode()] * comm.world_size)
-            return _gather_alike(comm, inline, bulk)
-        frames = _gather_frames(comm, manifest, inline, bulk)
+            sizes = inline.numel(), bulk.numel()
+            frames = [_Frame(manifest.encode(), 0, *sizes, 0, inline, bulk)] * comm.world_size
+        else:
+            frames = _gather_frames(comm, manifest, inline, bulk)
         plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
         blobs = [plain[frame.manifest] for frame in frames]
         check(blobs)
@@ -173,15 +174,6 @@ def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Ten
     both = torch.cat([numbers, -numbers]).to(comm.device)
     largest, smallest = comm.all_reduce(both, "max").chunk(2)
     return torch.equal(largest, -smallest)
-
-
-def _gather_alike(comm: Communicator, inline: Tensor, bulk: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Gather data of which all ranks have equally much."""
-    rest = torch.cat([inline, bulk])
-    if not rest.numel():
-        return [(inline, bulk)] * comm.world_size
-    rows = _gather_padded(comm, rest, rest.numel())
-    return [(row[: inline.numel()], row[inline.numel() : rest.numel()]) for row in rows]
 
 
 def _gather_frames(

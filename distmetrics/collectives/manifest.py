@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from distmetrics.comm.base import Call
@@ -248,19 +249,13 @@ def _clip(views: Sequence[str]) -> list[str]:
     """Cut long texts down to the neighbourhood of the first place where they differ."""
     if max(map(len, views)) <= _LONG:
         return [*views]
-    start = max(0, _common(views) - _LONG // 2)
+    same = len(commonprefix([*views]))  # noqa: RUF071  (of characters, which are no paths)
+    start = max(0, same - _LONG // 2)
     cut = [view[start : start + _LONG] for view in views]
     return [
         f"{'…' * (start > 0)}{part}{'…' * (start + _LONG < len(view))}"
         for part, view in zip(cut, views, strict=True)
     ]
-
-
-def _common(views: Sequence[str]) -> int:
-    """Length of the beginning that all texts share."""
-    return next(
-        (index for index, chars in enumerate(zip(*views, strict=False)) if len(set(chars)) > 1), 0
-    )
 
 
 def _shorten(leaves: Sequence[LeafSpec]) -> str:

@@ -64,10 +64,7 @@ def all_reduce(
     reduced = _reduce(comm, mine, wide, "sum" if op == "mean" else op)
     if op == "mean":
         reduced = [tensor / comm.world_size for tensor in reduced]
-    pairs = zip(reduced, mine.tensors, strict=True)
-    result: T = mine.rebuild(
-        [_narrowed(new, old, op, comm.rank).to(old.device) for new, old in pairs]
-    )
+    result: T = _rebuilt(mine, reduced, op, comm.rank)
     return result
 
 
@@ -115,18 +112,13 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             peers=range(comm.world_size),
             site=mine.manifest.site,
         )
-    pairs = zip(sums, mine.tensors, strict=True)
-    result: T = mine.rebuild(
-        [_narrowed(new / total, old, "mean", comm.rank).to(old.device) for new, old in pairs]
-    )
+    result: T = _rebuilt(mine, [each / total for each in sums], "mean", comm.rank)
     return result
 
 
 def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: Op) -> list[Tensor]:
     """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
-    where = layout(
-        [tensor.dtype for tensor in tensors], [tuple(tensor.shape) for tensor in tensors]
-    )
+    where = layout([x.dtype for x in tensors], [x.shape for x in tensors])
     agreed = partial(check, rank=comm.rank)
     run = pack(tensors, where, comm.device)
     nothing = run.new_empty(0)
@@ -195,6 +187,14 @@ def _wide_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
 
 def _average_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype.is_complex else torch.float64
+
+
+def _rebuilt(mine: Prepared, results: Sequence[Tensor], op: str, rank: int) -> Any:
+    """Return the user's tree with results in the dtypes, and on the devices, that the user gets."""
+    leaves = []
+    for result, old in zip(results, mine.tensors, strict=True):
+        leaves.append(_narrowed(result, old, op, rank).to(old.device))
+    return mine.rebuild(leaves)
 
 
 def _narrowed(result: Tensor, old: Tensor, op: str, rank: int) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-import torch.distributed as dist
 
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.single import SingleCommunicator
@@ -14,6 +12,8 @@ from distmetrics.errors import InputTypeError
 
 _in_force: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
 _single = SingleCommunicator()
+# Returns the communicator of the job; set by comm.group, which knows torch.distributed.
+_find_job: Callable[[], Communicator | None] | None = None
 
 
 def current() -> Communicator:
@@ -26,13 +26,15 @@ def current() -> Communicator:
     1
     """
     comm = _in_force.get()
-    if comm is not None:
-        return comm
-    if dist.is_available() and dist.is_initialized():
-        from distmetrics.comm.group import GroupCommunicator
+    if comm is None and _find_job is not None:
+        comm = _find_job()
+    return _single if comm is None else comm
 
-        return GroupCommunicator.of(dist.group.WORLD)
-    return _single
+
+def find_job_by(find: Callable[[], Communicator | None]) -> None:
+    """Let :func:`current` call ``find``, which returns the job's communicator, or None."""
+    global _find_job
+    _find_job = find
 
 
 def in_force() -> Communicator | None:

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
-from distmetrics.errors import ConfigurationError, rank_ranges
+from distmetrics.comm.current import find_job_by
+from distmetrics.errors import ConfigurationError
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
 
@@ -76,7 +77,7 @@ class GroupCommunicator(PendingCalls):
         GroupCommunicator._any_made = True
         group = self._group
         device = _transport_device(group)
-        members = rank_ranges(dist.get_process_group_ranks(group))
+        members = dist.get_process_group_ranks(group)
         super().__init__(dist.get_rank(group), group.group_name, members, device, departures)
         self.world_size: int = dist.get_world_size(group)
         self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
@@ -172,6 +173,14 @@ class GroupCommunicator(PendingCalls):
         """Call a function of torch.distributed on this group and wait for its end."""
         options.update(group=self._group, async_op=True)
         self.run(current_call(kind, x), kind, lambda: function(*tensors, **options), tensors)
+
+
+def _of_job() -> GroupCommunicator | None:
+    """Return the communicator of torch.distributed's default group, if the job has one."""
+    return GroupCommunicator.of(dist.group.WORLD) if dist.is_initialized() else None
+
+
+find_job_by(_of_job)
 
 
 @atexit.register

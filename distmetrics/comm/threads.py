@@ -218,12 +218,12 @@ class ThreadWorld:
 
 
 def _lost(what: str) -> Verdict:
-    return Verdict(PeerLostError.code, what, notes=())
+    return Verdict(PeerLostError, what, notes=())
 
 
 def _disagreement(meeting: _Meeting) -> Verdict:
     return Verdict(
-        MismatchError.code,
+        MismatchError,
         "ranks disagree on a collective",
         tuple(sorted(meeting.calls)),
         {rank: str(call) for rank, call in meeting.calls.items()},

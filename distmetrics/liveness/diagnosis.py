@@ -19,7 +19,7 @@ from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, asks
 from distmetrics.liveness.process_info import process_state
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait, ranks_in
 from distmetrics.liveness.verdict import Verdict
-from distmetrics.liveness.view import View, find_verdict, missing, suspects, where_all_are
+from distmetrics.liveness.view import View, find_verdict, suspects, where_all_are
 
 FIRST_LOOK = 0.15  # seconds of waiting before anything is published: most waits are over by then
 _ASK_AFTER = 0.3
@@ -177,7 +177,7 @@ class Diagnosis:
         if view.waited < _ASK_AFTER or now < self._asked + min(5.0, max(_SLOWEST, view.waited / 4)):
             return
         self._asked = now
-        for rank in [rank for rank in missing(view) if rank not in view.waits][:_ASKED_AT_ONCE]:
+        for rank in [rank for rank in view.missing if rank not in view.waits][:_ASKED_AT_ONCE]:
             self._put(rank)
 
     def _put(self, rank: int) -> int:
@@ -189,7 +189,7 @@ class Diagnosis:
         if view.waited < max(_FIRST_WORD, 2 * self._spoken):
             return
         self._spoken = view.waited
-        late = missing(view)
+        late = view.missing
         if self.me.rank == min(rank for rank in ranks_in(self.wait.members) if rank not in late):
             text = "%s waits since %.0f s in %s: %s"
             _log.warning(

@@ -10,14 +10,14 @@ import ctypes
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from distmetrics.comm.base import Call, under_way
-from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, who
+from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, rank_ranges, who
 from distmetrics.liveness.departures import NAMING_GRACE, Departures, reason
 from distmetrics.liveness.rank_report import PendingCall
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
@@ -37,7 +37,7 @@ class PendingCalls:
     Args:
         rank: of this process in the group.
         name: of the group.
-        members: its ranks of the job, in short.
+        members: its ranks, as ranks of the job.
         device: of the transport.
         departures: where they are published, if somewhere.
 
@@ -52,7 +52,7 @@ class PendingCalls:
         self,
         rank: int,
         name: str,
-        members: str,
+        members: Sequence[int],
         device: torch.device,
         departures: Departures | None,
     ) -> None:
@@ -60,7 +60,7 @@ class PendingCalls:
         self.calls = self.past = 0
         self.direct_calls: deque[str] = deque(maxlen=_KEPT)
         self.watchdog = watchdog_of_job(departures)
-        self._name, self._members = name, members
+        self._me, self._name, self._members = members[rank], name, rank_ranges(members)
         self._departures = departures
         self._broken: Verdict | None = None
 
@@ -121,12 +121,12 @@ class PendingCalls:
         deadline = time.monotonic() + NAMING_GRACE
         while True:
             published = self._departures.published()
-            left = {gone.rank: gone for gone in published if gone.rank != self.rank}
+            left = {gone.rank: gone for gone in published if gone.rank != self._me}
             if left or time.monotonic() >= deadline:
                 break
             time.sleep(_MOMENT)
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        return departed(left, {self.rank: doing}).error(self.rank) if left else None
+        return departed(left, {self._me: doing}).error(self.rank) if left else None
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
@@ -134,9 +134,7 @@ class PendingCalls:
             return
         left = f"left {scope}: it {reason(error)}"
         notes = ("The other ranks have been told.",)
-        self._broken = Verdict(
-            DivergedError.code, f"this rank has {left}", (self.rank,), notes=notes
-        )
+        self._broken = Verdict(DivergedError, f"this rank has {left}", (self._me,), notes=notes)
         if self.watchdog is not None:
             self.watchdog.depart(left)
 
@@ -164,7 +162,7 @@ class PendingCalls:
         if self.watchdog is not None:
             return self.watchdog.look(pending)
         left = {} if self._departures is None else self._departures.before(self._name, self.calls)
-        return departed(left, {self.rank: f"waits in {pending.call}"}) if left else None
+        return departed(left, {self._me: f"waits in {pending.call}"}) if left else None
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
         """Return the error for a broken connection; who watches the lost rank may be late."""
@@ -183,9 +181,9 @@ class PendingCalls:
 
     def _unnamed(self, pending: PendingCall, error: RuntimeError, gone: list[int]) -> Verdict:
         """Return a verdict of what the backend says, and of processes that are gone."""
-        lines = {self.rank: f"waits in {pending.call}"} | dict.fromkeys(gone, "its process is gone")
+        lines = {self._me: f"waits in {pending.call}"} | dict.fromkeys(gone, "its process is gone")
         return Verdict(
-            PeerLostError.code,
+            PeerLostError,
             f"the connection to {who(gone) if gone else 'another rank'} broke",
             tuple(gone),
             lines,

@@ -21,7 +21,9 @@ from distmetrics.liveness.rank_status import ranks_in
 
 BROKEN = "Every later call on this group raises at once."
 SAME_ORDER = "make every rank call the same collectives, in the same order."
-_KINDS = {kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)}
+_KINDS: dict[str, type[DistmetricsError]] = {
+    kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Verdict:
     """Why a wait ends: the same on every rank of the group; the values of an error.
 
     Attributes:
-        code: of the error: "mismatch", "diverged" or "peer-lost".
+        kind: class of the error.
         what: what is wrong.
         peers: the ranks that it is about.
         per_rank: what each rank did.
@@ -39,7 +41,7 @@ class Verdict:
         groups: other groups than that of the wait, in which it ends waits as well.
     """
 
-    code: str
+    kind: type[DistmetricsError]
     what: str
     peers: tuple[int, ...] = ()
     per_rank: Mapping[int, str] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Verdict:
 
     def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
         """Return the error that ``rank`` raises for it."""
-        return _KINDS[self.code](
+        return self.kind(
             self.what,
             per_rank=self.per_rank,
             notes=self.notes,
@@ -68,7 +70,7 @@ class Verdict:
         """Write it for the store; ranks with the same line share it."""
         lines = [(rank_ranges(ranks), line) for line, ranks in by_line(self.per_rank).items()]
         return json.dumps(
-            [self.code, self.what, self.peers, lines, self.likely, self.do, self.notes]
+            [self.kind.code, self.what, self.peers, lines, self.likely, self.do, self.notes]
         )
 
     @classmethod
@@ -76,7 +78,7 @@ class Verdict:
         """Read what :meth:`encode` wrote, which leaves out the other groups."""
         code, what, peers, lines, likely, do, notes = json.loads(text)
         per_rank = {rank: line for ranks, line in lines for rank in ranks_in(ranks)}
-        return cls(code, what, tuple(peers), per_rank, likely, do, tuple(notes))
+        return cls(_KINDS[code], what, tuple(peers), per_rank, likely, do, tuple(notes))
 
 
 def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
@@ -92,23 +94,23 @@ def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict
     if failed:
         what = f"{who(peers)} failed and will never answer"
         do = f"mend the failure of {who(peers)} first."
-        return Verdict(PeerLostError.code, what, peers, per_rank, do=do)
+        return Verdict(PeerLostError, what, peers, per_rank, do=do)
     have = "has" if len(peers) == 1 else "have"
     what = f"{who(peers)} {have} returned, and others still wait for it"
-    return Verdict(DivergedError.code, what, peers, per_rank, do=SAME_ORDER)
+    return Verdict(DivergedError, what, peers, per_rank, do=SAME_ORDER)
 
 
 def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks wait for each other in groups that overlap."""
     likely = "collectives of overlapping groups in a different order on different ranks."
     do = "make every rank of a group call the same collectives, in the same order."
-    return Verdict(DivergedError.code, f"deadlock: {what}", tuple(peers), lines, likely, do)
+    return Verdict(DivergedError, f"deadlock: {what}", tuple(peers), lines, likely, do)
 
 
 def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
     """Return the verdict that nobody can be asked, since the job's store does not answer."""
     return Verdict(
-        PeerLostError.code,
+        PeerLostError,
         f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank waits",
         per_rank={rank: doing},
         likely="its host (rank 0, where no launcher has it) is stopped or gone, or the network is "

@@ -57,15 +57,12 @@ class View:
         waits = {rank: status.wait for rank, status in self.statuses.items() if status.wait}
         return waits | {self.me: self.wait}
 
-
-def missing(view: View) -> list[int]:
-    """Return the members of the group that have not come to this call."""
-    waits = view.waits
-    return [
-        rank
-        for rank in ranks_in(view.wait.members)
-        if rank not in waits or not _has_come(waits[rank], view.wait)
-    ]
+    @functools.cached_property
+    def missing(self) -> list[int]:
+        """The members of the group that have not come to this call."""
+        members = ranks_in(self.wait.members)
+        came = {rank for rank, wait in self.waits.items() if _has_come(wait, self.wait)}
+        return [rank for rank in members if rank not in came]
 
 
 def _has_come(other: Wait, wait: Wait) -> bool:
@@ -121,7 +118,7 @@ def _never_met(view: View) -> Iterator[Verdict]:
     if gone := _missing_in(view, "gone", LOST_FOR):
         processes, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
         yield Verdict(
-            PeerLostError.code,
+            PeerLostError,
             f"the {processes} of {who(gone)} {are} gone, and others wait for it",
             gone,
             _lines(view),
@@ -133,7 +130,7 @@ def _never_met(view: View) -> Iterator[Verdict]:
     if odd := [rank for rank in members if rank in here and here[rank].kind != view.wait.kind]:
         likely = "a collective under a condition, or in a loop, that not all ranks share."
         what = "ranks disagree on a collective"
-        yield Verdict(MismatchError.code, what, tuple(odd), _lines(view), likely, SAME_ORDER)
+        yield Verdict(MismatchError, what, tuple(odd), _lines(view), likely, SAME_ORDER)
     circle = suspects(view)
     if circle and view.confirmed >= {*circle} - {view.me}:
         groups = sorted({view.waits[rank].group for rank in circle})
@@ -145,7 +142,7 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
     """Yield why this wait has lasted too long, though it may be met."""
     if inside := _missing_in(view, "foreign", FOREIGN_FOR):
         yield Verdict(
-            DivergedError.code,
+            DivergedError,
             f"{who(inside)} waits in a collective of torch.distributed, and this rank in another",
             inside,
             _lines(view),
@@ -154,7 +151,7 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
         )
     if stopped := _missing_in(view, "stopped", STOPPED_FOR):
         yield Verdict(
-            PeerLostError.code,
+            PeerLostError,
             f"{who(stopped)} is stopped by a signal (SIGSTOP), and others wait for it",
             stopped,
             _lines(view),
@@ -162,26 +159,26 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
             "let it go on (SIGCONT) and start the job again.",
         )
     if view.waited >= view.timeout:
-        late, within = tuple(missing(view)), f"within {view.timeout:g} s"
+        late, within = tuple(view.missing), f"within {view.timeout:g} s"
         do = "see where it is, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
         if late:
             what = f"{who(late)} did not come to a collective {within}"
             likely = "it is busy with work that the others do not have, or stuck."
-            yield Verdict(DivergedError.code, what, late, _lines(view), likely, do)
+            yield Verdict(DivergedError, what, late, _lines(view), likely, do)
         what = f"all ranks came to a collective, and it did not end {within}"
         likely = "the network between the ranks is cut or very slow."
-        yield Verdict(PeerLostError.code, what, late, _lines(view), likely, do)
+        yield Verdict(PeerLostError, what, late, _lines(view), likely, do)
 
 
 def _missing_in(view: View, state: str, least: float) -> tuple[int, ...]:
     """Return the missing ranks that have been in some state for at least so many seconds."""
     seconds = view.seconds[state]
-    return tuple(rank for rank in missing(view) if seconds.get(rank, -1.0) >= least)
+    return tuple(rank for rank in view.missing if seconds.get(rank, -1.0) >= least)
 
 
 def where_all_are(view: View) -> str:
     """Return on one line where those are who have not come."""
-    lines = _few({rank: _line(view, rank) for rank in missing(view)})
+    lines = _few({rank: _line(view, rank) for rank in view.missing})
     parts = [f"{who(ranks)} {line}" for line, ranks in by_line(lines).items()]
     return "; ".join(parts) or "all ranks are in it"
 

@@ -19,6 +19,7 @@ import time
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,34 +51,26 @@ class Watchdog:
     """Watches one rank, and lets it know why it waits.
 
     Args:
+        me: that rank.
         store: of the job; the guard uses connections of its own.
-        rank: of this process in the job.
-        world_size: number of ranks of the job.
         settings: what to do, and how long a rank may wait.
-        world: name of the group of all ranks.
         departures: where they are published; None where nobody else does so for this rank.
     """
 
     def __init__(
-        self,
-        store: Any,
-        rank: int,
-        world_size: int,
-        settings: Settings,
-        world: str,
-        departures: Departures | None = None,
+        self, me: Identity, store: Any, settings: Settings, departures: Departures | None
     ) -> None:
         self.settings = settings
         self.log = CallLog()
-        self._me = Identity(rank, world_size, machine(), *this_process(), world)
+        self._me = me
         self.patience = first_look(self._me)
         self._says_goodbye = departures is None
         published: Any = PrefixStore("board", store) if departures is None else departures.store
         self._departures = Departures(published.clone())
         self._held: Any = store  # a store that rank 0 hosts ends with its last holder
         guard: Any = PrefixStore("guard", store)
-        self._asking = GuardStore(guard.clone(), rank, world_size)
-        self._answering = GuardStore(guard.clone(), rank, world_size)
+        self._asking = GuardStore(guard.clone(), me.rank, me.world_size)
+        self._answering = GuardStore(guard.clone(), me.rank, me.world_size)
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
@@ -86,14 +79,9 @@ class Watchdog:
         self._known: dict[int, RankStatus] = {}
         self._asking.publish(self._me.status(None))
         self._threads = [
-            threading.Thread(target=target, name=f"distmetrics: {name}", daemon=True)
-            for target, name in (
-                (self._find_out, "why this rank waits"),
-                (self._respond, "where this rank is"),
-            )
+            _thread("why this rank waits", self._find_out),
+            _thread("where this rank is", self._respond),
         ]
-        for thread in self._threads:
-            thread.start()
         atexit.register(self._at_exit)
 
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
@@ -191,8 +179,9 @@ class Watchdog:
         return silent_store(self._me.rank, doing, seconds, self._store_error)
 
     def _diagnosis(self, pending: PendingCall) -> Diagnosis:
-        everybody = pending.group == self._me.world
-        text = f"{pending.call}{'' if everybody else f'  (group of ranks {pending.members})'}"
+        text = str(pending.call)
+        if pending.group != self._me.world:
+            text += f"  (group of ranks {pending.members})"
         place = pending.group, pending.members, pending.number, pending.kind
         wait = Wait(pending.serial, *place, text, self.log.alone)
         begun = time.monotonic() - (time.time() - pending.started)
@@ -246,6 +235,12 @@ class Watchdog:
                     write_report(folder, self._me, self.log, None)
 
 
+def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=target, name=f"distmetrics: {name}", daemon=True)
+    thread.start()
+    return thread
+
+
 # By the group of all ranks.
 _watchdogs: weakref.WeakKeyDictionary[Any, Watchdog] = weakref.WeakKeyDictionary()
 
@@ -261,11 +256,12 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
     if watchdog is not None or settings.mode == "off" or dist.get_world_size() == 1:
         return watchdog
     store = world.get_group_store() if departures is None else departures.store
-    place = dist.get_rank(), dist.get_world_size(), settings, world.group_name, departures
+    place = dist.get_rank(), dist.get_world_size()
+    me = Identity(*place, machine(), *this_process(), world.group_name)
 
     def make() -> Watchdog | str:
         try:
-            return Watchdog(store, *place)
+            return Watchdog(me, store, settings, departures)
         except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
             return str(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.items import cut
 from distmetrics.state.plan import Sent, StatePlan, SyncPlan
-from distmetrics.state.spec import FIXED
+from distmetrics.state.serialize import deserialize
+from distmetrics.state.spec import FIXED, StateSpec
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -140,3 +142,48 @@ def _combine_lists(
         form, place = sent[r].items[state.path]
         result += cut(part, form, None if place is None else per_rank[r][place])
     return result
+
+
+def alone(spec: StateSpec, value: Any) -> Any:
+    """Return the state of all ranks in a world of one."""
+    if spec.merge is None:
+        return copied(value)
+    return spec.merge(value, [copy.deepcopy(value if spec.start is None else spec.start(value))])
+
+
+def copied(value: Any) -> Any:
+    """Copy a local state that computing will see: some metrics change theirs as they compute."""
+    if isinstance(value, list):
+        return list(value)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, count: int) -> Any:
+    """Give a combined state the type and the device that its metric's code expects.
+
+    Args:
+        spec: of the state.
+        local: its value on this rank.
+        state: of all ranks.
+        device: of the metric.
+        count: how many ranks have added something.
+    """
+    is_list = isinstance(state, list)
+    items = state if is_list else [state]
+    if {item.device for item in items if isinstance(item, Tensor)} - {device}:
+        items = [on_device(item, device) for item in items]
+        state = items if is_list else items[0]
+    if spec.merge is not None:
+        return spec.merge(local, list(map(deserialize, state)))
+    if spec.finish is not None and count > 1:
+        return spec.finish(state)
+    if spec.kind != "cat":
+        return state
+    if isinstance(local, list):
+        return state if is_list else [state]
+    return torch.stack(state) if is_list else state
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Return a tensor on ``device``; anything else as it is."""
+    return value.to(device) if isinstance(value, Tensor) else value

@@ -14,10 +14,8 @@ from distmetrics.errors import InputError, InputTypeError, StateError
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
 T = TypeVar("T")
-COUNT, SYNCED = (
-    "(updates)",
-    "(synced)",
-)  # kept beside the states; no argument of ``update`` can be called so
+# Kept beside the states; no argument of ``update`` can be called so.
+COUNT, SYNCED = "(updates)", "(synced)"
 _WEIGHT = "weight"
 _WITHOUT_DATA = {"sum": 0, "mean": math.nan, "max": -math.inf, "min": math.inf}
 
@@ -61,7 +59,7 @@ def from_function(
 
 
 class FunctionMetric(Generic[T]):
-    """What :func:`from_function` makes."""
+    """A metric that :func:`from_function` made."""
 
     def __init__(
         self, compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.state.adapters.base import Target
-from distmetrics.state.plan import UPDATES, MetricRecord
+from distmetrics.state.metric_record import MetricRecord, digest_of
+from distmetrics.state.plan import UPDATES
 from distmetrics.state.spec import StateSpec
-from distmetrics.state.unregistered_attributes import digest_of
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
@@ -49,20 +49,7 @@ class MetricSet:
 
     def records(self) -> list[MetricRecord]:
         """Return what the other ranks must know of each metric."""
-        return [
-            MetricRecord(
-                _join(target.path, type(target.metric).__name__, ": "),
-                [
-                    (f"{spec.name} {spec.kind}", spec.shape)
-                    for spec in target.states
-                    if spec.merge is None  # otherwise the arguments say it all
-                ],
-                target.adapter.arguments(target.metric),
-                digest_of(target.adapter.attributes(target.metric)),
-                count > 0,
-            )
-            for target, count in zip(self.targets, self.updates, strict=True)
-        ]
+        return list(map(_record, self.targets, self.updates))
 
     def write(self, values: Values) -> None:
         """Put values into the metrics; an attribute that is ABSENT is taken out."""
@@ -84,6 +71,16 @@ class MetricSet:
                 names = {*target.storage, *before}
             old.append({name: before.get(name, ABSENT) for name in names})
         self.write(old)
+
+
+def _record(target: Target, updates: int) -> MetricRecord:
+    label = _join(target.path, type(target.metric).__name__, ": ")
+    # Of a state that the library merges itself, the arguments say all that there is to say.
+    states = [(f"{x.name} {x.kind}", x.shape) for x in target.states if x.merge is None]
+    arguments = target.adapter.arguments(target.metric)
+    attributes = target.adapter.attributes(target.metric)
+    others = {name: value for name, value in attributes.items() if name not in arguments}
+    return MetricRecord(label, states, arguments, digest_of(others), updates > 0)
 
 
 def _updates(target: Target, storage: Mapping[str, Any]) -> int:

@@ -9,55 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
 from distmetrics.collectives.exchange import follows
-from distmetrics.collectives.manifest import LeafSpec, Manifest, agree
+from distmetrics.collectives.manifest import LeafSpec, Manifest
 from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
 from distmetrics.errors import MismatchError
+from distmetrics.state.metric_record import agree_on_metrics
 from distmetrics.state.spec import FIXED
 
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
-
-
-class MetricRecord(NamedTuple):
-    """What the other ranks must know of one rank's metric.
-
-    Attributes:
-        label: its path and class.
-        states: name and kind, and shape before the first update, of each state.
-        arguments: what it was made with.
-        attributes: a digest of its attributes that are no states.
-        is_updated: whether it was updated.
-    """
-
-    label: str
-    states: Sequence[tuple[str, Sequence[int]]]
-    arguments: Mapping[str, str]
-    attributes: str
-    is_updated: bool
-
-    def __str__(self) -> str:
-        states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
-        arguments = [f"{name}={text}" if name else text for name, text in self.arguments.items()]
-        return f"{self.label}({', '.join([*states, *arguments])})"
-
-    def may_become(self, other: MetricRecord) -> bool:
-        """Return True if an update may have made ``other`` of this, which has seen none.
-
-        An argument that was left out, and the shapes of states, may come from the first batch.
-        """
-        same_kinds = [state for state, _ in self.states] == [state for state, _ in other.states]
-        return (
-            self.label == other.label
-            and same_kinds
-            and self.arguments.items() <= other.arguments.items()
-            and (self.attributes != other.attributes or str(self) == str(other))
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +151,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     # Most often all ranks' are one.
     decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}
     manifests = [decoded[blob] for blob in blobs]
-    updated, borrowing = _agree_on_metrics(manifests, rank)
+    updated, borrowing = agree_on_metrics(manifests, rank)
     states: dict[str, StatePlan] = {}
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
@@ -211,33 +175,6 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     )
     paths = tuple(state.path for state in fixed)
     return SyncPlan(states, agreed, paths, sent, rides_along, follow, updated, borrowing)
-
-
-def _agree_on_metrics(
-    manifests: Sequence[Manifest], rank: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Check that all ranks have the same metrics; return who has updated them, and who borrows.
-
-    A metric that was never updated need not be as one that was: an update may have set attributes,
-    and taken shapes from the data.
-    """
-    records = [[MetricRecord(*fields) for fields in m.details or ()] for m in manifests]
-    columns = [*zip(*records, strict=False)]
-    updated = [tuple(r for r, each in enumerate(column) if each.is_updated) for column in columns]
-    borrowing = []
-    for place, (column, ranks) in enumerate(zip(columns, updated, strict=True)):
-        if 0 < len(ranks) < len(column) and len({record.attributes for record in column}) > 1:
-            borrowing.append(place)
-        for r, record in enumerate(column):
-            if ranks and r not in ranks and record.may_become(column[ranks[0]]):
-                records[r][place] = column[ranks[0]]
-    trees = ["; ".join(map(str, each)) for each in records]
-    agree(
-        [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)],
-        rank,
-        leaf_key=None,
-    )
-    return tuple(updated), tuple(borrowing)
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,7 +7,6 @@ where there are lists.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.manifest import Manifest, Problem, check
@@ -24,12 +22,11 @@ from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
-from distmetrics.state.combine import combine
+from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.metric_set import MetricSet, Values, communicator_of
 from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
-from distmetrics.state.spec import StateSpec
 from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
 from distmetrics.tree import map_leaves
 
@@ -96,10 +93,10 @@ def synced(
     local, comm, problem = _metric_set(metrics, comm)
     with _marked(local, type(metrics).__name__) as shared:
         with torch.no_grad():
-            plan, values = _values_of_all(local, comm, name, problem or shared)
+            sync_plan, values = _values_of_all(local, comm, name, problem or shared)
         try:  # everything was read before the first change: an interrupt at any point loses nothing
             local.write(values)
-            yield plan
+            yield sync_plan
             reset = [
                 target.metric
                 for target in local.targets
@@ -184,24 +181,24 @@ def _values_of_all(
     values: Values = [{} for _ in local.targets]
     if comm.world_size == 1:
         for _, place, spec in local.states:
-            values[place][spec.name] = _alone(spec, local.value(place, spec))
+            values[place][spec.name] = alone(spec, local.value(place, spec))
         _add_flags(values, local, local.updates)
         return None, values
     outgoing = describe(local, name, call_site(), problem)
-    sync, result = _exchange_and_combine(outgoing, comm, local.order)
+    sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     devices = [target.device for target in local.targets]
     for path, place, spec in local.states:
         value = local.value(place, spec)
         if path in result:
-            count = len(sync.states[path].ranks)
-            state = _as_before(spec, value, result[path], devices[place], count)
+            count = len(sync_plan.states[path].ranks)
+            state = as_before(spec, value, result[path], devices[place], count)
         else:  # no rank has touched it
-            state = _copied(value)
+            state = copied(value)
         values[place][spec.name] = state
-    for place, attributes in _borrowed(local, sync, outgoing.manifest, comm).items():
+    for place, attributes in _borrowed(local, sync_plan, outgoing.manifest, comm).items():
         values[place].update(attributes)
     _add_flags(values, local, result[UPDATES].tolist())
-    return sync, values
+    return sync_plan, values
 
 
 def _add_flags(values: Values, local: MetricSet, updates: Sequence[int]) -> None:
@@ -235,15 +232,15 @@ def _exchange_and_combine(
 
 
 def _borrowed(
-    local: MetricSet, plan: SyncPlan, manifest: Manifest, comm: Communicator
+    local: MetricSet, sync_plan: SyncPlan, manifest: Manifest, comm: Communicator
 ) -> dict[int, dict[str, Any]]:
     """Return the attributes that metrics without an update borrow, by the metric's place.
 
     Every rank calls this, since it takes a round where the plan says so.
     """
-    if not plan.borrowing:
+    if not sync_plan.borrowing:
         return {}
-    targets = [local.targets[place] for place in plan.borrowing]
+    targets = [local.targets[place] for place in sync_plan.borrowing]
     mine = [described(target.adapter.attributes(target.metric)) for target in targets]
     run = serialize(mine).to(comm.device)
     call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
@@ -251,49 +248,9 @@ def _borrowed(
     per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs, _ in runs]
     result = {}
     columns = zip(*per_rank, strict=True)
-    for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
-        found = borrowed(target.path, column, plan.updated[place], manifest, comm.rank)
-        if comm.rank not in plan.updated[place]:
-            result[place] = map_leaves(partial(_on, device=target.device), found)
+    for place, target, column in zip(sync_plan.borrowing, targets, columns, strict=True):
+        updated = sync_plan.updated[place]
+        values = borrowed(target.path, column, updated, manifest, comm.rank)
+        if comm.rank not in updated:
+            result[place] = map_leaves(partial(on_device, device=target.device), values)
     return result
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
-def _alone(spec: StateSpec, value: Any) -> Any:
-    """Return the state of all ranks in a world of one."""
-    if spec.merge is None:
-        return _copied(value)
-    return spec.merge(value, [copy.deepcopy(value if spec.start is None else spec.start(value))])
-
-
-def _copied(value: Any) -> Any:
-    """Copy a local state that computing will see: some metrics change theirs as they compute."""
-    if isinstance(value, list):
-        return list(value)
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def _as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, count: int) -> Any:
-    """Give a combined state the type and the device that its metric's code expects.
-
-    Args:
-        spec: of the state.
-        local: its value on this rank.
-        state: of all ranks.
-        device: of the metric.
-        count: how many ranks have added something.
-    """
-    is_list = isinstance(state, list)
-    state = [_on(item, device) for item in state] if is_list else _on(state, device)
-    if spec.merge is not None:
-        return spec.merge(local, list(map(deserialize, state)))
-    if spec.finish is not None and count > 1:
-        return spec.finish(state)
-    if spec.kind != "cat":
-        return state
-    if isinstance(local, list):
-        return state if is_list else [state]
-    return torch.stack(state) if is_list else state

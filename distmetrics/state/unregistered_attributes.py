@@ -8,21 +8,16 @@ the rank without borrows for as long as the state of all ranks is in.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from distmetrics.collectives.exchange import to_bytes
 from distmetrics.collectives.manifest import Manifest
-from distmetrics.comm.base import brief
 from distmetrics.errors import StateError, who
+from distmetrics.state.metric_record import text_of
 
-_PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
-_LARGEST = 1 << 16  # bytes of a tensor that travels
-_LONGEST = 1000  # elements of a list or tuple that travels
+_SHOWN = 60  # characters of a value
 _LACKING = ("", "None")  # texts
 
 
@@ -47,41 +42,10 @@ def described(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
     """Describe attributes, so that they can be sent."""
     result = {}
     for name, value in attributes.items():
-        text, travels = _text_of(value)
+        text, travels = text_of(value)
         value = value.detach() if isinstance(value, Tensor) else value
         result[name] = Attribute(text, value if travels else None, travels)
     return result
-
-
-def digest_of(attributes: Mapping[str, Any]) -> str:
-    """Return a short text that is equal where all attributes are."""
-    if not attributes:
-        return ""
-    texts = [(name, _text_of(attributes[name])[0]) for name in sorted(attributes)]
-    return _digest(repr(texts).encode())
-
-
-def _text_of(value: Any) -> tuple[str, bool]:
-    """Return a text that is equal where values are, and whether the value can be sent."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return repr(value), True
-    if kind in (list, tuple) and len(value) <= _LONGEST:
-        texts = [_text_of(item) for item in value]
-        if all(travels for _, travels in texts):
-            return f"{kind.__name__}({', '.join([text for text, _ in texts])})", True
-    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
-        text = brief(value.dtype, value.shape)
-        if value.nbytes > _LARGEST:
-            return f"{text}, too large to be sent", False
-        flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-        return f"{text} {_digest(to_bytes(flat.view(torch.uint8)))}", True
-    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
-    return f"a {name}", False
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def borrowed(
@@ -114,7 +78,7 @@ def borrowed(
         if travels and len({column[r].text for r in updated}) == 1:
             result[name] = column[updated[-1]].value
         elif travels or is_lacking:
-            texts = {r: column[r].text for r in updated}
+            texts = {r: column[r].text[:_SHOWN] for r in updated}
             raise _refused(
                 f"{path}.{name}".lstrip("."), texts, travels, manifest, rank, len(column)
             )

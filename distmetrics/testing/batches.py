@@ -33,6 +33,11 @@ class Batch:
 Shards = tuple[tuple[Batch, ...], ...]  # for each rank its batches
 
 
+def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
+    """Return what tells shards apart that are dealt from the same batches."""
+    return tuple(tuple(map(id, shard)) for shard in shards)
+
+
 def as_batch(value: Any) -> Batch:
     """Return what a user writes as a batch: a tuple for positional arguments, a mapping for named.
 

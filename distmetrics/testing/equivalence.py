@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import os
 import random
@@ -148,7 +149,7 @@ def _run_here(case: _Case) -> _Record:
 def _trained(case: _Case) -> _Record:
     torch.manual_seed(case.seed)
     module = _new(case.module, Module)
-    data = _rebatched(case)
+    data = _data(case)
     strategy = copy.deepcopy(case.strategy)
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
@@ -185,23 +186,23 @@ class _Loaders(DataModule):
         return self._val
 
 
-def _rebatched(case: _Case) -> DataModule:
-    """Return the user's data with a W-th of the batch, in an order that does not depend on W."""
+def _data(case: _Case) -> DataModule:
+    """Return the user's data, of which each rank trains with a W-th of the batch."""
     data = _new(case.data)
     if not isinstance(data, DataModule):
         data = _Loaders(*data) if isinstance(data, tuple) and len(data) == 2 else _Loaders(data)
-    module: DataModule = data
-    whole = module.train_dataloader
+    data.train_dataloader = functools.partial(_part, data, case)  # goes to processes with the data
+    loaded: DataModule = data
+    return loaded
 
-    def part() -> Any:
-        loader = _split(whole(), case.world_size)
-        if case.strategy != "single":
-            return loader
-        # As one rank's part in a world of one: the order is then drawn as in a larger world.
-        return shard(loader, world_size=1, rank=0, train=True, seed=case.seed)
 
-    module.train_dataloader = part  # type: ignore[method-assign]
-    return module
+def _part(data: DataModule, case: _Case) -> Any:
+    """Return a loader of a rank's part, in an order that does not depend on the world's size."""
+    loader = _split(type(data).train_dataloader(data), case.world_size)
+    if case.strategy != "single":
+        return loader
+    # As one rank's part in a world of one: the order is then drawn as in a larger world.
+    return shard(loader, world_size=1, rank=0, train=True, seed=case.seed)
 
 
 def _split(loader: Any, world_size: int) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from distmetrics.errors import InputError
 from distmetrics.testing.equality import CLOSE, Equality
-from distmetrics.testing.trial import NotJudged, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Law:
         number: its place in the list; ``name``: in reports and on the command line.
         title: the statement.
         page: what it means, why it breaks, what to do.
-        check: judges it on one case: raises ``LawBroken``, ``NotJudged`` or nothing.
+        check: judges it on a ``Trial``: raises ``LawBroken``, ``NotJudged`` or nothing.
         on_all_shards: judged on every way to deal an example; other laws are judged on one.
         needs_state: about what a metric holds, and functions hold nothing.
         not_own: why a metric's own sync cannot be judged by it, or "".
@@ -28,26 +28,13 @@ class Law:
     name: str
     title: str
     page: str = field(repr=False)
-    check: Callable[[Trial], None] = field(repr=False)
+    check: Callable[[Any], None] = field(repr=False)
     on_all_shards: bool = False
     needs_state: bool = False
     not_own: str = ""
 
     def __str__(self) -> str:
         return self.name
-
-    def judge(self, trial: Trial) -> None:
-        """Judge this law on one case.
-
-        Raises:
-            LawBroken: the metric breaks it.
-            NotJudged: it says nothing of this case.
-        """
-        if self.not_own and trial.subject.sync != "distmetrics":
-            raise NotJudged(self.not_own)
-        if self.needs_state and trial.subject.is_function:
-            raise NotJudged("a function holds no state")
-        self.check(trial)
 
     def __or__(self, other: Law | Laws) -> Laws:
         return Laws.of(self) | other

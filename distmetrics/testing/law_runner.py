@@ -62,14 +62,13 @@ class LawRunner:
         for law in laws:
             if law in self.violations:
                 continue
-            try:
-                broken = _verdict(law, trial)
-            except NotJudged as reason:
-                self.skipped.setdefault(law, str(reason))
+            result = verdict(law, trial)
+            if isinstance(result, NotJudged):
+                self.skipped.setdefault(law, str(result))
                 continue
             self.judged[law] = self.judged.get(law, 0) + 1
-            if broken is not None:
-                self.violations[law] = self._violation(law, shards, broken)
+            if result is not None:
+                self.violations[law] = self._violation(law, shards, result)
 
     def report(self, world_sizes: tuple[int, ...]) -> Report:
         """Return what was found, in the order of the laws."""
@@ -94,12 +93,10 @@ class LawRunner:
 
         def breaks(smaller: Shards) -> bool:
             nonlocal smallest
-            try:
-                again = _verdict(law, self._trial(smaller))
-            except NotJudged:
-                return False
-            smallest = again or smallest
-            return again is not None
+            result = verdict(law, self._trial(smaller))
+            if isinstance(result, LawBroken):
+                smallest = result
+            return result is smallest
 
         return shrunk(shards, breaks, tries=_TRIES[self.backend]), smallest
 
@@ -122,11 +119,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else brief(value)
 
 
-def _verdict(law: Law, trial: Trial) -> LawBroken | None:
-    """Return how a law is broken, or None if it holds."""
+def verdict(law: Law, trial: Trial) -> LawBroken | NotJudged | None:
+    """Judge a law on one case; return what its check raises, or None if the law holds."""
+    if law.not_own and trial.subject.sync != "distmetrics":
+        return NotJudged(law.not_own)
+    if law.needs_state and trial.subject.is_function:
+        return NotJudged("a function holds no state")
     try:
         with quiet():
-            law.judge(trial)
-    except LawBroken as broken:
-        return broken
+            law.check(trial)
+    except (LawBroken, NotJudged) as reason:
+        return reason
     return None

@@ -29,8 +29,8 @@ SINGLE_IS_SHARDED = Law(
     sync is that of one process which was updated with all of them, in rank order.
 
     It breaks where values rather than states are averaged, where a rank's share has no weight,
-    and where a state that is no sum is declared ``dist_reduce_fx="sum"``. Keep sums and counts
-    as states, and divide in ``compute``.""",
+    and where a state that is no sum is declared ``dist_reduce_fx="sum"``.
+    Keep sums and counts as states, and divide in ``compute``.""",
     values.single_is_sharded,
     on_all_shards=True,
 )

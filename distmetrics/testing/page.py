@@ -33,18 +33,18 @@ def render(reports: Sequence[Report | Mapping[str, Any]], title: str = "Laws of 
     >>> "0 metrics" in render([], "Nothing yet")
     True
     """
-    found = [report.to_dict() if isinstance(report, Report) else report for report in reports]
-    spoken_of = {law for report in found for kind in _MARKS for law in report.get(kind, ())}
+    dicts = [report.to_dict() if isinstance(report, Report) else report for report in reports]
+    spoken_of = {law for report in dicts for kind in _MARKS for law in report.get(kind, ())}
     columns = [law.name for law in laws.ALL if law.name in spoken_of]
-    broken = sum(bool(report.get("violations")) for report in found)
-    errors = sum("error" in report for report in found)
+    broken = sum(bool(report.get("violations")) for report in dicts)
+    errors = sum("error" in report for report in dicts)
     template = (files("distmetrics.testing") / "data" / "page.html").read_text(encoding="utf-8")
     return string.Template(template).substitute(
         title=escape(title),
-        counts=f"{len(found)} metrics, {broken} of them break a law, {errors} could not be judged",
+        counts=f"{len(dicts)} metrics, {broken} of them break a law, {errors} could not be judged",
         heads="".join(f'<th scope="col" class="law"><span>{name}</span></th>' for name in columns),
-        rows="\n".join(_row(number, report, columns) for number, report in enumerate(found)),
-        texts="\n".join(_text(number, report) for number, report in enumerate(found)),
+        rows="\n".join(_row(number, report, columns) for number, report in enumerate(dicts)),
+        texts="\n".join(_text(number, report) for number, report in enumerate(dicts)),
     )
 
 

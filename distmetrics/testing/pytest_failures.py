@@ -133,13 +133,9 @@ def _elements(error: BaseException | None) -> list[Element]:
 def _brief(error: BaseException | None, notes: Sequence[str] = ()) -> Element:
     """Show an error without its traceback."""
     text = f"{type(error).__name__}: {error}"
-    crash = getattr(error, _ATTRIBUTE, [(None, None, None)])[-1][1]
     entry = ReprEntryNative(["\n".join([text, *notes]) + "\n"])
-    return (
-        ReprTraceback([entry], None, "native"),
-        crash or ReprFileLocation("", 0, text.partition("\n")[0]),
-        None,
-    )
+    crash = ReprFileLocation("", 0, text.partition("\n")[0])
+    return ReprTraceback([entry], None, "native"), crash, None
 
 
 def _comparable(error: BaseException | None) -> str:

@@ -86,11 +86,11 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        contents = {each.name: getattr(self, each.name) for each in fields(self)}
         for kind in ("judged", "skipped", "off"):
-            found[kind] = {law.name: what for law, what in found[kind].items()}
-        found["violations"] = [violation.to_dict() for violation in self.violations]
-        return {**found, "ok": self.ok, "text": str(self)}
+            contents[kind] = {law.name: what for law, what in contents[kind].items()}
+        contents["violations"] = [violation.to_dict() for violation in self.violations]
+        return {**contents, "ok": self.ok, "text": str(self)}
 
 
 listeners: list[Callable[[Report], None]] = []  # called with every report that is made

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distmetrics.errors import InputError
-from distmetrics.testing.batches import Batch, Shards, as_batch, changed_floats, count, join, take
+from distmetrics.testing.batches import (
+    Batch,
+    Shards,
+    as_batch,
+    changed_floats,
+    count,
+    identities,
+    join,
+    take,
+)
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -57,22 +66,19 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
     to rank; all on the first rank, all on the last one.
     """
     n, everything = len(batches), tuple(batches)
-    found: dict[str, Shards] = {}
+    layouts: dict[str, Shards] = {}
     for world in world_sizes:
         nothing: Shards = ((),) * (world - 1)
-        found[f"in turn, {world} ranks"] = in_turn(batches, world)
-        found[f"in runs, {world} ranks"] = in_runs(batches, world)
-        found[f"all on the last of {world}"] = (*nothing, everything)
-        found[f"all on the first of {world}"] = (everything, *nothing)
-    worlds = {"one rank": 1, "two ranks": 2, "n/2 ranks": n // 2, "√n ranks": math.isqrt(n)}
-    for label, world in worlds.items():
-        found[label] = in_runs(batches, min(max(world, 1), _MOST))
-    doubling = [min((index + 1).bit_length() - 1, _MOST - 1) for index in range(n)]
-    found["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
-    distinct: dict[Any, str] = {}
-    for label, shards in found.items():
-        distinct.setdefault(tuple(tuple(map(id, shard)) for shard in shards), label)
-    return {label: found[label] for label in distinct.values()}
+        layouts[f"in turn, {world} ranks"] = in_turn(batches, world)
+        layouts[f"in runs, {world} ranks"] = in_runs(batches, world)
+        layouts[f"all on the last of {world}"] = (*nothing, everything)
+        layouts[f"all on the first of {world}"] = (everything, *nothing)
+    for label, world in (("one", 1), ("two", 2), ("n/2", n // 2), ("√n", math.isqrt(n))):
+        layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
+    doubling = [min((index + 1).bit_length(), _MOST) - 1 for index in range(n)]
+    layouts["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
+    distinct = {identities(shards): label for label, shards in reversed(layouts.items())}
+    return {label: layouts[label] for label in layouts if label in distinct.values()}
 
 
 def world_sizes(largest: int = 4) -> SearchStrategy[int]:

@@ -17,7 +17,7 @@ from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.pending_calls import is_connection_error
-from distmetrics.testing.batches import Batch, Shards, count, cut
+from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import pools
@@ -64,7 +64,7 @@ class RankResult:
 class LawBroken(Exception):  # noqa: N818  (no error: a verdict)
     """A run breaks a law: what should have been, what is, on which shards.
 
-    Values and results of ranks stand as they are; texts are shown as they are.
+    ``expected`` and ``got`` are values, results of ranks, or texts, which the report writes out.
     """
 
     expected: Any
@@ -133,7 +133,7 @@ class Trial:
 
     def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
         """Run a scenario on every rank of a world that has these shards."""
-        key = scenario, tuple(tuple(map(id, shard)) for shard in shards)
+        key = scenario, identities(shards)
         if key not in self._runs:
             job = partial(_on_rank, scenario, self.subject, shards)
             calls_torch = self.subject.sync == "own" or self.subject.is_function

@@ -187,34 +187,37 @@ def _share(key: Key, log: RankLog) -> str:
     return f"in {share} of its {count} batches" + (f", first at {part.site}" if part.site else "")
 
 
-def metric_keys(kinds: Mapping[Key, Kind]) -> dict[str, list[Key]]:
-    """Return the names that each logged metric object has, by the attribute that holds it.
+def metric_paths(kinds: Mapping[Key, Kind]) -> set[str]:
+    """Return the attributes of the module that hold the metric objects which were logged.
 
     Raises:
         ConfigurationError: a metric object has been logged for two loaders.
     """
-    keys: dict[str, list[Key]] = {}
+    loaders: dict[str, int] = {}
     for key, kind in kinds.items():
-        if kind.metric:
-            keys.setdefault(kind.metric, []).append(key)
-    for path, names in keys.items():
-        if len({key.loader for key in names}) > 1:
+        if kind.metric and loaders.setdefault(kind.metric, key.loader) != key.loader:
             raise ConfigurationError(
-                f"the metric self.{path} is logged for several loaders, whose samples it would mix",
+                f"the metric self.{kind.metric} is logged for several loaders, whose samples it "
+                "would mix",
                 do="keep one metric object a loader, in an nn.ModuleList.",
             )
-    return keys
+    return set(loaders)
 
 
-def metric_numbers(key: Key, kind: Kind, value: Any) -> dict[Key, Tensor]:
-    """Return each number of a metric object's value, which may be a mapping, under its key."""
-    numbers = {key: (f"self.{kind.metric}", value)}
-    if isinstance(value, Mapping):
-        numbers = {
-            key._replace(name=str(inner) if kind.bare else f"{key.name}/{inner}"): (
-                f"{kind.metric}.{inner}",
-                part,
-            )
-            for inner, part in value.items()
-        }
-    return {each: as_tensor(what, number) for each, (what, number) in numbers.items()}
+def metric_numbers(kinds: Mapping[Key, Kind], computed: Mapping[str, Any]) -> dict[Key, Tensor]:
+    """Return each number of the metric objects' values, which may be mappings, by key.
+
+    Args:
+        kinds: how each name was logged.
+        computed: the values by the attribute that holds the metric object.
+    """
+    numbers = {}
+    for key, kind in kinds.items():
+        value = computed.get(kind.metric)
+        if isinstance(value, Mapping):
+            for inner, part in value.items():
+                name = str(inner) if kind.bare else f"{key.name}/{inner}"
+                numbers[key._replace(name=name)] = as_tensor(f"{kind.metric}.{inner}", part)
+        elif kind.metric:
+            numbers[key] = as_tensor(f"self.{kind.metric}", value)
+    return numbers

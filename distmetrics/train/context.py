@@ -13,6 +13,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.config import TrainerConfig
 from distmetrics.train.fit_state import FitState
+from distmetrics.train.log_options import as_tensor, check_name
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers.base import Logger
@@ -74,6 +75,21 @@ class RunContext(Protocol):
         return self.progress.global_step
 
     @property
+    def max_epochs(self) -> int | None:
+        """The flag."""
+        return self.config.max_epochs
+
+    @property
+    def max_steps(self) -> int:
+        """The flag."""
+        return self.config.max_steps
+
+    @property
+    def default_root_dir(self) -> Path:
+        """The flag, or the folder that it stands for."""
+        return self.config.default_root_dir
+
+    @property
     def global_rank(self) -> int:
         """This rank in the job, from 0."""
         return self.strategy.comm().rank
@@ -113,11 +129,35 @@ class RunContext(Protocol):
         """The optimizers of the fit under way; none outside of one."""
         return [] if self.fit_state is None else self.fit_state.optimizers
 
-    def save_checkpoint(self, *paths: str | Path, drop: tuple[str | Path, ...] = ()) -> None:
-        """Write a checkpoint of the fit under way; every rank must call it."""
+    @property
+    def logger(self) -> Logger | None:
+        """The first logger, if there is one."""
+        return next(iter(self.loggers), None)
+
+    def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
+        """Write a checkpoint of the fit under way to each path, on rank 0; every rank must call it.
+
+        Called by a callback it is written when all callbacks have had their turn, so that it holds
+        what they have noted.
+
+        Args:
+            paths: where to.
+            drop: files to remove when the others are there.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
+        if self.run is None or self.fit_state is None:
+            raise ConfigurationError("there is nothing to save: no fit is under way")
+        self.run.save(paths, drop)
 
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
+        for name in values:
+            check_name(name)
+        tensors = {name: as_tensor(f"the value of {name!r}", values[name]) for name in values}
+        self.values.note_epoch(tensors, set())
+        publish(self, tensors, set())
 
 
 def publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str]) -> None:

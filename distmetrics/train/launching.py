@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call, Dataloaders
@@ -14,7 +15,8 @@ from distmetrics.train.module import Module
 from distmetrics.train.progress import LoopProgress
 from distmetrics.train.run import Run
 from distmetrics.train.session import Session, Start
-from distmetrics.train.signatures import check_callbacks, check_data, check_module
+from distmetrics.train.signatures import check_callbacks, check_data, check_module, require
+from distmetrics.train.tables import print_results
 from distmetrics.tree import map_leaves
 
 
@@ -50,6 +52,23 @@ def launch(trainer: RunContext, call: Call, module: Module, data: Dataloaders, s
         callback.load_state_dict(state)
     module._trainer = trainer
     return outcome.results
+
+
+def launch_evaluation(
+    trainer: RunContext,
+    call: Literal["validate", "test"],
+    module: Module,
+    data: Dataloaders,
+    start: Start,
+    verbose: bool | None,
+) -> list[dict[str, float]]:
+    """Evaluate the module on every rank; return the results, and print them if that is wanted."""
+    require(module, "validation_step" if call == "validate" else "test_step")
+    check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
+    results: list[dict[str, float]] = launch(trainer, call, module, data, start)
+    if trainer.is_global_zero:
+        print_results(call, results, verbose)
+    return results
 
 
 def run_on_rank(

@@ -19,7 +19,7 @@ from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind
-from distmetrics.train.combine import Logged, RankLog, combine, metric_keys, metric_numbers
+from distmetrics.train.combine import Logged, RankLog, combine, metric_numbers, metric_paths
 from distmetrics.train.log_options import (
     Options,
     as_number,
@@ -256,13 +256,12 @@ class LogBook:
         """
         name = f"{self._stage} epoch"
         logged = self._combined(self._epoch, self._batches, name)
-        keys = metric_keys(logged.kinds)
-        metrics = {path: metric_at(self._module, path) for path in keys}
+        paths = sorted(metric_paths(logged.kinds))
+        metrics = {path: metric_at(self._module, path) for path in paths}
         computed = sync_and_compute(metrics, comm=self._comm, name=name) if metrics else {}
-        for path, metric in metrics.items():
+        for metric in metrics.values():
             metric.reset()
-            for key in keys[path]:
-                logged.values.update(metric_numbers(key, logged.kinds[key], computed[path]))
+        logged.values.update(metric_numbers(logged.kinds, computed))
         return logged
 
     def _combined(

@@ -33,6 +33,7 @@ class Module(Hooks, WithHparams, ManualOptimization):
     strategy; where one process splits a batch over devices, what all of them returned, joined. What
     it returns counts. ``validation_step_end`` and ``test_step_end`` likewise.
 
+    >>> from torch import nn
     >>> from distmetrics.train import Trainer
     >>> class Line(Module):
     ...     def __init__(self):
@@ -123,7 +124,7 @@ class Module(Hooks, WithHparams, ManualOptimization):
     @property
     def logger(self) -> Any:
         """The trainer's first logger, or None."""
-        return next(iter(self.trainer.loggers), None)
+        return self.trainer.logger
 
     @property
     def device(self) -> torch.device:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from distmetrics.collectives.ops import barrier
-from distmetrics.errors import ConfigurationError
 from distmetrics.train.checkpoint import checkpoint
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.combine import Logged
 from distmetrics.train.context import RunContext, publish
-from distmetrics.train.fit_state import FitState
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.module import Module
 
@@ -33,17 +31,6 @@ class Run:
         self.module = module
         self._saves: list[tuple[Paths, Paths]] | None = None  # put off until a hook is over
 
-    @property
-    def fit(self) -> FitState:
-        """What the fit under way works with.
-
-        Raises:
-            ConfigurationError: no fit is under way.
-        """
-        if self.trainer.fit_state is None:
-            raise ConfigurationError("there is nothing to save: no fit is under way")
-        return self.trainer.fit_state
-
     def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
         """Call the module's hook, then the callbacks', then save what these asked for."""
         if module:
@@ -62,20 +49,16 @@ class Run:
             self._write(saves)
 
     def save(self, paths: Paths, drop: Paths) -> None:
-        """Save a checkpoint, inside a hook of the callbacks when all of them have been called.
-
-        Raises:
-            ConfigurationError: no fit is under way.
-        """
-        _ = self.fit
+        """Save a checkpoint, inside a hook of the callbacks when all of them have been called."""
         if self._saves is None:
             self._write([(paths, drop)])
         else:
             self._saves.append((paths, drop))
 
     def checkpoint(self, *, alone: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint holds, with what hooks add."""
-        content = checkpoint(self.trainer, self.module, self.fit, alone=alone)
+        """Return what a checkpoint of the fit under way holds, with what hooks add."""
+        assert self.trainer.fit_state is not None
+        content = checkpoint(self.trainer, self.module, self.trainer.fit_state, alone=alone)
         self.call("on_save_checkpoint", content)
         return content
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Strategy
@@ -15,11 +15,10 @@ from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
 from distmetrics.train.config import Limit, TrainerConfig, root_folder
-from distmetrics.train.context import CallUnderWay, RunContext, publish
+from distmetrics.train.context import CallUnderWay, RunContext
 from distmetrics.train.dataloaders import Dataloaders, DataModule
 from distmetrics.train.fit_state import FitState
-from distmetrics.train.launching import launch
-from distmetrics.train.log_options import as_tensor, check_name
+from distmetrics.train.launching import launch, launch_evaluation
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
@@ -29,7 +28,8 @@ from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
 from distmetrics.train.session import Start
 from distmetrics.train.signatures import require
-from distmetrics.train.tables import print_results
+
+_FLAGS = {field.name for field in fields(TrainerConfig)}
 
 
 class Trainer(RunContext):
@@ -51,11 +51,10 @@ class Trainer(RunContext):
         tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
-        limit_train_batches: use so many batches of each epoch on each rank, or a fraction (a float
-            up to 1.0).
+        limit_train_batches: use so many batches of each epoch on each rank, or a fraction up to 1.0.
         limit_val_batches: likewise, of each validation loader on each rank.
-        limit_test_batches: likewise, of each test loader on each rank.
-        limit_predict_batches: likewise, of each loader to predict on, on each rank.
+        limit_test_batches: likewise, of each test loader.
+        limit_predict_batches: likewise, of each loader to predict on.
         val_check_interval: validate after so many steps of an epoch, or after each such fraction of
             it (a float); 1.0 is its end.
         check_val_every_n_epoch: validate in every n-th epoch.
@@ -70,8 +69,7 @@ class Trainer(RunContext):
         default_root_dir: where files go; default the current folder.
         enable_progress_bar: None shows it where rich is installed and standard error is a terminal.
         enable_model_summary: a table of the module before a fit; None likewise.
-        enable_checkpointing: True adds a ``ModelCheckpoint`` if callbacks have none; False refuses
-            one.
+        enable_checkpointing: True adds a ``ModelCheckpoint`` if there is none; False refuses one.
         fast_dev_run: True runs one batch of everything, a number so many, without loggers and
             checkpoints: to see whether a program runs.
         seed: of all random generators (plus the rank), and of the order of the training samples;
@@ -81,14 +79,12 @@ class Trainer(RunContext):
         terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
         require_same_names: a name that some ranks log in every batch and others in none is an error
             on every rank, where each had two batches or more; False only warns.
-        use_distributed_sampler: deal out the samples of every loader to the ranks; False uses
-            loaders as they are.
+        use_distributed_sampler: deal out the samples of loaders to the ranks; False leaves them.
 
     Attributes:
         config: the flags.
-        callback_metrics: the latest value of everything logged, as tensors on the CPU.
-            Where a name is logged for steps and epochs, they are ``name_step`` and ``name_epoch``.
-        logged_metrics: the same.
+        callback_metrics: the latest value of everything logged, by name; for steps and for epochs
+            ``name_step`` and ``name_epoch`` where there are both. ``logged_metrics`` is the same.
         local_metrics: the names whose values are this rank's own.
         fresh_metrics: the names logged for the latest epoch.
         current_epoch: epochs completed; in an epoch its number, from 0.
@@ -187,39 +183,16 @@ class Trainer(RunContext):
         self.log: LogBook | None = None
         self.run: CallUnderWay | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FLAGS:
+            raise ConfigurationError(
+                f"trainer.{name} can't be changed", do=f"make another: Trainer({name}=...)."
+            )
+        super().__setattr__(name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         of_the_call = ("datamodule", "fit_state", "log", "run")
         return vars(self) | dict.fromkeys(of_the_call)
-
-    @property
-    def logger(self) -> Logger | None:
-        """The first logger, if there is one."""
-        return next(iter(self.loggers), None)
-
-    def save_checkpoint(self, *paths: str | Path, drop: tuple[str | Path, ...] = ()) -> None:
-        """Write a checkpoint of the fit under way to each path, on rank 0; every rank must call it.
-
-        Called by a callback it is written when all callbacks have had their turn, so that it holds
-        what they have noted.
-
-        Args:
-            paths: where to.
-            drop: files to remove when the others are there.
-
-        Raises:
-            ConfigurationError: no fit is under way.
-        """
-        if self.run is None:
-            raise ConfigurationError("there is nothing to save: no fit is under way")
-        self.run.save(paths, drop)
-
-    def log_values(self, values: Mapping[str, float]) -> None:
-        """Make numbers known that are the same on every rank, and give them to the loggers."""
-        for name in values:
-            check_name(name)
-        tensors = {name: as_tensor(f"the value of {name!r}", values[name]) for name in values}
-        self.values.note_epoch(tensors, set())
-        publish(self, tensors, set())
 
     def fit(
         self,
@@ -281,7 +254,8 @@ class Trainer(RunContext):
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
         data = Dataloaders.of("validate", dataloaders, datamodule)
-        return self._evaluate("validate", module, data, Start(ckpt_path, weights_only), verbose)
+        start = Start(ckpt_path, weights_only)
+        return launch_evaluation(self, "validate", module, data, start, verbose)
 
     def test(
         self,
@@ -295,22 +269,8 @@ class Trainer(RunContext):
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
         data = Dataloaders.of("test", dataloaders, datamodule)
-        return self._evaluate("test", module, data, Start(ckpt_path, weights_only), verbose)
-
-    def _evaluate(
-        self,
-        call: Literal["validate", "test"],
-        module: Module,
-        data: Dataloaders,
-        start: Start,
-        verbose: bool | None,
-    ) -> list[dict[str, float]]:
-        require(module, "validation_step" if call == "validate" else "test_step")
-        check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
-        results: list[dict[str, float]] = launch(self, call, module, data, start)
-        if self.is_global_zero:
-            print_results(call, results, verbose)
-        return results
+        start = Start(ckpt_path, weights_only)
+        return launch_evaluation(self, "test", module, data, start, verbose)
 
     def predict(
         self,

@@ -67,6 +67,17 @@ class Large(Own):
         return super().compute() * self.scale.sum()
 
 
+class Named(Own):
+    """An attribute that is of the rank's own in a class of torchmetrics, and not here."""
+
+    def update(self, x: Tensor) -> None:
+        super().update(x)
+        self.batch_size = len(x)
+
+    def compute(self) -> Tensor:
+        return super().compute() / self.batch_size
+
+
 class Adds(Own):
     """Counts in an attribute: what one process has is the sum, but nobody says so."""
 
@@ -206,6 +217,7 @@ SAMPLES: dict[str, Sample] = {
     "MeanIoU of each class": Sample(lambda: MeanIoU(per_class=True), masks),
     "own": Sample(Own, numbers),
     "own, large": Sample(Large, numbers),
+    "own, by name": Sample(Named, numbers),
     "own, not needed": Sample(Notes, numbers),
     "collection": Sample(
         lambda: tm.MetricCollection({"a": Own(), "b": Large()}, compute_groups=False),

@@ -11,7 +11,8 @@ import torchmetrics as tm
 from distmetrics import StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.unregistered_attributes import borrowed, described, digest_of
+from distmetrics.state.metric_record import digest_of
+from distmetrics.state.unregistered_attributes import borrowed, described
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.state import attribute_samples as own
@@ -267,7 +268,7 @@ def test_most_metrics_have_none() -> None:
 def digest(metric: Any) -> str:
     from distmetrics.state.adapters.torchmetrics import ADAPTER
 
-    return digest_of(described(ADAPTER.attributes(metric)))
+    return digest_of(ADAPTER.attributes(metric))
 
 
 def chosen(*per_rank: Any, updated: tuple[int, ...]) -> Any:

@@ -14,11 +14,10 @@ import torch
 import distmetrics as dm
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.single import SingleCommunicator
-from distmetrics.errors import ConfigurationError, DivergedError, InputError, MismatchError, PeerLostError
+from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.testing import Outcome, outcomes, run
 from distmetrics.testing.faults import (
     Fault,
-    RankKilled,
     delay,
     injected,
     kill,
@@ -242,8 +241,3 @@ def test_a_profiler_of_the_user_s_is_put_back() -> None:
 
 def test_without_faults_nothing_is_wrapped() -> None:
     assert run(2, lambda comm: type(comm).__name__) == ["ThreadCommunicator"] * 2
-
-
-def test_killed_is_no_ordinary_exception() -> None:
-    assert not issubclass(RankKilled, Exception)
-    assert {DivergedError, MismatchError, PeerLostError}.isdisjoint({RankKilled})

@@ -95,19 +95,21 @@ class TorchmetricsAdapter(_AnyAdapter):
         ``average="micro"`` hold the same. Those of other classes may differ between ranks for
         reasons of theirs.
         """
-        if not type(metric).__module__.startswith("torchmetrics."):
+        if not _is_of_torchmetrics(type(metric)):
             return {}
+        known = _not_its_own(type(metric))
         return {
             name: repr(value)
-            for name, value in self.attributes(metric).items()
-            if type(value) in _ARGUMENT_TYPES and name[0] != "_"
+            for name, value in vars(metric).items()
+            if type(value) in _ARGUMENT_TYPES and name[0] != "_" and name not in known
         }
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
         """Return what is neither a state nor bookkeeping of the base class; modules too."""
-        owned = vars(metric)
-        names = owned.keys() - _not_its_own() - metric._defaults.keys()
-        return {name: owned[name] for name in owned if name in names} | metric._modules
+        known, states = _not_its_own(type(metric)), metric._defaults
+        owned = vars(metric).items()
+        attributes = {name: x for name, x in owned if name not in known and name not in states}
+        return attributes | metric._modules
 
 
 class DelegatingAdapter(TorchmetricsAdapter):
@@ -154,11 +156,16 @@ class _Bare(Metric):
         """Do nothing."""
 
 
-@functools.cache
-def _not_its_own() -> frozenset[str]:
+@functools.lru_cache(maxsize=1024)
+def _not_its_own(kind: type[Metric]) -> frozenset[str]:
     """Return the attributes that say nothing of a metric: those of every metric, and a rank's."""
-    unregistered = {name for _, name in _UNREGISTERED}
-    return frozenset(vars(_Bare())) | _OF_THE_RANK | unregistered
+    of_the_rank = _OF_THE_RANK if _is_of_torchmetrics(kind) else frozenset()
+    unregistered = {state.name for state in _unregistered_states(kind)}
+    return frozenset(vars(_Bare())) | of_the_rank | unregistered
+
+
+def _is_of_torchmetrics(kind: type[Metric]) -> bool:
+    return kind.__module__.startswith("torchmetrics.")
 
 
 def _collect(module: nn.Module, path: str, found: list[Target]) -> None:

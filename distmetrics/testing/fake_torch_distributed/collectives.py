@@ -1,4 +1,4 @@
-"""The table of what stands for each function of ``torch.distributed``: all that ranks exchange.
+"""The table of what answers each function of ``torch.distributed``.
 
 A function that moves tensors is a :class:`Move`: the arguments that it sends and receives, and an
 exchange by the rank's communicator.
@@ -21,8 +21,7 @@ from distmetrics.testing.fake_torch_distributed.request import BITWISE, Finished
 
 Answer = Callable[[Request], Any]
 _OPS: dict[str, Op] = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "sum"}
-
-
+# What sends a part to each rank, and what receives a part from each rank.
 _SCATTERING = ("scatter", "all_to_all", "reduce_scatter")
 _GATHERING = ("gather", "all_gather", "all_to_all")
 # The side that has one rank only, and which rank that is unless the caller says so.
@@ -76,7 +75,8 @@ class Move:
             return [request.tensor(value)]
         if not self.sends.endswith("_list"):
             return request.rows(self.sends, request.tensor(value))
-        if self.kind == "scatter" and not value:  # this rank is not the source
+        if self.kind == "scatter" and not value:
+            # This rank is not the source: it sends what nobody reads.
             return [request.arguments[self.receives]] * request.comm.world_size
         return request.check_list(self.sends, value, request.tensor(next(iter(value), None)))
 

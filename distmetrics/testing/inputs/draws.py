@@ -104,7 +104,8 @@ def simplex(cells: Tensor, levels: int, dtype: torch.dtype) -> Tensor:
     """
     cuts = (cells % (levels + 1)).sort(dim=1, descending=True).values
     edge = cuts.new_zeros(len(cuts), 1)
-    return -torch.diff(torch.cat([edge + levels, cuts, edge], dim=1)).to(dtype) / levels
+    steps = -torch.diff(torch.cat([edge + levels, cuts, edge], dim=1))
+    return steps.to(dtype) / levels
 
 
 def one_of(cells: Tensor, values: Sequence[float], dtype: torch.dtype) -> Tensor:

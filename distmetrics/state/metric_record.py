@@ -1,0 +1,119 @@
+"""What ranks tell each other of their metrics, and whether they have the same ones. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from distmetrics.collectives.exchange import to_bytes
+from distmetrics.collectives.manifest import Manifest, agree
+from distmetrics.comm.base import brief
+
+_PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
+_LARGEST = 1 << 16  # bytes of a tensor that travels
+_LONGEST = 1000  # elements of a list or tuple that travels
+
+
+class MetricRecord(NamedTuple):
+    """What the other ranks must know of one rank's metric.
+
+    Attributes:
+        label: its path and class.
+        states: name and kind, and shape before the first update, of each state.
+        arguments: what it was made with.
+        attributes: a digest of its other attributes that are no states.
+        is_updated: whether it was updated.
+    """
+
+    label: str
+    states: Sequence[tuple[str, Sequence[int]]]
+    arguments: Mapping[str, str]
+    attributes: str
+    is_updated: bool
+
+    def __str__(self) -> str:
+        states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
+        pairs = sorted(self.arguments.items())
+        arguments = [f"{name}={text}" if name else text for name, text in pairs]
+        return f"{self.label}({', '.join([*states, *arguments])})"
+
+    def may_become(self, other: MetricRecord) -> bool:
+        """Return True if an update may have made ``other`` of this, which has seen none.
+
+        An argument that was left out, and the shapes of states, may come from the first batch.
+        """
+        same_kinds = [state for state, _ in self.states] == [state for state, _ in other.states]
+        return (
+            self.label == other.label
+            and same_kinds
+            and self.arguments.items() <= other.arguments.items()
+            and (self.differs(other) or str(self) == str(other))
+        )
+
+    def differs(self, other: MetricRecord) -> bool:
+        """Return True if the two metrics have other attributes, arguments among them."""
+        mine, theirs = (self.attributes, self.arguments), (other.attributes, other.arguments)
+        return mine != theirs
+
+
+def agree_on_metrics(
+    manifests: Sequence[Manifest], rank: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Check that all ranks have the same metrics; return who has updated them, and who borrows.
+
+    A metric that was never updated need not be as one that was: an update may have set attributes,
+    and taken shapes from the data.
+    """
+    records = [[MetricRecord(*fields) for fields in m.details or ()] for m in manifests]
+    columns = [*zip(*records, strict=False)]
+    updated = [tuple(r for r, each in enumerate(column) if each.is_updated) for column in columns]
+    borrowing = []
+    for place, (column, ranks) in enumerate(zip(columns, updated, strict=True)):
+        if 0 < len(ranks) < len(column) and any(map(column[0].differs, column)):
+            borrowing.append(place)
+        for r, record in enumerate(column):
+            if ranks and r not in ranks and record.may_become(column[ranks[0]]):
+                records[r][place] = column[ranks[0]]
+    trees = ["; ".join(map(str, each)) for each in records]
+    agree(
+        [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)],
+        rank,
+        leaf_key=None,
+    )
+    return tuple(updated), tuple(borrowing)
+
+
+def digest_of(attributes: Mapping[str, Any]) -> str:
+    """Return a short text that is equal where all attributes are."""
+    if not attributes:
+        return ""
+    texts = [(name, text_of(attributes[name])[0]) for name in sorted(attributes)]
+    return _short_hash(repr(texts).encode())
+
+
+def text_of(value: Any) -> tuple[str, bool]:
+    """Return a text that is equal where values are, and whether the value can be sent."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return repr(value), True
+    if kind in (list, tuple) and len(value) <= _LONGEST:
+        texts = [text_of(item) for item in value]
+        if all(travels for _, travels in texts):
+            return f"{kind.__name__}({', '.join([text for text, _ in texts])})", True
+    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
+        text = brief(value.dtype, value.shape)
+        if value.nbytes > _LARGEST:
+            return f"{text}, too large to be sent", False
+        flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        return f"{text} {_short_hash(to_bytes(flat.view(torch.uint8)))}", True
+    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
+    return f"a {name}", False
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
