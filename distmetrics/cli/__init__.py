@@ -55,8 +55,19 @@ def _add_verify(command: Callable[..., Any]) -> None:
         description="Judge metrics by the laws of distributed metrics: is the number the single "
         "process's, however data is dealt to ranks?",
     )
-    option = verify.add_argument
-    option("target", metavar="TARGET", help="package.module:Metric, or package.module for all")
+    verify.add_argument(
+        "target", metavar="TARGET", help="package.module:Metric, or package.module for all"
+    )
+    verify.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="also write a page of smallest cases"
+    )
+    verify.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    _add_options(verify.add_argument)
+    verify.set_defaults(run=_verify)
+
+
+def _add_options(option: Callable[..., Any]) -> None:
+    """Add the options of how metrics are made and judged."""
     option(
         "--sync",
         choices=["distmetrics", "own"],
@@ -104,9 +115,6 @@ def _add_verify(command: Callable[..., Any]) -> None:
         help="lists of batches that are drawn; default 10",
     )
     option("--seed", type=int, default=0, metavar="N", help="of what is drawn; default 0")
-    option("--html", type=Path, metavar="FILE.html", help="also write a page of smallest cases")
-    option("--json", action="store_true", help="print JSON instead of tables")
-    verify.set_defaults(run=_verify)
 
 
 def _add_postmortem(command: Callable[..., Any]) -> None:

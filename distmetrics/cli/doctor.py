@@ -38,6 +38,7 @@ from distmetrics.liveness.settings import Settings, put_in_force
 
 _ALONE = 2  # processes that are started where nothing launched a job
 _SPARE = 10.0  # seconds in which a wait that is over is also told
+_NEXT_LINE = "\n" + 21 * " "
 _COLOUR = {"fail": "bold red", "warn": "yellow", "ok": "green"}
 
 
@@ -84,18 +85,16 @@ def _two_processes(timeout: float, backend: str) -> list[Finding]:
 
 
 def _one_of_two(comm: Communicator, started: float, timeout: float, backend: str) -> list[Finding]:
-    return _examined(comm, own_facts(comm.rank, time.time() - started), comm.rank, timeout, backend)
+    return _examined(comm, own_facts(comm.rank, time.time() - started), timeout, backend)
 
 
-def _examined(
-    comm: Communicator, facts: RankFacts, local_rank: int, timeout: float, backend: str
-) -> list[Finding]:
+def _examined(comm: Communicator, facts: RankFacts, timeout: float, backend: str) -> list[Finding]:
     """Gather the findings and facts of all ranks, compare, and measure."""
     ranks = all_gather_object(facts, comm=comm, name="facts")
     findings = [*merged([rank.findings for rank in ranks]), *compared(ranks, backend)]
     if not on_gpus(ranks, backend):
         return findings + measured(comm)
-    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(facts.local_rank % torch.cuda.device_count())
     group = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout))
     return findings + measured(comm, GroupCommunicator(group))
 
@@ -142,7 +141,7 @@ class _Rank:
 
     def _connected(self, meeting: Meeting, started: float) -> list[Finding]:
         """Connect all ranks, and examine them; an error names the ranks that no longer answer."""
-        rank, local_rank = self.place.rank, self.place.local_rank
+        rank = self.place.rank
         try:
             dist.init_process_group(
                 "gloo",
@@ -153,8 +152,8 @@ class _Rank:
             )
             comm = GroupCommunicator()
             GroupCommunicator.register(comm)
-            facts = own_facts(local_rank, time.monotonic() - started, self.own)
-            return _examined(comm, facts, local_rank, self.timeout, self.backend)
+            facts = own_facts(self.place.local_rank, time.monotonic() - started, self.own)
+            return _examined(comm, facts, self.timeout, self.backend)
         except (DistmetricsError, RuntimeError) as error:
             lost = meeting.lost()
             if not lost:
@@ -213,7 +212,7 @@ def show(
         grid = table("", "check", "found")
         for finding in findings:
             status = Text(finding.status, _COLOUR[finding.status])
-            grid.add_row(status, finding.name, Text("\n".join(finding.lines())))
+            grid.add_row(status, finding.name, Text(finding.text))
         console().print(grid)
     counts = {status: sum(each.status == status for each in findings) for status in _COLOUR}
     warnings = f"{counted(counts['warn'], 'warning')}, {counts['ok']} ok."
@@ -227,6 +226,5 @@ def plain(findings: Sequence[Finding]) -> str:
     fail  names          rank 1: no address
                          Do: mend it
     """
-    texts = ("\n".join(finding.lines()).replace("\n", f"\n{'':21}") for finding in findings)
-    heads = (f"{finding.status:<4}  {finding.name:<14} " for finding in findings)
-    return "\n".join(map("".join, zip(heads, texts, strict=True)))
+    texts = (f"{each.status:<4}  {each.name:<14} {each.text}" for each in findings)
+    return "\n".join(text.replace("\n", _NEXT_LINE) for text in texts)

@@ -39,10 +39,11 @@ class Finding:
     ranks: tuple[int, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
 
-    def lines(self) -> list[str]:
-        """Return who found what, and what to do."""
+    @property
+    def text(self) -> str:
+        """Who found what, and what to do."""
         text = f"{who(self.ranks)}: {self.found}" if self.ranks else self.found
-        return [*text.split("\n"), *([f"Do: {self.do}"] if self.do else [])]
+        return f"{text}\nDo: {self.do}" if self.do else text
 
 
 def of_error(name: str, error: BaseException) -> Finding:

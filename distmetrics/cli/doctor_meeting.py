@@ -19,6 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from distmetrics.cli.console import first_line
 from distmetrics.errors import ConfigurationError, PeerLostError, who
 from distmetrics.launch.environment import Environment
 
@@ -146,56 +147,45 @@ def open_store(place: Environment, environ: Mapping[str, str], timeout: float) -
     """Open or reach the store of the job at rank 0's address.
 
     Raises:
-        PeerLostError: nothing answers there within the time-out.
-        ConfigurationError: rank 0 can't listen there.
+        PeerLostError: nothing answers there within the time-out, or rank 0 can't listen there.
     """
     host, port = place.main_address, place.main_port
     hosting = place.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    seconds = timedelta(seconds=max(1.0, timeout))
     try:
         if hosting:
             socket.getaddrinfo(host, None)  # torch would listen, and wait for itself
         else:
-            _knock(place, timeout)
-        seconds = timedelta(seconds=max(1.0, timeout))
+            _knock(host, port, timeout)
         store = dist.TCPStore(  # type: ignore[attr-defined]
             host, port, None, hosting, seconds, wait_for_workers=False
         )
-    except (OSError, UnicodeError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"rank {place.rank} can't {'open' if hosting else 'use'} the store at {host}:{port}",
-            per_rank={place.rank: str(error).strip().partition("\n")[0]},
-            likely="MASTER_PORT is missing, or another program has that port.",
-            do="set MASTER_ADDR to rank 0's machine and MASTER_PORT to a free port of it, the "
-            "same on all ranks; or start the job by torchrun.",
+    except (OSError, OverflowError, UnicodeError, RuntimeError) as error:
+        what = f"rank 0 was not at {host}:{port} within {timeout:g} s"
+        raise PeerLostError(
+            f"rank 0 can't open the store at {host}:{port}" if hosting else what,
+            per_rank={place.rank: f"the last answer: {first_line(error)}"},
+            likely="rank 0 did not start or failed early, another program has its port, a firewall "
+            "is between them, or MASTER_ADDR and MASTER_PORT are not those of rank 0.",
+            do="read rank 0's log; set MASTER_ADDR to its machine and MASTER_PORT to a free port "
+            "of it, the same on all ranks; if it is just slow, give a longer --timeout.",
             rank=place.rank,
+            peers=[0],
         ) from error
     # A restarted job has the same store of torchrun's agent, in which the first one's ranks signed.
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"distmetrics doctor {attempt}", store)
 
 
-def _knock(place: Environment, timeout: float) -> None:
-    """Wait until something listens at rank 0's address: torch's waiting writes pages of stacks."""
-    where = (place.main_address, place.main_port)
-    deadline, answer = time.monotonic() + timeout, "no answer"
-    while (left := deadline - time.monotonic()) > 0:
+def _knock(host: str, port: int, timeout: float) -> None:
+    """Wait until something listens at an address: torch's own waiting writes pages of stacks."""
+    deadline = time.monotonic() + timeout
+    while True:
         try:
-            socket.create_connection(where, timeout=left).close()
-        except (OSError, OverflowError) as error:
-            answer = str(error)
-            time.sleep(max(0.0, min(_KNOCK, deadline - time.monotonic())))
+            socket.create_connection((host, port), timeout=timeout).close()
+        except OSError:
+            if time.monotonic() + _KNOCK > deadline:
+                raise
+            time.sleep(_KNOCK)
         else:
             return
-    raise PeerLostError(
-        f"rank 0 was not at {where[0]}:{where[1]} within {timeout:g} s",
-        per_rank={
-            0: "never came, or is not reached",
-            place.rank: f"waited for it; the last answer: {answer}",
-        },
-        likely="rank 0 did not start or failed early, a firewall is between them, or MASTER_ADDR "
-        "and MASTER_PORT are not those of rank 0.",
-        do="read rank 0's log, and try that address from this machine; if it is just slow, give "
-        "a longer --timeout.",
-        rank=place.rank,
-        peers=[0],
-    )

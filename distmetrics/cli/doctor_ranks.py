@@ -6,12 +6,13 @@ import platform
 import socket
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from distmetrics._version import __version__
 from distmetrics.cli.console import counted
@@ -28,13 +29,6 @@ _NARROW = {"cpu": 0.1e9, "cuda": 1e9}  # bytes a second: gigabit Ethernet; any b
 _NETWORK = "look for a wrong interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) or a slow network."
 
 
-class Gpu(NamedTuple):
-    """A GPU that a process can see."""
-
-    uuid: str
-    name: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
     """What a rank tells the others of itself.
@@ -44,7 +38,8 @@ class RankFacts:
         host: the name of its machine.
         versions: of Python and packages.
         nccl: this build of torch has it.
-        gpu: the one that a script takes by its local rank.
+        local_rank: its place on its machine.
+        gpu: kind and uuid of the one that a script takes by its local rank; "" if there is none.
         seconds: from its start until all ranks were connected.
     """
 
@@ -52,16 +47,17 @@ class RankFacts:
     host: str = "localhost"
     versions: Mapping[str, str] = field(default_factory=dict)
     nccl: bool = False
-    gpu: Gpu | None = None
+    local_rank: int = 0
+    gpu: str = ""
     seconds: float = 0.0
 
 
 def own_facts(local_rank: int, seconds: float, findings: Sequence[Finding] = ()) -> RankFacts:
     """Return what this process tells the others of itself."""
-    gpu = None
+    gpu = ""
     if count := torch.cuda.device_count():
         properties = torch.cuda.get_device_properties(local_rank % count)
-        gpu = Gpu(str(properties.uuid), properties.name)
+        gpu = f"{properties.name} {properties.uuid}"
     known = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -72,6 +68,7 @@ def own_facts(local_rank: int, seconds: float, findings: Sequence[Finding] = ())
         host=socket.gethostname(),
         versions=known,
         nccl=dist.is_nccl_available(),
+        local_rank=local_rank,
         gpu=gpu,
         seconds=seconds,
     )
@@ -109,41 +106,45 @@ def versions(ranks: Sequence[RankFacts]) -> Finding:
 
 def on_gpus(ranks: Sequence[RankFacts], backend: str) -> bool:
     """Return True if the speed of NCCL is measured: where each rank has a GPU to itself."""
-    own = {rank.gpu for rank in ranks if rank.nccl} - {None}
+    own = {rank.gpu for rank in ranks if rank.nccl and rank.gpu}
     return len(own) == len(ranks) and backend != "gloo"
 
 
 def devices(ranks: Sequence[RankFacts], backend: str) -> Finding:
     """Check that each rank has a GPU to itself, and NCCL to use it, unless all is done on gloo."""
-    without = [number for number, rank in enumerate(ranks) if rank.gpu is None]
-    of_gpu: dict[Gpu, list[int]] = {}
+    gpus: dict[str, list[int]] = {}
     for number, rank in enumerate(ranks):
-        if rank.gpu is not None:
-            of_gpu.setdefault(rank.gpu, []).append(number)
-    if backend == "gloo" or (backend == "auto" and not of_gpu):
+        gpus.setdefault(rank.gpu, []).append(number)
+    if backend == "gloo" or (backend == "auto" and [*gpus] == [""]):
         return Finding("devices", "ok", "gloo, on the processors")
-    if without:
+    if "" in gpus:
         do = "see nvidia-smi, CUDA_VISIBLE_DEVICES, and what the scheduler was asked for."
-        return Finding("devices", "fail", f"no GPU for {who(without)}", do)
-    if len(of_gpu) < len(ranks):
-        shared = [f"{who(group)}: {gpu.name} {gpu.uuid}" for gpu, group in of_gpu.items()]
-        text = "\n".join(["ranks share a GPU", *shared])
+        return Finding("devices", "fail", f"no GPU for {who(gpus[''])}", do)
+    if len(gpus) < len(ranks):
+        shared = "\n".join(f"{who(group)}: {gpu}" for gpu, group in gpus.items())
         do = "start no more ranks than GPUs, and let each see its own or take cuda:LOCAL_RANK."
-        return Finding("devices", "fail", text, do)
+        return Finding("devices", "fail", f"ranks share a GPU\n{shared}", do)
     if not all(rank.nccl for rank in ranks):
         text = "each rank has a GPU, and torch has no nccl: tensors go through the processors"
         do = "install a build of torch that has nccl, or use --backend gloo."
         return Finding("devices", "fail" if backend == "nccl" else "warn", text, do)
-    kinds = ", ".join(sorted({gpu.name for gpu in of_gpu}))
-    return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {kinds}")
+    return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {ranks[0].gpu}")
 
 
 class Speed(NamedTuple):
-    """Seconds of each small collective, bytes a second of large ones, and "cpu" or "cuda"."""
+    """What a rank measured.
 
-    latencies: list[float]
+    Attributes:
+        median: seconds of a collective of 8 bytes.
+        late: the 99th percentile of these.
+        bandwidth: bytes a second of large collectives.
+        device: "cpu" or "cuda".
+    """
+
+    median: float
+    late: float
     bandwidth: float
-    device: str
+    device: str = "cpu"
 
 
 def measured(comm: Communicator, fast: Communicator | None = None) -> list[Finding]:
@@ -154,23 +155,27 @@ def measured(comm: Communicator, fast: Communicator | None = None) -> list[Findi
         fast: over the GPUs, if there are; then speeds are theirs.
     """
     transport = fast or comm
-    small = torch.zeros(1, dtype=torch.float64, device=transport.device)
-    large = torch.zeros(_PAYLOAD // 4, device=transport.device)
-    latencies = _times(transport, lambda: transport.all_reduce(small, "sum"), 200)
-    large_times = _times(transport, lambda: transport.all_reduce(large, "sum"), 10)
+    small = _times(transport, torch.zeros(1, dtype=torch.float64), 200)
+    large = _times(transport, torch.zeros(_PAYLOAD // 4), 10)
     # As if all moved over one wire of each rank: out to the others, and back.
     moved = 2 * _PAYLOAD * (comm.world_size - 1) / comm.world_size
-    speed = Speed(latencies, moved / statistics.median(large_times), transport.device.type)
+    speed = Speed(
+        statistics.median(small),
+        statistics.quantiles(small, n=100, method="inclusive")[-1],
+        moved / statistics.median(large),
+        transport.device.type,
+    )
     speeds = all_gather_object(speed, comm=comm, name="speeds")
     return [latency(speeds), bandwidth(speeds)]
 
 
-def _times(comm: Communicator, call: Callable[[], object], most: int) -> list[float]:
-    """Return the seconds of each call: as many as fit into two seconds, after one to warm up."""
+def _times(comm: Communicator, data: Tensor, most: int) -> list[float]:
+    """Return the seconds of all_reduces: as many as fit into two seconds, after one to warm up."""
+    data = data.to(comm.device)
 
     def timed() -> float:
         started = time.perf_counter()
-        call()
+        comm.all_reduce(data, "sum")
         if comm.device.type == "cuda":
             torch.cuda.synchronize(comm.device)
         return time.perf_counter() - started
@@ -181,18 +186,14 @@ def _times(comm: Communicator, call: Callable[[], object], most: int) -> list[fl
     return [timed() for _ in range(max(2, min(most, rounds)))]
 
 
-def _percentile_99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[-1]
-
-
 def latency(speeds: Sequence[Speed]) -> Finding:
     """Judge how long a collective of 8 bytes takes."""
-    middle = statistics.median(statistics.median(speed.latencies) for speed in speeds)
-    late = max(_percentile_99(speed.latencies) for speed in speeds)
-    numbers = {"median_s": middle, "p99_s": late, "rounds": len(speeds[0].latencies)}
-    text = f"all_reduce of 8 bytes: median {middle * 1e3:.2f} ms"
+    median = statistics.median(speed.median for speed in speeds)
+    late = max(speed.late for speed in speeds)
+    numbers = {"median_s": median, "p99_s": late}
+    text = f"all_reduce of 8 bytes: median {median * 1e3:.2f} ms"
     text += f", 99th percentile {late * 1e3:.2f} ms"
-    if middle >= _SLOW or late >= _STALL:
+    if median >= _SLOW or late >= _STALL:
         text += ": each small collective of training waits for that"
         return Finding("latency", "warn", text, f"{_NETWORK} Is a machine busy?", numbers=numbers)
     return Finding("latency", "ok", text, numbers=numbers)
@@ -200,12 +201,10 @@ def latency(speeds: Sequence[Speed]) -> Finding:
 
 def bandwidth(speeds: Sequence[Speed]) -> Finding:
     """Judge how fast large tensors move."""
-    if len(speeds) == 1:
-        return Finding("bandwidth", "ok", "one rank: nothing moves")
     middle = statistics.median(speed.bandwidth for speed in speeds)
     text = f"all_reduce of {_PAYLOAD >> 20} MiB: {middle / 1e9:.2f} GB/s over the bus of each rank"
     numbers = {"all_reduce_bytes_per_s": middle}
-    if middle < _NARROW[speeds[0].device]:
+    if len(speeds) > 1 and middle < _NARROW[speeds[0].device]:
         text += ": gradients will take long"
         return Finding("bandwidth", "warn", text, _NETWORK, numbers=numbers)
     return Finding("bandwidth", "ok", text, numbers=numbers)

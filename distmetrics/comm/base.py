@@ -125,16 +125,13 @@ def check_src(src: int, world_size: int) -> None:
         raise ValueError(f"broadcast from rank {src} in a world of {world_size}")
 
 
-def fold(rows: Sequence[Tensor], op: Op, out: Tensor | None = None) -> Tensor:
+def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
     """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
 
     A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on
-    another processor. ``out``: where to put the result; it must be none of the rows.
+    another processor.
     """
-    if len(rows) == 1:
-        return rows[0].clone() if out is None else out.copy_(rows[0])
-    pairwise = _PAIRWISE[op]
-    return functools.reduce(lambda left, right: pairwise(left, right, out=out), rows)
+    return rows[0].clone() if len(rows) == 1 else functools.reduce(_PAIRWISE[op], rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,25 +169,6 @@ def publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str
         logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)
 
 
-def log_in_force(trainer: RunContext, name: str) -> LogBook:
-    """Return where a value goes that is logged now.
-
-    Raises:
-        ConfigurationError: nothing is under way that it could belong to.
-    """
-    if trainer.log is None:
-        raise ConfigurationError(
-            f"{name!r} can't be logged here: no epoch is under way, or its values are combined "
-            "already",
-            likely="a callback's hook of an epoch's end: callbacks hear of it when the values are "
-            "there.",
-            do="log in a step, in the module's own on_train_epoch_end or on_validation_epoch_end, "
-            "or in a callback's on_train_batch_end; what is the same number on every rank can be "
-            f"made known here: trainer.log_values({{{name!r}: number}}).",
-        )
-    return trainer.log
-
-
 class RunByTrainer:
     """Adds ``trainer`` to what a trainer runs."""
 

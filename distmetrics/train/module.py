@@ -12,10 +12,10 @@ from distmetrics.arguments import FLAG, PATH, check
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError, InputTypeError
 from distmetrics.train.checkpoint_file import load_checkpoint
-from distmetrics.train.context import log_in_force
 from distmetrics.train.hooks import Hooks
 from distmetrics.train.hparams import WithHparams, make
 from distmetrics.train.log_options import Options, ReduceFx, is_metric
+from distmetrics.train.logbook import LogBook
 from distmetrics.train.manual import ManualOptimization
 
 T = TypeVar("T")
@@ -200,7 +200,27 @@ class Module(Hooks, WithHparams, ManualOptimization):
             Options,
             (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger),
         )
-        log_in_force(self.trainer, name).log(name, value, options)
+        self._log_in_force(name).log(name, value, options)
+
+    def _log_in_force(self, name: str) -> LogBook:
+        """Return where a value goes that is logged now.
+
+        Raises:
+            ConfigurationError: nothing is under way that it could belong to.
+        """
+        log = self.trainer.log
+        if log is None:
+            raise ConfigurationError(
+                f"{name!r} can't be logged here: no epoch is under way, or its values are combined "
+                "already",
+                likely="a callback's hook of an epoch's end: callbacks hear of it when the values "
+                "are there.",
+                do="log in a step, in the module's own on_train_epoch_end or "
+                "on_validation_epoch_end, or in a callback's on_train_batch_end; what is the same "
+                "number on every rank can be made known here: "
+                f"trainer.log_values({{{name!r}: number}}).",
+            )
+        return log
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
         """Log every item of a mapping, or every metric of a ``MetricCollection``, by its name.
@@ -210,8 +230,7 @@ class Module(Hooks, WithHparams, ManualOptimization):
             options: those of :meth:`log`.
         """
         if is_metric(values):
-            log = log_in_force(self.trainer, "log_dict")
-            log.log_values_of(values, Options(**options))
+            self._log_in_force("log_dict").log_values_of(values, Options(**options))
             return
         if not isinstance(values, Mapping):
             raise InputTypeError(

@@ -51,7 +51,7 @@ class Trainer(RunContext):
         tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
-        limit_train_batches: use so many batches of each epoch on each rank, or a fraction up to 1.0.
+        limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
         limit_val_batches: likewise, of each validation loader on each rank.
         limit_test_batches: likewise, of each test loader.
         limit_predict_batches: likewise, of each loader to predict on.
@@ -70,10 +70,8 @@ class Trainer(RunContext):
         enable_progress_bar: None shows it where rich is installed and standard error is a terminal.
         enable_model_summary: a table of the module before a fit; None likewise.
         enable_checkpointing: True adds a ``ModelCheckpoint`` if there is none; False refuses one.
-        fast_dev_run: True runs one batch of everything, a number so many, without loggers and
-            checkpoints: to see whether a program runs.
-        seed: of all random generators (plus the rank), and of the order of the training samples;
-            default that of :func:`seed_everything`, where it was called.
+        fast_dev_run: run one batch of everything, or so many, without loggers and checkpoints.
+        seed: of all random generators, plus the rank; default that of :func:`seed_everything`.
         deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
         detect_anomaly: let autograd name the operation that made a NaN; slow.
         terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
@@ -211,11 +209,9 @@ class Trainer(RunContext):
             train_dataloaders: a loader, or a data module. Its batch size is each rank's.
             val_dataloaders: a loader or a list of several.
             datamodule: the data, in the place of loaders.
-            ckpt_path: go on from this checkpoint as if nothing had happened; "last" is the one that
-                a ``ModelCheckpoint`` wrote last, and starts from epoch 0 if there is none; "best"
-                its best.
-            weights_only: False also unpickles objects of any class from the checkpoint: only for
-                files that you trust.
+            ckpt_path: go on from this checkpoint as if nothing had happened; "best" or "last" is
+                that of a ``ModelCheckpoint``. Where there is no last one the fit starts anew.
+            weights_only: False also unpickles objects of any class: only for files that you trust.
 
         Raises:
             ConfigurationError: flags, module or data do not fit together.
@@ -223,9 +219,8 @@ class Trainer(RunContext):
         """
         require(module, "training_step", "configure_optimizers")
         if not self.config.has_end:
-            raise ConfigurationError(
-                "the trainer has no end", do="say max_epochs=... or max_steps=...."
-            )
+            do = "say max_epochs=... or max_steps=...."
+            raise ConfigurationError("the trainer has no end", do=do)
         data = Dataloaders.of("fit", train_dataloaders, datamodule, val_dataloaders)
         launch(self, "fit", module, data, Start(ckpt_path, weights_only))
 
@@ -294,8 +289,7 @@ class Trainer(RunContext):
             datamodule: the data, in the place of loaders.
             ckpt_path: as for :meth:`validate`.
             weights_only: as for :meth:`fit`.
-            return_predictions: False keeps and sends nothing, and returns None: for predictions
-                that ``on_predict_batch_end`` writes to disk.
+            return_predictions: False returns None: ``on_predict_batch_end`` keeps what it needs.
 
         Returns: a list with an item for each batch; with several loaders a list of such lists.
         """

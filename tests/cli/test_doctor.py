@@ -76,7 +76,7 @@ def statuses(found):
 
 MEASURED = {
     "rendezvous": {"seconds"},
-    "latency": {"median_s", "p99_s", "rounds"},
+    "latency": {"median_s", "p99_s"},
     "bandwidth": {"all_reduce_bytes_per_s"},
 }
 

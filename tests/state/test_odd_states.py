@@ -249,3 +249,19 @@ def test_a_reduction_of_no_state_is_refused() -> None:
     metric.other = torch.tensor(0.0)
     with pytest.raises(StateError, match="Holds has 1 states and reductions for 2: state, other"):
         run(2, lambda comm: sync_and_compute({"odd": metric}, comm=comm))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_another_default_device(world_size: int) -> None:
+    """What is sent and received lies where the transport wants it, whatever block the sync is made in."""
+
+    def work(comm: Any) -> float:
+        total, rows = aggregation.SumMetric(), Holds("cat", [])
+        total.update(1.0 + comm.rank)
+        rows.update([torch.ones(1) * comm.rank])
+        with torch.device("meta"):
+            value, items = sync_and_compute([total, rows], comm=comm)
+        return float(value) + sum(float(item.sum()) for item in items)
+
+    whole = world_size * (world_size + 1) / 2 + sum(range(world_size))
+    assert run(world_size, work) == [whole] * world_size

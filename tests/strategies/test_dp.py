@@ -181,7 +181,7 @@ class Broken(Logistic):
         ("gather", ConfigurationError, "all_gather in a step under strategy 'dp'"),
         ("differs", ConfigurationError, "log 'x' with different options"),
         ("shape", InputError, "'x' must be one number"),
-        ("reduce", ConfigurationError, "reduce_fx of 'x' must be one of"),
+        ("reduce", ConfigurationError, r"self.log\('x'\): reduce_fx must be one of"),
         ("raise", ValueError, "bad pixel"),
     ],
 )
