@@ -169,10 +169,10 @@ def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, cou
         count: how many ranks have added something.
     """
     is_list = isinstance(state, list)
-    items = state if is_list else [state]
-    if {item.device for item in items if isinstance(item, Tensor)} - {device}:
-        items = [on_device(item, device) for item in items]
-        state = items if is_list else items[0]
+    if not is_list:
+        state = on_device(state, device)
+    elif {item.device for item in state if isinstance(item, Tensor)} - {device}:
+        state = [on_device(item, device) for item in state]
     if spec.merge is not None:
         return spec.merge(local, list(map(deserialize, state)))
     if spec.finish is not None and count > 1:

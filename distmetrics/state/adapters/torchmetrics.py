@@ -101,7 +101,7 @@ class TorchmetricsAdapter(_AnyAdapter):
         return {
             name: repr(value)
             for name, value in vars(metric).items()
-            if type(value) in _ARGUMENT_TYPES and name[0] != "_" and name not in known
+            if name not in known and type(value) in _ARGUMENT_TYPES and name[0] != "_"
         }
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
