@@ -16,7 +16,7 @@ from distmetrics.train.fit_state import FitState
 from distmetrics.train.log_options import as_tensor, check_name
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
-from distmetrics.train.loggers.base import Logger
+from distmetrics.train.loggers import Logger
 from distmetrics.train.progress import LoopProgress
 
 

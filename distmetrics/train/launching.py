@@ -16,7 +16,7 @@ from distmetrics.train.progress import LoopProgress
 from distmetrics.train.run import Run
 from distmetrics.train.session import Session, Start
 from distmetrics.train.signatures import check_callbacks, check_data, check_module, require
-from distmetrics.train.tables import print_results
+from distmetrics.train.callbacks.display import print_results
 from distmetrics.tree import map_leaves
 
 

@@ -17,9 +17,15 @@ from torch import Tensor, nn
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.state.sync import sync_and_compute
-from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind
-from distmetrics.train.combine import Logged, RankLog, combine, metric_numbers, metric_paths
+from distmetrics.train.combine import (
+    Accumulator,
+    Accumulators,
+    Key,
+    Kind,
+    Logged,
+    RankLog,
+    combine,
+)
 from distmetrics.train.log_options import (
     Options,
     as_number,
@@ -30,7 +36,14 @@ from distmetrics.train.log_options import (
     is_metric,
     moments,
 )
-from distmetrics.train.metric_state import check_unused, metric_at, metrics_in, path_of, updated
+from distmetrics.train.metric_state import (
+    check_unused,
+    metric_at,
+    metric_values,
+    metrics_in,
+    path_of,
+    updated,
+)
 
 Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
@@ -256,12 +269,7 @@ class LogBook:
         """
         name = f"{self._stage} epoch"
         logged = self._combined(self._epoch, self._batches, name)
-        paths = sorted(metric_paths(logged.kinds))
-        metrics = {path: metric_at(self._module, path) for path in paths}
-        computed = sync_and_compute(metrics, comm=self._comm, name=name) if metrics else {}
-        for metric in metrics.values():
-            metric.reset()
-        logged.values.update(metric_numbers(logged.kinds, computed))
+        logged.values.update(metric_values(self._module, logged.kinds, self._comm, name))
         return logged
 
     def _combined(
