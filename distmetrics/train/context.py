@@ -12,12 +12,11 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.config import TrainerConfig
-from distmetrics.train.fit_state import FitState
+from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.log_options import as_tensor, check_name
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
-from distmetrics.train.progress import LoopProgress
 
 
 class CallUnderWay(Protocol):

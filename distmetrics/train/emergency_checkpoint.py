@@ -12,8 +12,8 @@ from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, P
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.context import RunContext
+from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.metric_state import metric_states, metrics_in
-from distmetrics.train.progress import LoopProgress
 from distmetrics.train.run import Run
 
 FILE_NAME = "rescued.ckpt"

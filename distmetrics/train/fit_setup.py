@@ -10,7 +10,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty
 from distmetrics.train.context import RunContext
-from distmetrics.train.dataloaders import Dataloaders
+from distmetrics.train.dataloaders import Call
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.module import Module
 from distmetrics.train.optimizers import configured
@@ -18,7 +18,7 @@ from distmetrics.train.run import Run
 from distmetrics.train.signatures import overrides, require
 
 
-def planned_fit(run: Run, data: Dataloaders) -> FitState:
+def planned_fit(run: Run, call: Call) -> FitState:
     """Return what the fit works with: optimizers, loaders, and the strategy's training step."""
     trainer, module = run.trainer, run.module
     optimizers, schedules = configured(
@@ -28,7 +28,7 @@ def planned_fit(run: Run, data: Dataloaders) -> FitState:
     step, optimizers = trainer.strategy.setup(module, optimizers)
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
-    (train_loader,) = dealt(trainer, [data.train(module)], train=True)
+    (train_loader,) = dealt(trainer, call.loaders(module), train=True)
     return FitState(
         module,
         trainer.strategy,
@@ -38,21 +38,19 @@ def planned_fit(run: Run, data: Dataloaders) -> FitState:
         optimizers,
         schedules,
         train_loader,
-        _val_loaders(run, data),
+        _val_loaders(run, call),
     )
 
 
-def _val_loaders(run: Run, data: Dataloaders) -> list[Any]:
+def _val_loaders(run: Run, call: Call) -> list[Any]:
     """Return the loaders to validate on; none if there is nothing to validate by."""
     trainer, module = run.trainer, run.module
     config, values = trainer.config, trainer.values
     loaders = []
     if config.limit_val_batches != 0:
-        loaders = dealt(trainer, data.of_call("validate", module))
+        loaders = dealt(trainer, call.loaders_to_validate(module))
     # A data module may have more than this module needs.
-    if loaders and not (
-        data.passed("validate") is not None or overrides(module, "validation_step")
-    ):
+    if loaders and not (call.val_dataloaders is not None or overrides(module, "validation_step")):
         loaders = []
     values.within_epochs = bool(loaders) and config.validates_within_epochs
     if loaders:

@@ -24,11 +24,15 @@ class Run:
     Args:
         trainer: what hooks get.
         module: what is run.
+
+    Attributes:
+        comm: who talks to the other ranks.
     """
 
     def __init__(self, trainer: RunContext, module: Module) -> None:
         self.trainer = trainer
         self.module = module
+        self.comm = trainer.strategy.comm()
         self._saves: list[tuple[Paths, Paths]] | None = None  # put off until a hook is over
 
     def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
@@ -69,7 +73,7 @@ class Run:
                 write(content, path)
             for path in (Path(path) for _, drop in saves for path in drop):
                 path.unlink(missing_ok=True)
-        barrier(comm=self.trainer.strategy.comm(), name="checkpoint")
+        barrier(comm=self.comm, name="checkpoint")
 
     @contextmanager
     def logging(self, log: LogBook | None, batches: int | None) -> Iterator[None]:

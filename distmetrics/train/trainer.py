@@ -14,19 +14,17 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
-from distmetrics.train.config import Limit, TrainerConfig, root_folder
+from distmetrics.train.config import Limit, TrainerConfig
 from distmetrics.train.context import CallUnderWay, RunContext
-from distmetrics.train.dataloaders import Dataloaders, DataModule
-from distmetrics.train.fit_state import FitState
+from distmetrics.train.dataloaders import Call, DataModule
+from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.launching import launch, launch_evaluation
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
-from distmetrics.train.progress import LoopProgress
 from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
-from distmetrics.train.session import Start
 from distmetrics.train.signatures import require
 
 _FLAGS = {field.name for field in fields(TrainerConfig)}
@@ -133,33 +131,9 @@ class Trainer(RunContext):
         **unknown: Any,
     ) -> None:
         refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
-        config = TrainerConfig(
-            max_epochs=max_epochs,
-            max_steps=max_steps,
-            limit_train_batches=limit_train_batches,
-            limit_val_batches=limit_val_batches,
-            limit_test_batches=limit_test_batches,
-            limit_predict_batches=limit_predict_batches,
-            val_check_interval=val_check_interval,
-            check_val_every_n_epoch=check_val_every_n_epoch,
-            num_sanity_val_steps=num_sanity_val_steps,
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            log_every_n_steps=log_every_n_steps,
-            default_root_dir=root_folder(default_root_dir),
-            enable_progress_bar=enable_progress_bar,
-            enable_model_summary=enable_model_summary,
-            enable_checkpointing=enable_checkpointing,
-            fast_dev_run=fast_dev_run,
-            seed=seed,
-            deterministic=deterministic,
-            detect_anomaly=detect_anomaly,
-            terminate_on_nan=terminate_on_nan,
-            require_same_names=require_same_names,
-            use_distributed_sampler=use_distributed_sampler,
-        )
+        flags = locals()
+        self.config = TrainerConfig(**{name: flags[name] for name in _FLAGS}).resolved()
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-        self.config = config.resolved()
         self.strategy = resolve(
             strategy,
             devices=devices,
@@ -168,8 +142,8 @@ class Trainer(RunContext):
             precision=precision,
             plugins=plugins,
         )
-        self.callbacks: list[Callback] = chosen_callbacks(callbacks, config)
-        self.loggers = chosen_loggers(logger, config)
+        self.callbacks: list[Callback] = chosen_callbacks(callbacks, self.config)
+        self.loggers = chosen_loggers(logger, self.config)
         self.progress = LoopProgress()
         self.values = LoggedValues()
         self.should_stop = False
@@ -221,8 +195,8 @@ class Trainer(RunContext):
         if not self.config.has_end:
             do = "say max_epochs=... or max_steps=...."
             raise ConfigurationError("the trainer has no end", do=do)
-        data = Dataloaders.of("fit", train_dataloaders, datamodule, val_dataloaders)
-        launch(self, "fit", module, data, Start(ckpt_path, weights_only))
+        loaders = train_dataloaders, val_dataloaders
+        launch(self, module, Call("fit", *loaders, datamodule, ckpt_path, weights_only))
 
     def validate(
         self,
@@ -248,9 +222,8 @@ class Trainer(RunContext):
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
-        data = Dataloaders.of("validate", dataloaders, datamodule)
-        start = Start(ckpt_path, weights_only)
-        return launch_evaluation(self, "validate", module, data, start, verbose)
+        call = Call("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
+        return launch_evaluation(self, module, call, verbose=verbose)
 
     def test(
         self,
@@ -263,9 +236,8 @@ class Trainer(RunContext):
         verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
-        data = Dataloaders.of("test", dataloaders, datamodule)
-        start = Start(ckpt_path, weights_only)
-        return launch_evaluation(self, "test", module, data, start, verbose)
+        call = Call("test", dataloaders, None, datamodule, ckpt_path, weights_only)
+        return launch_evaluation(self, module, call, verbose=verbose)
 
     def predict(
         self,
@@ -294,7 +266,7 @@ class Trainer(RunContext):
         Returns: a list with an item for each batch; with several loaders a list of such lists.
         """
         require(module)
-        data = Dataloaders.of("predict", dataloaders, datamodule)
-        start = Start(ckpt_path, weights_only, return_predictions)
-        results: list[list[Any]] | None = launch(self, "predict", module, data, start)
+        options = ckpt_path, weights_only, return_predictions
+        call = Call("predict", dataloaders, None, datamodule, *options)
+        results: list[list[Any]] | None = launch(self, module, call)
         return results[0] if results is not None and len(results) == 1 else results
