@@ -19,15 +19,6 @@ from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 
 
-class CallUnderWay(Protocol):
-    """What a trainer is doing."""
-
-    module: Any
-
-    def save(self, paths: Sequence[str | Path], drop: Sequence[str | Path]) -> None:
-        """Save a checkpoint, see :meth:`RunContext.save_checkpoint`."""
-
-
 class RunContext(Protocol):
     """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
 
@@ -61,7 +52,7 @@ class RunContext(Protocol):
     datamodule: Any
     fit_state: FitState | None
     log: LogBook | None
-    run: CallUnderWay | None
+    run: Any
 
     @property
     def current_epoch(self) -> int:

@@ -101,10 +101,13 @@ def _check_manual(trainer: RunContext, module: Module) -> None:
 
 def dealt(trainer: RunContext, loaders: Sequence[Any], *, train: bool = False) -> list[Any]:
     """Return loaders of this rank's part of the data."""
-    seeded = [random_state.seed_workers(loader, trainer.global_rank) for loader in loaders]
+    dealt_out = list(loaders)
+    if random_state.seeds_workers():
+        rank = trainer.global_rank
+        dealt_out = [random_state.seed_workers(loader, rank) for loader in loaders]
     if not trainer.config.use_distributed_sampler:
-        return seeded
+        return dealt_out
     seed = trainer.config.seed
     if seed is None:
         seed = random_state.of_environment() or 0
-    return [trainer.strategy.loader(loader, train=train, seed=seed) for loader in seeded]
+    return [trainer.strategy.loader(loader, train=train, seed=seed) for loader in dealt_out]

@@ -16,7 +16,7 @@ from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.module import Module
 from distmetrics.train.run import Run
 from distmetrics.train.session import conduct
-from distmetrics.train.signatures import check_callbacks, check_data, check_module, require
+from distmetrics.train.signatures import check_hooks, require
 from distmetrics.tree import map_leaves
 
 
@@ -34,9 +34,7 @@ class _Outcome:
 
 def launch(trainer: RunContext, module: Module, call: Call) -> Any:
     """Do a call of the trainer on every rank; return its results."""
-    check_module(module)
-    check_callbacks(trainer.callbacks)
-    check_data(call.datamodule)
+    check_hooks(module, trainer.callbacks, call.datamodule)
     if trainer.strategy.isolated:  # what ranks settle does not come home: settle it here
         for logger in trainer.loggers:
             logger.prepare()

@@ -149,16 +149,11 @@ def _check_optimizer(optimizer: Optimizer, own: set[int]) -> None:
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of one of the forms."""
-    if isinstance(returned, Mapping):
-        return _split_dict(returned)
     items = _as_list(returned)
     if items and all(isinstance(item, Mapping) for item in items):
-        optimizers, schedulers = [], []
-        for item in items:
-            optimizer, scheduler = _split_dict(item)
-            optimizers += optimizer
-            schedulers += scheduler
-        return optimizers, schedulers
+        pairs = [_split_dict(item) for item in items]
+        schedulers = [scheduler for _, scheduler in pairs if scheduler is not None]
+        return [optimizer for optimizer, _ in pairs], schedulers
     is_pair = isinstance(returned, tuple) and len(items) == 2
     if is_pair and not isinstance(items[1], Optimizer):
         return _as_list(items[0]), _as_list(items[1])
@@ -169,20 +164,16 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _split_dict(returned: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    wrong = ""
-    if unknown := returned.keys() - {"optimizer", "lr_scheduler", "monitor"}:
-        wrong = f"with {sorted(unknown)}"
-    if "optimizer" not in returned:
-        wrong = "without 'optimizer'"
-    if wrong:
+def _split_dict(returned: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the optimizer and the scheduler or None."""
+    unknown = returned.keys() - {"optimizer", "lr_scheduler", "monitor"}
+    if unknown or "optimizer" not in returned:
+        wrong = "without 'optimizer'" if "optimizer" not in returned else f"with {sorted(unknown)}"
         raise ConfigurationError(f"configure_optimizers returned a dict {wrong}", do=_FORMS)
     scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
-    if scheduler is None:
-        return [returned["optimizer"]], []
-    if monitor is not None and not isinstance(scheduler, Mapping):
+    if scheduler is not None and monitor is not None and not isinstance(scheduler, Mapping):
         scheduler = {"scheduler": scheduler, "monitor": monitor}
-    return [returned["optimizer"]], [scheduler]
+    return returned["optimizer"], scheduler
 
 
 def _schedule(scheduler: Any) -> Schedule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from distmetrics.strategies.devices import Devices, one_flag
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
 from distmetrics.train.config import Limit, TrainerConfig
-from distmetrics.train.context import CallUnderWay, RunContext
+from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call, DataModule
 from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.launching import launch, launch_evaluation
@@ -130,7 +129,7 @@ class Trainer(RunContext):
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
+        refuse_unknown(Trainer, unknown, accelerator)
         flags = locals()
         self.config = TrainerConfig(**{name: flags[name] for name in _FLAGS}).resolved()
         devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
@@ -153,7 +152,7 @@ class Trainer(RunContext):
         self.datamodule: DataModule | None = None
         self.fit_state: FitState | None = None
         self.log: LogBook | None = None
-        self.run: CallUnderWay | None = None
+        self.run: Any = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FLAGS:

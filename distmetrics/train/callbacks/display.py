@@ -24,15 +24,10 @@ class ProgressBar(Callback):
     """
 
     def __init__(self) -> None:
-        wanted(True, None, "the progress bar")
+        wanted(True, "the progress bar")
         self._progress: Any = None
         self._tasks: dict[str, Any] = {}
         self._stage = ""
-
-    @staticmethod
-    def wanted(flag: bool | None) -> bool:
-        """Return what ``enable_progress_bar`` means: None is yes where someone can see it."""
-        return wanted(flag, sys.stderr, "the progress bar")
 
     def setup(self, trainer: RunContext, module: Module, stage: str) -> None:
         """Put up the display."""
@@ -115,13 +110,8 @@ class ModelSummary(Callback):
     def __init__(self, max_depth: int = 1) -> None:
         rule = Takes(lambda value: whole(value, 0), "a whole number from 0 on")
         check("ModelSummary", {"max_depth": max_depth}, {"max_depth": rule})
-        wanted(True, None, "the model's table")
+        wanted(True, "the model's table")
         self.max_depth = max_depth
-
-    @staticmethod
-    def wanted(flag: bool | None) -> bool:
-        """Return what ``enable_model_summary`` means: None is yes where someone can see it."""
-        return wanted(flag, sys.stderr, "the model's table")
 
     def on_fit_start(self, trainer: RunContext, module: Module) -> None:
         """Print it."""
@@ -129,8 +119,10 @@ class ModelSummary(Callback):
             print_summary(module, self.max_depth)
 
 
-def wanted(flag: bool | None, stream: Any, what: str) -> bool:
+def wanted(flag: bool | None, what: str, stream: Any = None) -> bool:
     """Resolve a flag for something that rich prints: None is True where a terminal and rich are.
+
+    The terminal is that of ``stream``, by default standard error.
 
     Raises:
         MissingDependencyError: the flag is True, and rich is not installed.
@@ -138,6 +130,7 @@ def wanted(flag: bool | None, stream: Any, what: str) -> bool:
     has_rich = importlib.util.find_spec("rich") is not None
     if flag and not has_rich:
         raise MissingDependencyError.of("rich", "train", what)
+    stream = stream or sys.stderr
     return (stream is not None and stream.isatty() and has_rich) if flag is None else flag
 
 
@@ -164,7 +157,7 @@ def print_summary(module: nn.Module, depth: int) -> None:
 
 def print_results(call: str, results: Sequence[dict[str, float]], verbose: bool | None) -> None:
     """Print the results of an evaluation if they are wanted, a column a loader."""
-    if not wanted(verbose, sys.stdout, "the table of results"):
+    if not wanted(verbose, "the table of results", sys.stdout):
         return
     names = dict.fromkeys(name for result in results for name in result)
     _print(
