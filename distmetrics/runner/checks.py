@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
+from distmetrics.train.signatures import misfit
 
 _NUMBER = Takes(
     lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"
@@ -44,19 +44,14 @@ def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     """Refuse to launch what does not take the runner and these arguments."""
     if not callable(fn):
         raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
-        return
-    try:
-        signature.bind(None, *args, **kwargs)
-    except TypeError as error:
+    signature, problem = misfit(fn, None, *args, **kwargs)
+    if problem:
         name = getattr(fn, "__name__", type(fn).__name__)
         raise InputTypeError(
             f"launch calls {name}(runner, ...) with what it got after it, and {name} takes "
-            f"{signature}: {error}",
+            f"{signature}: {problem}",
             do=f"def {name}(runner, ...), and pass launch its other arguments.",
-        ) from None
+        )
 
 
 def check_setup(model: Any, optimizers: Sequence[Any], known: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ class Accumulator:
     """One rank's part of a value.
 
     Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU
-    as numbers of Python, which are of float64 too and cost a tenth of an operation on a tensor.
+    as numbers of Python, which cost a tenth.
 
     Attributes:
         kind: how the name is logged.
@@ -90,14 +90,12 @@ class Accumulator:
         scale = weight if self.kind.reduce_fx == "mean" else 1.0
         if isinstance(value, float):
             self.merge(value * scale, weight)
-            return
-        if isinstance(self.total, Tensor):
-            self.total = self.total.to(value.device)
-            if self.kind.reduce_fx in _ADDITIVE:
-                self.weight += weight
-                self.total.add_(value, alpha=scale)  # one operation: a step may log hundreds
-                return
-        self.merge(value.to(torch.float64, copy=True).mul_(scale), weight)
+        elif isinstance(self.total, Tensor) and self.kind.reduce_fx in _ADDITIVE:
+            self.weight += weight
+            # One operation: a step may log hundreds.
+            self.total = self.total.to(value.device).add_(value, alpha=scale)
+        else:
+            self.merge(value.to(torch.float64, copy=True).mul_(scale), weight)
 
     def merge(self, part: Tensor | float | None, weight: float) -> None:
         """Count another part, weighted already; NaN wins over any extreme."""
@@ -110,7 +108,9 @@ class Accumulator:
             self.total = self.total + part
         else:
             pick = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
-            parts = [torch.as_tensor(each, dtype=torch.float64) for each in (self.total, part)]
+            device = part.device if isinstance(part, Tensor) else "cpu"
+            pair = (self.total, part)
+            parts = [torch.as_tensor(each, dtype=torch.float64, device=device) for each in pair]
             extreme = pick(*parts)
             self.total = extreme.item() if extreme.is_cpu else extreme
 
@@ -181,11 +181,6 @@ class Logged(NamedTuple):
 def combine(ranks: Sequence[RankLog], rank: int, *, strict: bool) -> Logged:
     """Return the value of each name that is no metric object's, as ``rank`` sees it.
 
-    Args:
-        ranks: what each rank logged.
-        rank: this one.
-        strict: see :func:`check_names`.
-
     Raises:
         MismatchError: ranks log a name in different ways, or only some of them do.
     """
@@ -235,47 +230,24 @@ def agreed_kinds(ranks: Sequence[RankLog], rank: int) -> dict[Key, Kind]:
     return kinds
 
 
+# A name, the ranks that log it in every batch, and those that never do.
+_OneSided = tuple[Key, list[int], list[int]]
+
+
 def check_names(
     ranks: Sequence[RankLog], kinds: Mapping[Key, Kind], rank: int, *, strict: bool
 ) -> None:
     """Refuse, or warn of, a name that some ranks log in every batch and others in none.
 
     Its value is of the former's samples alone. That is right where the condition is on the data, as
-    it would be in one process, and wrong where it is on the rank.
-
-    Args:
-        ranks: what each rank logged.
-        kinds: how each name is logged.
-        rank: this one; rank 0 warns.
-        strict: False only warns. One batch on a rank only warns too: that may well be the data.
+    it would be in one process, and wrong where it is on the rank. With ``strict`` False, or one
+    batch on a rank, which may well be the data, rank 0 only warns.
 
     Raises:
         MismatchError: there is such a name.
     """
-    one_sided = list(_one_sided(ranks, kinds))
-    certain = [each for each in one_sided if each.is_certain] if strict else []
-    if certain:
-        raise _one_sided_error(certain, ranks, rank)
-    for each in one_sided if rank == 0 else ():
-        warnings.warn(
-            f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no batch "
-            f"of {who(each.never)}: samples of the latter are not in its value. If self.log is "
-            "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
-            "is rank 0's alone.",
-            stacklevel=2,
-        )
-
-
-class _OneSided(NamedTuple):
-    """A name that some ranks log in every batch, and others never; certain if both had enough."""
-
-    key: Key
-    always: list[int]
-    never: list[int]
-    is_certain: bool
-
-
-def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[_OneSided]:
+    certain: list[_OneSided] = []
+    doubtful: list[_OneSided] = []
     for key, kind in kinds.items():
         if kind.metric or kind.scope != "all ranks":
             continue  # a metric object's value is over all ranks, whoever logs it
@@ -285,18 +257,29 @@ def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[
         always = [rank for rank, part in parts.items() if part and part.steps >= batches[rank]]
         if never and always:
             fewest = min(batches[rank] for rank in never + always)
-            yield _OneSided(key, always, never, fewest >= _BATCHES_TO_BE_SURE)
+            is_certain = strict and fewest >= _BATCHES_TO_BE_SURE
+            (certain if is_certain else doubtful).append((key, always, never))
+    if certain:
+        raise _one_sided_error(certain, ranks, rank)
+    for key, always, never in doubtful if rank == 0 else ():
+        warnings.warn(
+            f"{key.label!r} was logged in every batch of {who(always)} and in no batch "
+            f"of {who(never)}: samples of the latter are not in its value. If self.log is "
+            "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
+            "is rank 0's alone.",
+            stacklevel=2,
+        )
 
 
 def _one_sided_error(
     one_sided: Sequence[_OneSided], ranks: Sequence[RankLog], rank: int
 ) -> MismatchError:
-    first, *others = one_sided
-    named = ", ".join(f"{each.key.label!r} by {who(each.always)}" for each in others[:5])
+    (first, *_), *others = one_sided
+    named = ", ".join(f"{key.label!r} by {who(always)}" for key, always, _ in others[:5])
     more = f" and {len(others) - 5} more" if len(others) > 5 else ""
     return MismatchError(
-        f"only some ranks log {first.key.label!r}",
-        per_rank={index: _share(first.key, each) for index, each in enumerate(ranks)},
+        f"only some ranks log {first.label!r}",
+        per_rank={index: _share(first, each) for index, each in enumerate(ranks)},
         notes=[f"Likewise: {named}{more}."] if others else [],
         likely="a condition on the rank around self.log, or the rank in the name: the value is "
         "of a part of the data.",

@@ -127,9 +127,8 @@ def evaluate(
 
 def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
     """Return the log of an epoch that begins."""
-    trainer = run.trainer
-    strict = trainer.config.require_same_names
-    return LogBook(stage, trainer.strategy.comm(), run.module, loaders=loaders, strict=strict)
+    strict = run.trainer.config.require_same_names
+    return LogBook(stage, run.comm, run.module, loaders=loaders, strict=strict)
 
 
 def predict(
@@ -146,10 +145,9 @@ def predict(
     if not keep:
         return None
     own = map_leaves(on_cpu, own)
-    comm = run.trainer.strategy.comm()
-    if comm.world_size == 1:  # a prediction that can't be sent is fine here
+    if run.comm.world_size == 1:  # a prediction that can't be sent is fine here
         return own
-    ranks = all_gather_object(own, comm=comm, name="predictions")
+    ranks = all_gather_object(own, comm=run.comm, name="predictions")
     return [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
 
 

@@ -37,7 +37,7 @@ class FitLoop:
     def __init__(self, run: Run, fit: FitState) -> None:
         self.run, self.fit = run, fit
         self.trainer, self.module = run.trainer, run.module
-        self.config, self.comm = run.trainer.config, run.trainer.strategy.comm()
+        self.config, self.comm = run.trainer.config, run.comm
         self.step = TrainStep(run, fit)
         self._warned = False
 

@@ -55,7 +55,7 @@ def _val_loaders(run: Run, call: Call) -> list[Any]:
     values.within_epochs = bool(loaders) and config.validates_within_epochs
     if loaders:
         require(module, "validation_step")
-        check_not_empty(loaders, "validation", trainer.strategy.comm())
+        check_not_empty(loaders, "validation", run.comm)
         _warn_if_never(trainer)
     elif config.limit_val_batches == 0:
         values.why_unvalidated = "limit_val_batches=0 turns it off"

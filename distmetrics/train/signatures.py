@@ -138,24 +138,31 @@ def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int
             _check(callback, hook, getattr(callback, hook), (*_CALLBACK_HOOKS[hook], *last))
 
 
-def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+def misfit(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[inspect.Signature, str]:
+    """Return a function's signature, and why it can't be called with these arguments, or ""."""
     try:
-        signature = inspect.signature(method)
+        signature = inspect.signature(fn)
     except (TypeError, ValueError):  # a compiled callable has no signature to look at
-        return
+        return inspect.Signature(), ""
     try:
-        signature.bind(*arguments)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
-        takes = ", ".join(signature.parameters)
-        if "optimizer_idx" in signature.parameters:
-            advice = (
-                "set self.automatic_optimization = False and step each optimizer of "
-                "self.optimizers() yourself."
-            )
-        else:
-            advice = f"def {name}({', '.join(('self', *arguments))})"
-        raise ConfigurationError(
-            f"{type(owner).__name__}.{name} takes ({takes}), and is called with "
-            f"({', '.join(arguments)}): {error}",
-            do=advice,
-        ) from error
+        return signature, str(error)
+    return signature, ""
+
+
+def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    signature, problem = misfit(method, *arguments)
+    if not problem:
+        return
+    advice = f"def {name}({', '.join(('self', *arguments))})"
+    if "optimizer_idx" in signature.parameters:
+        advice = (
+            "set self.automatic_optimization = False and step each optimizer of "
+            "self.optimizers() yourself."
+        )
+    raise ConfigurationError(
+        f"{type(owner).__name__}.{name} takes ({', '.join(signature.parameters)}), and is called "
+        f"with ({', '.join(arguments)}): {problem}",
+        do=advice,
+    )

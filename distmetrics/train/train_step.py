@@ -44,7 +44,7 @@ class TrainStep:
         self.run, self.fit = run, fit
         self.trainer, self.module = run.trainer, run.module
         self.config, self.strategy = run.trainer.config, run.trainer.strategy
-        self.world_size = self.strategy.comm().world_size
+        self.world_size = run.comm.world_size
         self.keeps_outputs = hasattr(run.module, "training_epoch_end")
 
     def take(self, batch: Any, index: int, place: AccumulationStep) -> None:
