@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,6 @@ from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
-from distmetrics.train.signatures import misfit
 
 _NUMBER = Takes(
     lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"
@@ -44,14 +44,19 @@ def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
     """Refuse to launch what does not take the runner and these arguments."""
     if not callable(fn):
         raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
-    signature, problem = misfit(fn, None, *args, **kwargs)
-    if problem:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
+        return
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
         name = getattr(fn, "__name__", type(fn).__name__)
         raise InputTypeError(
             f"launch calls {name}(runner, ...) with what it got after it, and {name} takes "
-            f"{signature}: {problem}",
+            f"{signature}: {error}",
             do=f"def {name}(runner, ...), and pass launch its other arguments.",
-        )
+        ) from None
 
 
 def check_setup(model: Any, optimizers: Sequence[Any], known: Sequence[Any]) -> None:

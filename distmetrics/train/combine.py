@@ -108,10 +108,8 @@ class Accumulator:
             self.total = self.total + part
         else:
             pick = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
-            device = part.device if isinstance(part, Tensor) else "cpu"
-            pair = (self.total, part)
-            parts = [torch.as_tensor(each, dtype=torch.float64, device=device) for each in pair]
-            extreme = pick(*parts)
+            total, part = (torch.as_tensor(x, dtype=torch.float64) for x in (self.total, part))
+            extreme = pick(total.to(part.device), part)
             self.total = extreme.item() if extreme.is_cpu else extreme
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.train.batches import length, limited, move, no_batch
 from distmetrics.train.config import Limit
+from distmetrics.train.context import note_epoch
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step
@@ -115,7 +116,7 @@ def evaluate(
             number, which = (index, f" {index}") if len(loaders) > 1 else (-1, "")
             if not logged.batches.get(number):
                 raise no_batch(f"{name} loader{which}")
-    run.note_epoch(log, logged, stage)
+    note_epoch(run.trainer, log, logged, stage)
     run.call(f"on_{name}_epoch_end", module=False)
     run.call(f"on_{name}_end")
     results: list[dict[str, float]] = [{} for _ in loaders]

@@ -19,7 +19,7 @@ from distmetrics.train.batches import (
     no_batch,
     with_last,
 )
-from distmetrics.train.context import RunContext
+from distmetrics.train.context import RunContext, note_epoch
 from distmetrics.train.evaluation import evaluate, new_log
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.run import Run
@@ -67,7 +67,7 @@ class FitLoop:
                 epoch_end(fit.outputs)
                 fit.outputs = []
             run.call("on_train_epoch_end", callbacks=False)
-            run.note_epoch(log, log.close(), "train")
+            note_epoch(trainer, log, log.close(), "train")
         fit.log, fit.progress.epoch_is_over = None, True
         self._step_epoch_schedules()
         run.call("on_train_epoch_end", module=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard
 
@@ -15,9 +14,7 @@ from torch.optim import Optimizer
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.liveness.process_info import Inside
 from distmetrics.strategies.base import Strategy, TrainingStep
-from distmetrics.strategies.parallel import Averaged
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.optimizers import Schedule
 
@@ -70,10 +67,6 @@ class FitState:
         epoch_rng: the states of random generators when the epoch's loader was opened: this
             process's, the loader's.
         resumed: what to take up when the loader is open; from a checkpoint.
-        step_end: the module's ``training_step_end``, if it has one.
-        averaging: what a backward pass runs in that averages gradients, for ranks that wait
-            elsewhere.
-        averaged: the wrapper that averages them, where it is this project's.
     """
 
     module: nn.Module
@@ -89,19 +82,8 @@ class FitState:
     log: LogBook | None = None
     epoch_rng: EpochRng | None = None
     resumed: Mapping[str, Any] | None = None
-    step_end: Callable[[Any], Any] | None = field(init=False)
-    averaging: AbstractContextManager[None] = field(init=False)
-    averaged: Averaged | None = field(init=False)
     _backwards: int = 0
     _stepped_at: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.step_end = getattr(self.module, "training_step_end", None)
-        self.averaged = self.step if isinstance(self.step, Averaged) else None
-        self.averaging = nullcontext()
-        if is_wrapped(self.step):
-            group = self.step.process_group.group_name
-            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
 
     def update(self, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Let an optimizer step with the gradients that are there, and clear them."""

@@ -258,7 +258,9 @@ class LogBook:
         """
         name = f"{self._stage} epoch"
         logged = self._combined(self._epoch, self._batches, name)
-        logged.values.update(metric_values(self._module, logged.kinds, self._comm, name))
+        kinds = {key: kind for key, kind in logged.kinds.items() if kind.metric}
+        if kinds:
+            logged.values.update(metric_values(self._module, kinds, self._comm, name))
         return logged
 
     def _combined(

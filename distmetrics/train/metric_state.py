@@ -93,7 +93,7 @@ def metric_values(
 
     Args:
         module: which holds them.
-        kinds: how each name was logged.
+        kinds: how each name of one was logged.
         comm: who syncs, all objects at once.
         name: of the sync, for errors.
 
@@ -102,24 +102,24 @@ def metric_values(
     """
     loaders: dict[str, int] = {}
     for key, kind in kinds.items():
-        if kind.metric and loaders.setdefault(kind.metric, key.loader) != key.loader:
+        if loaders.setdefault(kind.metric, key.loader) != key.loader:
             raise ConfigurationError(
                 f"the metric self.{kind.metric} is logged for several loaders, whose samples it "
                 "would mix",
                 do="keep one metric object a loader, in an nn.ModuleList.",
             )
     metrics = {path: metric_at(module, path) for path in sorted(loaders)}
-    computed = sync_and_compute(metrics, comm=comm, name=name) if metrics else {}
+    computed = sync_and_compute(metrics, comm=comm, name=name)
     for metric in metrics.values():
         metric.reset()
     numbers = {}
     for key, kind in kinds.items():
-        value = computed.get(kind.metric)
+        value = computed[kind.metric]
         if isinstance(value, Mapping):
             for inner, part in value.items():
                 label = str(inner) if kind.bare else f"{key.name}/{inner}"
                 numbers[Key(label, key.loader)] = as_tensor(f"{kind.metric}.{inner}", part)
-        elif kind.metric:
+        else:
             numbers[key] = as_tensor(f"self.{kind.metric}", value)
     return numbers
 

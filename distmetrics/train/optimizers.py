@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from distmetrics.arguments import describe, whole
+from distmetrics.arguments import POSITIVE, Takes, check, describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.logged_values import LoggedValues
 
@@ -19,6 +19,12 @@ Interval = Literal["epoch", "step"]
 _FORMS = (
     "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
 )
+
+
+_TAKES = {
+    "frequency": POSITIVE,
+    "interval": Takes(lambda value: value in ("epoch", "step"), "'epoch' or 'step'"),
+}
 
 
 @dataclass
@@ -46,14 +52,7 @@ class Schedule:
             raise ConfigurationError(
                 f"a scheduler has step() and state_dict(), got {got}", do=_FORMS
             )
-        if not whole(self.frequency, 1):
-            raise ConfigurationError(
-                f"the frequency of a scheduler is a positive number, got {self.frequency!r}"
-            )
-        if self.interval not in ("epoch", "step"):
-            raise ConfigurationError(
-                f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}"
-            )
+        check("a scheduler", vars(self), _TAKES)
         if "metrics" not in inspect.signature(step).parameters:
             # A schedule of time would take the watched value for its epoch.
             self.monitor = None

@@ -138,31 +138,22 @@ def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int
             _check(callback, hook, getattr(callback, hook), (*_CALLBACK_HOOKS[hook], *last))
 
 
-def misfit(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[inspect.Signature, str]:
-    """Return a function's signature, and why it can't be called with these arguments, or ""."""
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # a compiled callable has no signature to look at
-        return inspect.Signature(), ""
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        return signature, str(error)
-    return signature, ""
-
-
 def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
-    signature, problem = misfit(method, *arguments)
-    if not problem:
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # a compiled callable has no signature to look at
         return
-    advice = f"def {name}({', '.join(('self', *arguments))})"
-    if "optimizer_idx" in signature.parameters:
-        advice = (
-            "set self.automatic_optimization = False and step each optimizer of "
-            "self.optimizers() yourself."
-        )
-    raise ConfigurationError(
-        f"{type(owner).__name__}.{name} takes ({', '.join(signature.parameters)}), and is called "
-        f"with ({', '.join(arguments)}): {problem}",
-        do=advice,
-    )
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        advice = f"def {name}({', '.join(('self', *arguments))})"
+        if "optimizer_idx" in signature.parameters:
+            advice = (
+                "set self.automatic_optimization = False and step each optimizer of "
+                "self.optimizers() yourself."
+            )
+        raise ConfigurationError(
+            f"{type(owner).__name__}.{name} takes ({', '.join(signature.parameters)}), and is "
+            f"called with ({', '.join(arguments)}): {error}",
+            do=advice,
+        ) from error
