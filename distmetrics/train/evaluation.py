@@ -31,11 +31,9 @@ def _pass(
     run: Run,
     name: str,
     loaders: Sequence[Any],
-    limit: Limit,
     log: LogBook | None,
     *,
     keep: bool,
-    record: bool = True,
 ) -> Iterator[list[list[Any]]]:
     """Go through loaders and call steps and hooks; the block is the end of the epoch.
 
@@ -43,12 +41,11 @@ def _pass(
         run: whose module and hooks are called.
         name: "validation", "test" or "predict".
         loaders: this rank's.
-        limit: a number of batches of each loader on this rank, a fraction, or None.
         log: where values go that steps log, if they may.
         keep: True yields what the steps return for every batch, by loader; False keeps nothing.
-        record: False calls no callback.
     """
     module, call, strategy = run.module, run.call, run.trainer.strategy
+    record, limit = not run.trainer.sanity_checking, _limit(run, name)
     strategy.align(module)
     step = strategy.evaluator(module, f"{name}_step")
     step_end = getattr(module, f"{name}_step_end", None)
@@ -87,32 +84,39 @@ def _pass(
         yield outputs
 
 
-def evaluate(
-    run: Run, stage: Stage, loaders: Sequence[Any], limit: Limit, *, record: bool = True
-) -> list[dict[str, float]]:
+def _limit(run: Run, name: str) -> Limit:
+    """Return the flag that says how much of each loader on this rank to use."""
+    config = run.trainer.config
+    if run.trainer.sanity_checking:
+        return None if config.num_sanity_val_steps < 0 else config.num_sanity_val_steps
+    limit: Limit = getattr(config, _FLAGS[name])
+    return limit
+
+
+def evaluate(run: Run, stage: Stage, loaders: Sequence[Any]) -> list[dict[str, float]]:
     """Evaluate the module on each loader; return one dict of the logged values for each.
+
+    A sanity check forgets what is logged, calls no callback, and returns nothing.
 
     Args:
         run: whose module is evaluated.
         stage: "validate" or "test".
         loaders: this rank's; other ranks may have other numbers of batches.
-        limit: a number of batches of each loader on this rank, a fraction, or None.
-        record: False forgets what is logged, and calls no callback.
     """
     name = "validation" if stage == "validate" else "test"
     log = new_log(run, stage, loaders=len(loaders))
     epoch_end = getattr(run.module, f"{name}_epoch_end", None)
     keep = epoch_end is not None
-    with _pass(run, name, loaders, limit, log, keep=keep, record=record) as outputs:
+    with _pass(run, name, loaders, log, keep=keep) as outputs:
         if epoch_end is not None:
             epoch_end(outputs if len(loaders) > 1 else outputs[0])
         run.call(f"on_{name}_epoch_end", callbacks=False)
-        if not record:
+        if run.trainer.sanity_checking:
             log.discard()
             run.call(f"on_{name}_end", callbacks=False)
             return []
         logged = log.close()
-        for index in range(len(loaders)) if limit != 0 else ():
+        for index in range(len(loaders)) if _limit(run, name) != 0 else ():
             number, which = (index, f" {index}") if len(loaders) > 1 else (-1, "")
             if not logged.batches.get(number):
                 raise no_batch(f"{name} loader{which}")
@@ -132,15 +136,13 @@ def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
     return LogBook(stage, run.comm, run.module, loaders=loaders, strict=strict)
 
 
-def predict(
-    run: Run, loaders: Sequence[Any], limit: Limit, *, keep: bool
-) -> list[list[Any]] | None:
+def predict(run: Run, loaders: Sequence[Any], *, keep: bool) -> list[list[Any]] | None:
     """Return what ``predict_step`` returned on all ranks, a list a loader, in the data's order.
 
     Raises:
         InputTypeError: a prediction can't be sent (on every rank).
     """
-    with _pass(run, "predict", loaders, limit, None, keep=keep) as own:
+    with _pass(run, "predict", loaders, None, keep=keep) as own:
         run.call("on_predict_epoch_end")
         run.call("on_predict_end")
     if not keep:

@@ -129,7 +129,7 @@ class FitLoop:
     def _validate(self) -> None:
         trainer, fit = self.trainer, self.fit
         fit.progress.validated_at = fit.progress.batches
-        evaluate(self.run, "validate", fit.val_loaders, self.config.limit_val_batches)
+        evaluate(self.run, "validate", fit.val_loaders)
         if trainer.values.within_epochs:
             trainer.should_stop = any_true(trainer.should_stop, comm=self.comm, name="should_stop")
 

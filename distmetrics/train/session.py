@@ -143,7 +143,7 @@ def _call_all(
 
 
 def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
-    trainer, config = run.trainer, run.trainer.config
+    trainer = run.trainer
     if content is not None:
         trainer.strategy.load_weights(run.module, content["state_dict"])
     loaders = dealt(trainer, call.loaders(run.module))
@@ -151,10 +151,8 @@ def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
     trainer.values.fresh_metrics.clear()
     trainer.values.validated = True
     if call.kind == "predict":
-        return predict(run, loaders, config.limit_predict_batches, keep=call.return_predictions)
-    if call.kind == "validate":
-        return evaluate(run, "validate", loaders, config.limit_val_batches)
-    return evaluate(run, "test", loaders, config.limit_test_batches)
+        return predict(run, loaders, keep=call.return_predictions)
+    return evaluate(run, "validate" if call.kind == "validate" else "test", loaders)
 
 
 def _fit(run: Run, call: Call, content: dict[str, Any] | None) -> None:
@@ -225,14 +223,13 @@ def _start_loggers(trainer: RunContext, owners: Sequence[Module | DataModule]) -
 
 def _check_sanity(run: Run, fit: FitState) -> None:
     """Run some batches of validation, and leave everything as it was."""
-    trainer, steps = run.trainer, run.trainer.config.num_sanity_val_steps
+    trainer = run.trainer
     metrics = metrics_in(run.module)
     before = metric_states(metrics)
     trainer.sanity_checking = True
     try:
         with random_state.keep(*fit.val_loaders):
-            limit = None if steps < 0 else steps
-            evaluate(run, "validate", fit.val_loaders, limit, record=False)
+            evaluate(run, "validate", fit.val_loaders)
     finally:
         trainer.sanity_checking = False
         load_states(metrics, before)
