@@ -46,12 +46,11 @@ def _val_loaders(run: Run, call: Call) -> list[Any]:
     """Return the loaders to validate on; none if there is nothing to validate by."""
     trainer, module = run.trainer, run.module
     config, values = trainer.config, trainer.values
-    loaders = []
-    if config.limit_val_batches != 0:
-        loaders = dealt(trainer, call.loaders_to_validate(module))
     # A data module may have more than this module needs.
-    if loaders and not (call.val_dataloaders is not None or overrides(module, "validation_step")):
-        loaders = []
+    is_wanted = call.val_dataloaders is not None or overrides(module, "validation_step")
+    loaders = []
+    if is_wanted and config.limit_val_batches != 0:
+        loaders = dealt(trainer, call.loaders_to_validate(module))
     values.within_epochs = bool(loaders) and config.validates_within_epochs
     if loaders:
         require(module, "validation_step")
