@@ -85,7 +85,7 @@ def _pass(
 
 
 def _limit(run: Run, name: str) -> Limit:
-    """Return the flag that says how much of each loader on this rank to use."""
+    """Return how much of each loader to use on this rank, as the flags say."""
     config = run.trainer.config
     if run.trainer.sanity_checking:
         return None if config.num_sanity_val_steps < 0 else config.num_sanity_val_steps
