@@ -37,6 +37,7 @@ _TODAY = {
     "early_stop_callback": "callbacks=[EarlyStopping(...)]",
     "weights_save_path": "callbacks=[ModelCheckpoint(dirpath=...)]",
     "default_save_path": "default_root_dir=...",
+    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
     "row_log_interval": "log_every_n_steps=...",
     "flush_logs_every_n_steps": "log_every_n_steps=...",
     "log_save_interval": "log_every_n_steps=...",
@@ -62,7 +63,6 @@ _LEAST = (
 _ONCE = "change what the data set yields in on_train_epoch_start: loaders are asked for once a fit."
 # What there is no flag for, and what to do instead.
 _WITHOUT = {
-    "resume_from_checkpoint": "say fit(..., ckpt_path=...).",
     "min_epochs": _LEAST,
     "min_steps": _LEAST,
     "min_nb_epochs": _LEAST,
@@ -107,7 +107,7 @@ def refuse_unknown(owner: type, flags: Iterable[str], accelerator: object) -> No
     advice = {
         flag: f"say {today}"
         for flag, today in _TODAY.items()
-        if any(name in today for name in names)
+        if who == "Trainer" or any(name in today for name in names)
     }
     if who == "Trainer":
         advice |= _WITHOUT

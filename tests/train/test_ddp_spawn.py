@@ -126,7 +126,7 @@ def test_what_can_not_be_sent_is_named():
         run(module)
     data = loader(8)
     data.dataset.lock = threading.Lock()
-    with pytest.raises(InputTypeError, match=r"data\.train_dataloaders\.dataset\.lock cannot be sent"):
+    with pytest.raises(InputTypeError, match=r"call\.dataloaders\.dataset\.lock cannot be sent"):
         run(Logistic(), train=data)
 
 
