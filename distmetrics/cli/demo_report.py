@@ -99,10 +99,9 @@ def show(sections: Sequence[Section], findings: Sequence[dict[str, Any]], script
 
 def _table(section: Section) -> Any:
     grid = table("metric", title=section.title, title_justify="left", padding=0)
-    rows = section.metrics
-    for way in rows["loss"]:
+    for way in section.metrics["loss"]:
         grid.add_column(way, justify="right")
-    for name, ways in rows.items():
+    for name, ways in section.metrics.items():
         grid.add_row(name, *map(str, ways.values()))
     return grid
 

@@ -26,7 +26,6 @@ from distmetrics.comm.record import RecordingCommunicator, counted_torch_calls
 from distmetrics.train import DataModule, Module
 
 BATCH = 32
-Batches = Iterable[tuple[Tensor, ...]]
 
 
 def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
@@ -44,7 +43,9 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
     cut = len(x) * 3 // 5 + 1
     scale = x[:cut].std(0).clamp(min=1e-3)
     x = (x - x[:cut].mean(0)) / scale
-    return TensorDataset(x[:cut], y[:cut]), TensorDataset(x[cut:], y[cut:]), len(data.target_names)
+    train_set = TensorDataset(x[:cut], y[:cut])
+    val_set = TensorDataset(x[cut:], y[cut:])
+    return train_set, val_set, len(data.target_names)
 
 
 def shard_bounds(samples: int, world_size: int) -> list[int]:
@@ -53,8 +54,8 @@ def shard_bounds(samples: int, world_size: int) -> list[int]:
     >>> shard_bounds(100, 4)
     [0, 10, 30, 60, 100]
     """
-    total = world_size * (world_size + 1) // 2
-    return [samples * (rank * (rank + 1) // 2) // total for rank in range(world_size + 1)]
+    parts = [rank * (rank + 1) // 2 for rank in range(world_size + 1)]
+    return [samples * part // parts[-1] for part in parts]
 
 
 class ShardedData(DataModule):
@@ -127,7 +128,7 @@ class Classifier(Module):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
-def evaluated(net: nn.Module, classes: int, batches: Batches) -> dict[str, Metric]:
+def evaluated(net: nn.Module, classes: int, batches: Iterable[Any]) -> dict[str, Metric]:
     """Return metrics of batches."""
     metrics = make_metrics(classes)
     with torch.no_grad():

@@ -94,8 +94,7 @@ def launcher(environ: Mapping[str, str]) -> tuple[Environment | None, Finding]:
     present = [name for name in TORCHRUN[:3] if name in environ]
     if not present:
         return None, Finding("launcher", "ok", "no launcher: this process is on its own")
-    every = ", ".join(TORCHRUN)
-    text = f"{', '.join(present)} set, but not all of {every}: who started this process?"
+    text = f"{', '.join(present)} set, but not all of {', '.join(TORCHRUN)}: who started this?"
     do = "start the job by torchrun, or set all of them, or unset them."
     return None, Finding("launcher", "fail", text, do)
 

@@ -31,7 +31,7 @@ def sign_in(store: Any, place: Environment, timeout: float) -> None:
         PeerLostError: ranks are missing after ``timeout`` seconds.
         ConfigurationError: another process is the same rank.
     """
-    rank, size = place.rank, place.world_size
+    rank = place.rank
     if store.add(f"here/{rank}", 1) > 1:
         raise ConfigurationError(
             f"two processes say that they are rank {rank}; one is on {socket.gethostname()}",
@@ -41,23 +41,27 @@ def sign_in(store: Any, place: Environment, timeout: float) -> None:
             rank=rank,
         )
     deadline = time.monotonic() + timeout
-    while missing := _missing(store, size):
+    while missing := _missing(store, place.world_size):
         if store.check(["verdict"]) or time.monotonic() >= deadline:
             break
         time.sleep(_POLL)
     # The first verdict counts, also for those who see more by now.
     missing = json.loads(store.compare_set("verdict", "", json.dumps(missing)))
     if missing:
-        where = f"{place.main_address}:{place.main_port}"
-        raise PeerLostError(
-            f"{who(missing)} of {size} never came to {where} within {timeout:g} s",
-            likely="the process did not start or failed before it came here, or can't reach that "
-            "address (a firewall), or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE.",
-            do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
-            "longer --timeout.",
-            rank=rank,
-            peers=missing,
-        )
+        raise _never_came(missing, place, timeout)
+
+
+def _never_came(missing: list[int], place: Environment, timeout: float) -> PeerLostError:
+    where = f"{place.main_address}:{place.main_port}"
+    return PeerLostError(
+        f"{who(missing)} of {place.world_size} never came to {where} within {timeout:g} s",
+        likely="the process did not start or failed before it came here, or can't reach that "
+        "address (a firewall), or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE.",
+        do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
+        "longer --timeout.",
+        rank=place.rank,
+        peers=missing,
+    )
 
 
 def _missing(store: Any, world_size: int) -> list[int]:
@@ -73,6 +77,9 @@ def open_store(place: Environment, environ: Mapping[str, str], timeout: float) -
     Raises:
         PeerLostError: nothing answers there within the time-out, or rank 0 can't listen there.
     """
+    # A restarted job has the same store of torchrun's agent, in which the first one's ranks signed.
+    # Ranks that disagree on how many they are do not meet.
+    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     host, port = place.main_address, place.main_port
     hosting = place.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
@@ -83,9 +90,8 @@ def open_store(place: Environment, environ: Mapping[str, str], timeout: float) -
             host, port, None, hosting, seconds, wait_for_workers=False
         )
     except (OSError, OverflowError, UnicodeError, RuntimeError) as error:
-        verb = "open" if hosting else "reach"
         raise PeerLostError(
-            f"rank {place.rank} can't {verb} rank 0's store at {host}:{port} within {timeout:g} s; "
+            f"rank {place.rank} can't open rank 0's store at {host}:{port} within {timeout:g} s; "
             f"the last answer: {first_line(error)}",
             likely="rank 0 did not start or failed early, another program has its port, a firewall "
             "is between them, or MASTER_ADDR and MASTER_PORT are not those of rank 0.",
@@ -94,9 +100,6 @@ def open_store(place: Environment, environ: Mapping[str, str], timeout: float) -
             rank=place.rank,
             peers=[0],
         ) from error
-    # A restarted job has the same store of torchrun's agent, in which the first one's ranks signed.
-    # Ranks that disagree on how many they are do not meet.
-    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"distmetrics doctor {attempt} of {place.world_size}", store)
 
 

@@ -55,12 +55,10 @@ class PostMortem:
     @property
     def errors(self) -> dict[Failure, list[int]]:
         """Each error once, with the ranks that raised it; what began the trouble comes first."""
-        first: dict[tuple[str, str], Failure] = {}
         ranks_of: defaultdict[Failure, list[int]] = defaultdict(list)
         for rank, report in self.reports.items():
-            if error := report.error:
-                error = first.setdefault((error.kind, error.text), error)
-                ranks_of[error].append(rank)
+            if report.error:
+                ranks_of[report.error].append(rank)
         return dict(sorted(ranks_of.items(), key=lambda pair: pair[0].let_down))
 
     @property
@@ -71,14 +69,14 @@ class PostMortem:
         return [rank for rank, when in written.items() if when < newest - _OLD]
 
 
-def examine(folder: str | Path) -> PostMortem:
+def examine(folder: Path) -> PostMortem:
     """Read what the ranks of a job left in a folder, and put it side by side.
 
     Raises:
         ConfigurationError: there is no folder or no file, a file cannot be read, or they are of
             different jobs.
     """
-    return merge(read(Path(folder)))
+    return merge(read(folder))
 
 
 def merge(reports: Mapping[int, RankReport]) -> PostMortem:

@@ -10,7 +10,7 @@ import json
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -52,13 +52,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that a rank raised; ``peers`` are the ranks that it is about."""
+    """The error that a rank raised; ``peers`` are the ranks that it is about.
+
+    Ranks that raised the same have peers and a place of their own.
+    """
 
     kind: str
     code: str
     text: str
-    peers: tuple[int, ...] | None
-    site: str
+    peers: tuple[int, ...] | None = field(compare=False)
+    site: str = field(compare=False)
 
     @property
     def let_down(self) -> bool:
@@ -165,8 +168,8 @@ def _report(rank: int, text: bytes) -> RankReport:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is cut off, or no JSON: {error}") from error
     if type(data) is dict and data.get("schema") != SCHEMA:
-        schema = reprlib.repr(data.get("schema"))
-        raise ValueError(f"has schema {schema}, and this distmetrics reads {SCHEMA}")
+        schema = data.get("schema")
+        raise ValueError(f"has schema {schema!r:.40}, and this distmetrics reads {SCHEMA}")
     report: RankReport = _checked(RankReport, data, "the file")
     if report.rank != rank:
         raise ValueError(f"says that it is of rank {report.rank}")

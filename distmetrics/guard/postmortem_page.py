@@ -72,12 +72,11 @@ def _rows(post: PostMortem) -> str:
 
 def _row(ranks: str, stack: str, calls: Sequence[Call]) -> str:
     """Return a row of the table, with a rank's calls and their durations, the newest first."""
-    lines = []
+    listed = ""
     for call in calls[::-1]:
         took = "no end" if call.ended is None else f"{call.ended - call.started:.3f} s"
         named = f"{call.group} {call.number}  {call.op} {call.detail}"
-        lines.append(f"{took:>10}  {named}  {call.site}")
-    cells = "".join(f"<td>{escape(text)}</td>" for text in (ranks, stack))
-    listed = escape("\n".join(lines))
-    details = f"<details><summary>{len(calls)}</summary><pre>{listed}</pre></details>"
-    return f"<tr>{cells}<td>{details}</td></tr>"
+        listed += f"{took:>10}  {named}  {call.site}\n"
+    details = f"<summary>{len(calls)}</summary><pre>{escape(listed)}</pre>"
+    cells = f"<td>{escape(ranks)}</td><td>{escape(stack)}</td>"
+    return f"<tr>{cells}<td><details>{details}</details></td></tr>"

@@ -349,14 +349,8 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (found["world_size"], found["missing"], found["old"]) == (8, [6], [])
     (one,) = found["divergences"]
     assert (one["group"], one["number"], one["absent"]) == ("world", 17, [2, 5, 6])
-    assert one["calls"] == [
-        {
-            "op": 'all_gather "val/f1"',
-            "detail": "float32[10]",
-            "site": "train.py:8 in main",
-            "ranks": [0, 1, 3, 4, 7],
-        }
-    ]
+    assert [*one["calls"]] == ["0", "1", "3", "4", "7"]
+    assert (one["calls"]["0"]["op"], one["calls"]["0"]["site"]) == ('all_gather "val/f1"', "train.py:8 in main")
     assert (found["errors"][0]["kind"], found["errors"][0]["ranks"]) == ("ValueError", [2])
     assert found["ranks"][0]["waits"] == [{"group": "world", "number": 17}]
     assert (found["ranks"][5]["raised"], found["ranks"][5]["waits"]) == (None, [])
