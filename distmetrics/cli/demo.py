@@ -36,7 +36,10 @@ def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
     Raises:
         MissingDependencyError: a package of the extra ``demo`` is not installed.
     """
-    for module in ("sklearn", "rich", "torchmetrics", "distlint", *["matplotlib"] * bool(plot)):
+    modules = ["sklearn", "rich", "torchmetrics", "distlint"]
+    if plot is not None:
+        modules.append("matplotlib")
+    for module in modules:
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError.of(module, "demo", "the demo")
     sections = []
@@ -67,7 +70,9 @@ def run_section(data: str, world_size: int) -> Section:
     ranks = run(world_size, demo_train.compare, module.net, data, backend="gloo")
     own = [rank["alone"] for rank in ranks]
     bounds = demo_train.shard_bounds(len(y), world_size)
-    truth = demo_train.values(demo_train.evaluated(module.net, source.classes, [(x, y)]))
+    shards = [last - first for first, last in itertools.pairwise(bounds)]
+    whole = demo_train.evaluated(module.net, source.classes, [(x, y)])
+    truth = demo_train.values(whole)
     ways = {"one process": truth, "rank 0 alone": own[0], "mean of ranks": _mean(own)}
     ways |= ranks[0]["ways"]
     metrics = {}
@@ -76,7 +81,7 @@ def run_section(data: str, world_size: int) -> Section:
     return Section(
         data=data,
         world_size=world_size,
-        shards=[last - first for first, last in itertools.pairwise(bounds)],
+        shards=shards,
         metrics=metrics,
         collectives=ranks[0]["collectives"],
         logged={name: float(value) for name, value in trainer.callback_metrics.items()},

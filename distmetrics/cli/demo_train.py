@@ -42,7 +42,8 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
     # The validation set is of a size that no even number of ranks divides.
     cut = len(x) * 3 // 5 + 1
     scale = x[:cut].std(0).clamp(min=1e-3)
-    x = (x - x[:cut].mean(0)) / scale
+    middle = x[:cut].mean(0)
+    x = (x - middle) / scale
     train_set = TensorDataset(x[:cut], y[:cut])
     val_set = TensorDataset(x[cut:], y[cut:])
     return train_set, val_set, len(data.target_names)
@@ -95,7 +96,8 @@ def update(metrics: Mapping[str, Metric], logits: Tensor, y: Tensor) -> None:
     """Update all metrics with one batch."""
     for name, metric in metrics.items():
         if name == "loss":
-            metric.update(nn.functional.cross_entropy(logits, y), len(y))
+            loss = nn.functional.cross_entropy(logits, y)
+            metric.update(loss, len(y))
         else:
             metric.update(logits.softmax(dim=1), y)
 
@@ -105,7 +107,8 @@ class Classifier(Module):
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, classes))
+        hidden = nn.Linear(features, 32)
+        self.net = nn.Sequential(hidden, nn.ReLU(), nn.Linear(32, classes))
         metrics = make_metrics(classes)
         # A logger takes single numbers.
         del metrics["confusion matrix"]

@@ -113,11 +113,12 @@ def _in_job(examination: _Examination, place: Environment, as_json: bool) -> int
     try:
         findings = examination.run(_connected(place, examination.timeout), started)
     except (DistmetricsError, RuntimeError) as error:
-        failure = of_error("rendezvous", error)
+        findings = [*examination.own, of_error("rendezvous", error)]
         if place.rank == 0:
-            show([*examination.own, failure], as_json, place)
+            show(findings, as_json, place)
         else:
-            sys.stderr.write(f"distmetrics doctor, rank {place.rank}:\n{plain([failure])}\n")
+            bad = [finding for finding in findings if finding.status != "ok"]
+            sys.stderr.write(f"distmetrics doctor, rank {place.rank}:\n{plain(bad)}\n")
         time.sleep(_PARTING)
         # The ordinary way out may hang in a broken group.
         exit_now()

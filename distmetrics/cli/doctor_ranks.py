@@ -91,7 +91,8 @@ def devices(ranks: Sequence[RankFacts], backend: str) -> Finding:
         return Finding("devices", "fail", text, do)
     if not on_gpus(ranks, backend):
         do = "start no more ranks than GPUs, and let each see its own or take cuda:LOCAL_RANK."
-        return Finding("devices", "fail", compose("ranks share a GPU", gpus), do)
+        text = compose("ranks share a GPU", gpus)
+        return Finding("devices", "fail", text, do)
     return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {ranks[0].gpu}")
 
 
@@ -127,7 +128,8 @@ def latency(seconds: Sequence[float]) -> Finding:
     text += f", 99th percentile {late * 1e3:.2f} ms"
     if median >= _SLOW or late >= _STALL:
         text += ": each small collective of training waits for that"
-        return Finding("latency", "warn", text, f"{_NETWORK} Is a machine busy?", numbers=numbers)
+        do = f"{_NETWORK} Is a machine busy?"
+        return Finding("latency", "warn", text, do, numbers=numbers)
     return Finding("latency", "ok", text, numbers=numbers)
 
 
