@@ -50,7 +50,10 @@ def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
     if plot is not None:
         demo_report.draw(sections, plot)
     if as_json:
-        report = {"sections": [asdict(section) for section in sections], "findings": findings}
+        report = {
+            "sections": [asdict(section) for section in sections],
+            "findings": findings,
+        }
         print(json.dumps(report, indent=1))  # noqa: T201
     else:
         demo_report.show(sections, findings, BAD_SCRIPT)

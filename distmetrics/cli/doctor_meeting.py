@@ -85,7 +85,7 @@ def open_store(place: Environment, environ: Mapping[str, str], timeout: float) -
     try:
         if not hosting:
             _knock(host, port, timeout)
-        seconds = timedelta(seconds=max(1.0, timeout))
+        seconds = timedelta(seconds=timeout)
         store = dist.TCPStore(  # type: ignore[attr-defined]
             host, port, None, hosting, seconds, wait_for_workers=False
         )
