@@ -29,9 +29,7 @@ BAD_SCRIPT = Path(__file__).parent / "data" / "bad_training.py"
 def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
     """Train, compare, lint, print; return 0 if every number of distmetrics is the single process's.
 
-    Args:
-        plot: where to save a picture of the differences, if anywhere.
-        as_json: print one JSON object instead of tables.
+    ``plot`` is where to save a picture of the differences; ``as_json`` prints no tables.
 
     Raises:
         MissingDependencyError: a package of the extra ``demo`` is not installed.
