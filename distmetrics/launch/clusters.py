@@ -285,14 +285,11 @@ def _tasks_on(node: int, environ: Variables, tasks: int) -> int:
 
 def _rank_file_host(environ: Variables) -> str:
     path = environ.get("LSB_DJOB_RANKFILE")
-    if path is None or not Path(path).is_file():
-        raise ConfigurationError(
-            f"lsf names no machine for rank 0: LSB_DJOB_RANKFILE is {path!r}",
-            do="set MASTER_ADDR to its name.",
-        )
-    hosts = Path(path).read_text().split()
+    hosts = Path(path).read_text().split() if path and Path(path).is_file() else []
     if not hosts:
         raise ConfigurationError(
-            f"lsf's rank file {path} is empty", do="set MASTER_ADDR to rank 0's machine."
+            f"lsf names no machine for rank 0: LSB_DJOB_RANKFILE is {path!r}, no such file or one "
+            "that is empty",
+            do="set MASTER_ADDR to its name.",
         )
     return next((host for host in hosts if host != hosts[0]), hosts[0])

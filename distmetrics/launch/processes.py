@@ -26,10 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (
     Connect,
     departures_in,
@@ -37,15 +34,10 @@ from distmetrics.launch.joining import (
     file_store,
     join_group,
     own_place,
+    taking_part,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
-from distmetrics.liveness.departures import (
-    RAISING_GRACE,
-    Departure,
-    Departures,
-    exit_reason,
-    reason,
-)
+from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.settings import in_force, put_in_force
 
@@ -167,21 +159,19 @@ class _Rank:
 
     def outcome(self) -> Outcome | None:
         """Return how the rank ended, if it has; a process that ends without a word was killed."""
+        is_alive = self.process.is_alive()  # asked first: it may report and end in between
         if self.ours.poll():
             with contextlib.suppress(EOFError):  # it died while it wrote: its exit code tells
                 return unpack_outcome(self.rank, self.ours.recv_bytes())
-        if self.process.is_alive() and self.process.exitcode is None:
+        if is_alive:
             return None
         self.process.join()
         code = self.process.exitcode
-        why = f"rank {self.rank} {exit_reason(code)}"
-        if code is None or code >= 0:
+        why, likely = f"rank {self.rank} {exit_reason(code)}", ""
+        if code >= 0:
+            why += " before it could say why"
             likely = "its script has no `if __name__ == '__main__':` guard, or called os._exit."
-            error = PeerLostError(
-                f"{why} before it could say why", likely=likely, peers=[self.rank]
-            )
-        else:
-            error = PeerLostError(why, peers=[self.rank])
+        error = PeerLostError(why, likely=likely, peers=[self.rank])
         return Outcome(self.rank, error=error)
 
 
@@ -192,25 +182,24 @@ def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None
     why = f"was still busy after {limit or 0:g} s, the limit of this run, and was stopped"
     while running := [rank for rank in ranks if rank.rank not in ended]:
         handles = [handle for rank in running for handle in (rank.ours, rank.process.sentinel)]
-        seconds = max(0.0, deadline - time.monotonic())
-        ready = wait(handles, None if seconds == math.inf else seconds)
-        if not ready and time.monotonic() >= deadline:
+        seconds = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        if not wait(handles, seconds):
             ended.update({rank.rank: rank.stopped(why) for rank in running})
-        for rank in running if ready else ():
+            break
+        for rank in running:
             outcome = rank.outcome()
             if outcome is None:
                 continue
             ended[rank.rank] = outcome
-            if outcome.error is not None:
-                grace = time.monotonic() + RAISING_GRACE
-                if grace < deadline:
-                    deadline = grace
-                    why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
-                    why += ", and was stopped"
-                departures.leave_for(
-                    rank.rank,
-                    str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "),
-                )
+            if outcome.error is None:
+                continue
+            grace = time.monotonic() + RAISING_GRACE
+            if grace < deadline:
+                deadline = grace
+                why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
+                why += ", and was stopped"
+            first_line = str(outcome.error).partition("\n")[0]
+            departures.leave_for(rank.rank, first_line.removeprefix(f"rank {rank.rank} "))
     return [ended[rank.rank] for rank in ranks]
 
 
@@ -228,44 +217,20 @@ def _child(
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     try:
         fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
+        stores = file_store(path), file_store(path)
         with put_in_force(settings):
-            environment = own_place(rank, world_size)
-            value = _run(lambda comm: fn(comm, *arguments), environment, path, backend, connect)
+            comm = join_group(own_place(rank, world_size), backend, connect, *stores)
+            # After an error the group is left open: its other ends may hang in it.
+            with taking_part(comm):
+                value = fn(comm, *arguments)
+            comm.leave(None)
+            dist.destroy_process_group()
         out.send_bytes(pack_outcome(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
         out.send_bytes(pack_outcome(Outcome(rank, error=error)))
         out.close()
         exit_now()
     out.close()
-
-
-def _run(
-    body: Callable[[GroupCommunicator], Any],
-    environment: Environment,
-    path: str,
-    backend: str,
-    connect: Connect,
-) -> Any:
-    """Join the process group, call ``body(comm)``, leave; on an error tell the others why.
-
-    The group is left open after an error: its other ends may hang in it, and the caller must end
-    the process.
-    """
-    here, rank = file_store(path), environment.rank
-    departures = departures_in(here)
-    comm = join_group(environment, backend, connect, file_store(path), departures, here)
-    try:
-        with use(comm):
-            value = body(comm)
-    except BaseException as error:
-        departures.leave(Departure(rank, reason(error), failed=True, calls=comm.counts))
-        named = comm.blame(error)
-        if named is not None:
-            raise named from error
-        raise
-    departures.leave(Departure(rank, reason(None), failed=False, calls=comm.counts))
-    dist.destroy_process_group()
-    return value
 
 
 def _stack_file(path: str, rank: int) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from distmetrics.errors import InputError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.replica import replay, replicas
+from distmetrics.strategies.replica import noted, replay
 from distmetrics.strategies.threaded import in_threads
 from distmetrics.tree import flatten, map_leaves
 
@@ -80,29 +80,27 @@ class Replicated:
         if self.on_cpu:
             copies = [_shallow(self.module, first=index == 0) for index in range(len(shares))]
         else:
-            shares = [_moved(share, device) for share, device in zip(shares, devices, strict=True)]
             copies = _on_gpus(self.module, devices)
-        sizes = [_size(share) for share in shares]
-        notes = replicas(self.module, copies, sizes)
-        calls = [
-            self._call(copied, share, device, args)
-            for copied, share, device in zip(copies, shares, devices, strict=True)
-        ]
+        notes = []
+        calls = []
+        for copied, share, device in zip(copies, shares, devices, strict=True):
+            notes.append(noted(self.module, copied, _size(share)))
+            calls.append(partial(self._run, copied, share, device, args))
         outputs = in_threads(calls)
         replay(self.module, notes)
-        output = joined(outputs, None if self.on_cpu else devices[0])
+        output = joined(outputs, devices[0])
         if self.name == "training_step" and not _overridden(self.module, "training_step_end"):
-            return _with_one_loss(output, outputs, sizes)
+            return _with_one_loss(output, outputs, [each.size for each in notes])
         return output
 
-    def _call(
+    def _run(
         self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]
-    ) -> Callable[[], Any]:
-        def call() -> Any:
-            with nullcontext() if self.on_cpu else torch.cuda.device(device):
-                return getattr(copied, self.name)(share, *args)
-
-        return call
+    ) -> Any:
+        method = getattr(copied, self.name)
+        if self.on_cpu:
+            return method(share, *args)
+        with torch.cuda.device(device):
+            return method(_moved(share, device), *args)
 
 
 def _overridden(module: nn.Module, name: str) -> bool:
@@ -117,12 +115,13 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
     losses = [each["loss"] for each in outputs] if in_dict else outputs
     if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
         return output
-    weights = [1 if size is None else size for size in sizes]
-    total = sum(
-        loss.to(losses[0].device).reshape(()) * weight
-        for loss, weight in zip(losses, weights, strict=True)
-    )
-    mean = total / max(sum(weights), 1)
+    total: Any = 0
+    count = 0
+    for loss, size in zip(losses, sizes, strict=True):
+        weight = 1 if size is None else size
+        total += loss.to(losses[0].device).reshape(()) * weight
+        count += weight
+    mean = total / max(count, 1)
     return {**output, "loss": mean} if in_dict else mean
 
 
@@ -178,9 +177,9 @@ def joined(outputs: Sequence[Any], device: torch.device | None = None) -> Any:
     {'loss': tensor([1., 2.])}
     """
     leaves, specs = zip(*map(flatten, outputs), strict=True)
-    texts = {spec.text for spec in specs}
+    texts = sorted({spec.text for spec in specs})
     if len(texts) > 1:
-        different = " and ".join(sorted(texts))
+        different = " and ".join(texts)
         raise InputError(f"the replicas' steps returned different things: {different}")
     columns = zip(*leaves, strict=True)
     return specs[0].unflatten([_join(column, device) for column in columns])
@@ -213,15 +212,9 @@ def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
     for part in module.modules():
         copied = copies[id(part)] = part._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         copied._parameters = part._parameters.copy()
-        copied._buffers = {
-            name: None if buffer is None else buffers[id(buffer)]
-            for name, buffer in part._buffers.items()
-        }
+        copied._buffers = {name: buffers.get(id(old)) for name, old in part._buffers.items()}
     for copied in copies.values():
-        copied._modules = {
-            name: None if child is None else copies[id(child)]
-            for name, child in copied._modules.items()
-        }
+        copied._modules = {name: copies.get(id(old)) for name, old in copied._modules.items()}
     return copies[id(module)]
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.processes import launch
-from distmetrics.launch.script import join, naming_the_lost
+from distmetrics.launch.script import join
 from distmetrics.launch.subprocess_ranks import watch_rank_zero
 from distmetrics.liveness.outcome import settle
 from distmetrics.preflight import find_unpicklable
@@ -156,6 +156,5 @@ class SpawnLaunch(ProcessStrategy):
 
 
 def _rank(comm: GroupCommunicator, fn: Callable[..., T], args: tuple[Any, ...]) -> T | None:
-    with naming_the_lost(comm):
-        value = fn(*args)
+    value = fn(*args)
     return value if comm.rank == 0 else None
