@@ -38,7 +38,8 @@ from distmetrics.launch.joining import (
 )
 from distmetrics.launch.subprocess_ranks import (
     SubprocessRanks,
-    clean_up_after_rank_zero,
+    await_end_of_rank_zero,
+    command_line,
     watch_rank_zero,
 )
 
@@ -80,7 +81,8 @@ class ScriptWorld:
         if self.error is not None:
             if self.subprocesses is not None:
                 self.subprocesses.end(patient=isinstance(self.error, PeerLostError | DivergedError))
-            clean_up_after_rank_zero()
+            elif self.environment.launcher == "distmetrics":
+                await_end_of_rank_zero()
             exit_now()
         self.comm.leave(None)
         if dist.is_initialized():
@@ -180,6 +182,7 @@ def _meet_at_rank_zero(environment: Environment) -> Any:
 
 def _as_rank_zero(world_size: int, backend: str, connect: Connect) -> ScriptWorld:
     """Start the other ranks, which run this script again, and join them."""
+    command_line()  # refused before anything is made
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
     subprocesses = SubprocessRanks(world_size, path, departures_in(file_store(path)))
     try:

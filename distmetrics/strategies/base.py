@@ -14,8 +14,7 @@ The trainer asks, in this order::
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
         convert(batch)              a batch on the device, in the precision's dtype
-        weights(module)             what a checkpoint holds; load_weights puts it back
-        optimizer_state(...)        likewise, and so does state()
+        weights, optimizer_state, state: what a checkpoint holds; load_... puts it back
 
 A user's own loop asks for less, and in its own order::
 
@@ -24,7 +23,7 @@ A user's own loop asks for less, and in its own order::
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
 
-Both ``setup`` and ``prepare`` ask ``training_call``, which most strategies override.
+Both ask ``training_call``, which most strategies override.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.arguments import whole
+from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import current, use
 from distmetrics.comm.single import SingleCommunicator
@@ -47,7 +47,7 @@ from distmetrics.launch.environment import Environment
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
-from distmetrics.strategies.tensors import copy_from_rank_zero, parameters_of
+from distmetrics.strategies.tensors import parameters_of
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
@@ -162,7 +162,15 @@ class Strategy:
         module.to(self.device)
         self.precision.place(module)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        copy_from_rank_zero(tensors, "weights", self.comm())
+        self._copy_from_rank_zero(tensors, "weights")
+
+    def _copy_from_rank_zero(self, tensors: dict[str, Tensor], what: str) -> None:
+        comm = self.comm()
+        if comm.world_size == 1 or not tensors:
+            return
+        with torch.no_grad():
+            for name, value in broadcast(tensors, name=what, comm=comm).items():
+                tensors[name].copy_(value)
 
     def setup(
         self, module: nn.Module, optimizers: Sequence[Optimizer]
@@ -178,10 +186,7 @@ class Strategy:
     ) -> tuple[Callable[..., Any], list[Optimizer]]:
         """Return what to call like ``module`` in a loop of the user's, and the optimizers to step.
 
-        Args:
-            module: the user's model, as a call ``module(inputs, method)``; without arguments it
-                does nothing.
-            optimizers: of its parameters.
+        ``module(inputs, method)`` calls the user's model; without arguments it does nothing.
         """
         return self.training_call(module, "forward", optimizers), list(optimizers)
 
@@ -189,14 +194,12 @@ class Strategy:
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
     ) -> Callable[..., Any]:
         """Return what to call in training for the module's "training_step" or "forward"."""
-        if name != "forward":
-            step: TrainingStep = getattr(module, name)
-            return step
-        if self.comm().world_size > 1:
+        if name == "forward" and self.comm().world_size > 1:
             raise ConfigurationError(
                 f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
             )
-        return module
+        call: Callable[..., Any] = module if name == "forward" else getattr(module, name)
+        return call
 
     def forget(self) -> None:
         """Drop what a launch that failed has left; nothing is sent."""
@@ -222,8 +225,7 @@ class Strategy:
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Return what the steps of an update but its last run in: gradients are not yet shared.
 
-        Args:
-            step: what :meth:`setup` has returned. Its forward and backward must both be inside.
+        Forward and backward of ``step``, which :meth:`setup` has returned, must both be inside.
         """
         return nullcontext()
 
@@ -266,7 +268,7 @@ class Strategy:
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers: running statistics follow each rank's own data."""
-        copy_from_rank_zero(dict(module.named_buffers()), "buffers", self.comm())
+        self._copy_from_rank_zero(dict(module.named_buffers()), "buffers")
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Return what to call as ``step(batch, batch_idx)`` for the evaluation step ``name``."""

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.split import SplitStrategy
@@ -26,8 +25,8 @@ _TAKES = {
 }
 
 
-class DeepSpeedProcesses(SplitStrategy):
-    """One process a device; a DeepSpeed engine takes the steps, with torch's own optimizer inside.
+class DeepSpeed(ScriptLaunch, SplitStrategy):
+    """Every rank is a run of the script; a DeepSpeed engine takes the steps, with torch's own optimizer inside.
 
     Stage 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also weights. At stage 3
     every rank needs as many training batches.
@@ -37,6 +36,8 @@ class DeepSpeedProcesses(SplitStrategy):
         config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our
             stage unless it names one.
     """
+
+    name = "deepspeed"
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:
         super().__init__()
@@ -49,6 +50,7 @@ class DeepSpeedProcesses(SplitStrategy):
 
         Raises:
             ConfigurationError: a precision that this strategy has not.
+            MissingDependencyError: DeepSpeed is not installed.
         """
         super().configure(**flags)
         if self.precision.name not in ("32-true", "bf16-mixed"):
@@ -56,15 +58,7 @@ class DeepSpeedProcesses(SplitStrategy):
                 f"strategy={self.name!r} runs precision=32 and 'bf16-mixed', got "
                 f"{self.precision.name!r}"
             )
-
-    def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags.
-
-        Raises:
-            MissingDependencyError: DeepSpeed is not installed.
-        """
         _library()
-        super().bind(devices, accelerator)
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
@@ -93,6 +87,7 @@ class DeepSpeedProcesses(SplitStrategy):
             config=self.settings(),
             dist_init_required=False,
         )
+        zero.sharded = any(hasattr(parameter, "ds_id") for parameter in zero.parameters)
         if zero.sharded:
             zero.without_batch = "DeepSpeed's stage 3", "DeepSpeed(stage=2)"
         self.modules.append(zero)
@@ -153,8 +148,13 @@ class DeepSpeedProcesses(SplitStrategy):
         """Return the whole state dict; called on every rank."""
         if not self.modules:
             return super().weights(module)
-        with self.zero.whole_for_now():
-            return {name: value.detach().clone() for name, value in module.state_dict().items()}
+        zero = self.zero
+        were_parts = not zero.is_whole
+        zero.be_whole()
+        weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        if were_parts:
+            zero.be_parts()
+        return weights
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Put a whole state dict into the module and into the engine's own copies."""
@@ -172,16 +172,6 @@ class DeepSpeedProcesses(SplitStrategy):
     ) -> None:
         """Put such a state dict back; called on every rank."""
         load_states(self.zero, optimizer, state)
-
-
-class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
-    """DeepSpeed with every rank a run of the script, with :class:`DeepSpeedProcesses`' options.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-
-    name = "deepspeed"
 
 
 def _library() -> Any:

@@ -70,8 +70,11 @@ class Replicated:
     def __init__(self, module: nn.Module, name: str, strategy: Strategy) -> None:
         self.module = module
         self.name = name
-        self.devices = [torch.device(strategy.device_type, index) for index in strategy.device_ids]
         self.on_cpu = strategy.device_type == "cpu"
+        self.devices = [
+            torch.device("cpu") if self.on_cpu else torch.device("cuda", index)
+            for index in strategy.device_ids
+        ]
 
     def __call__(self, batch: Any, *args: Any) -> Any:
         """Run the method on the parts of a batch."""

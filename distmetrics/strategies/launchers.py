@@ -129,20 +129,20 @@ class SpawnLaunch(ProcessStrategy):
             InputTypeError: something can't be pickled; the text says which attribute.
             Exception: the error of the rank that failed first.
         """
-        options: dict[str, Any] = {
-            "start_method": self.start_method,
-            "backend": self.backend,
-            "connect": self.init_process_group,
-        }
         try:
-            outcomes = launch(_rank, self.devices, fn, args, **options)
+            outcomes = launch(
+                _rank,
+                self.devices,
+                fn,
+                args,
+                start_method=self.start_method,
+                backend=self.backend,
+                connect=self.init_process_group,
+            )
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
-            names = inspect.signature(fn).parameters
-            parts = [
-                part
-                for name, arg in zip(names, args, strict=False)
-                for part in find_unpicklable(arg, name)
-            ]
+            parts = []
+            for name, value in inspect.signature(fn).bind(*args).arguments.items():
+                parts += find_unpicklable(value, name)
             if not parts:
                 raise
             raise InputTypeError(

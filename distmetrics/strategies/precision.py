@@ -65,8 +65,6 @@ class Precision:
         Raises:
             ConfigurationError: nothing that we know.
         """
-        if isinstance(flag, Precision):
-            return cls(flag.name)
         text = "32-true" if flag is None else str(flag)
         return cls(_SHORT.get(text, text))
 

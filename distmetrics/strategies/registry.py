@@ -14,22 +14,22 @@ from distmetrics.launch.environment import ClusterEnvironment, Environment
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 
-# Names to factories, or to a module of this package and the class in it, imported when it is asked.
+# Names to factories, or to the name of a class of this package, imported when it is asked.
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
-    "single": "single:Single",
-    "dp": "dp:DP",
-    "ddp": "ddp:DDP",
-    "ddp2": "ddp2:DDP2",
-    "ddp_spawn": "ddp_spawn:DDPSpawn",
-    "ddp_fork": "ddp_fork:DDPFork",
-    "ddp_notebook": "ddp_fork:DDPFork",
-    "ddp_sharded": "ddp_sharded:ShardedDDP",
-    "ddp_sharded_spawn": "ddp_sharded:ShardedDDPSpawn",
-    "fsdp": "fsdp:FSDP",
-    "fsdp_spawn": "fsdp:FSDPSpawn",
-    "deepspeed": "deepspeed:DeepSpeed",
-    "xla": "xla:XLA",
-    "tpu_spawn": "xla:XLA",
+    "single": "Single",
+    "dp": "DP",
+    "ddp": "DDP",
+    "ddp2": "DDP2",
+    "ddp_spawn": "DDPSpawn",
+    "ddp_fork": "DDPFork",
+    "ddp_notebook": "DDPFork",
+    "ddp_sharded": "ShardedDDP",
+    "ddp_sharded_spawn": "ShardedDDPSpawn",
+    "fsdp": "FSDP",
+    "fsdp_spawn": "FSDPSpawn",
+    "deepspeed": "DeepSpeed",
+    "xla": "XLA",
+    "tpu_spawn": "XLA",
 }
 
 
@@ -125,6 +125,5 @@ def _by_name(name: str) -> Strategy:
         )
     factory = _REGISTRY[name]
     if isinstance(factory, str):
-        module, _, attribute = factory.partition(":")
-        factory = getattr(importlib.import_module(f"distmetrics.strategies.{module}"), attribute)
+        factory = getattr(importlib.import_module("distmetrics.strategies"), factory)
     return factory()

@@ -181,11 +181,10 @@ def _log_combined(module: Any, name: str, entries: Sequence[Logged]) -> None:
     numbers = [torch.as_tensor(entry.value).detach().double().reshape(()) for entry in entries]
     values = torch.stack([number.to(numbers[0].device) for number in numbers])
     if reduce_fx == "mean":
-        sizes = torch.tensor([entry.size for entry in entries])
-        count = int(sizes.sum())
-        options = options | {"batch_size": count}
-        weights = sizes.to(values) / max(count, 1)
-        value = (weights * values).sum() if count else values[0]
+        sizes = torch.tensor([entry.size for entry in entries]).to(values)
+        count = sizes.sum()
+        options = options | {"batch_size": int(count)}
+        value = (sizes * values).sum() / count if count else values[0]
     else:
         value = getattr(values, reduce_fx)()
     module.log(name, value, **options)

@@ -50,7 +50,6 @@ class Sharding(SplitModule):
         ]
         if len(self.groups) > 1:  # their order is not known without a batch
             self.without_batch = "FSDP with several groups", "FSDP() without wrap="
-        self._whole = False
         self._reshard = reshard
         parts = dict(module.named_parameters())
         for optimizer in optimizers:
@@ -58,26 +57,17 @@ class Sharding(SplitModule):
         with torch.no_grad():
             self.engine()  # the first call says which group is the outermost
 
-    @property
-    def is_whole(self) -> bool:
-        """True if every parameter is whole on this rank."""
-        return self._whole
+    def gather(self) -> None:
+        """Make every parameter whole, and keep it so over forward passes."""
+        for group in self.groups:
+            group.set_reshard_after_forward(False, recurse=False)
+            group.unshard()
 
-    def be_whole(self) -> None:
-        """Make every parameter whole, until :meth:`be_parts`; all ranks must call it."""
-        if not self._whole:
-            for group in self.groups:
-                group.set_reshard_after_forward(False, recurse=False)
-                group.unshard()
-            self._whole = True
-
-    def be_parts(self) -> None:
-        """Give back what other ranks own; nothing is sent."""
-        if self._whole:
-            for group in self.groups:
-                group.reshard()
-                group.set_reshard_after_forward(self._reshard, recurse=False)
-            self._whole = False
+    def give_back(self) -> None:
+        """Keep this rank's parts alone."""
+        for group in self.groups:
+            group.reshard()
+            group.set_reshard_after_forward(self._reshard, recurse=False)
 
     def share_gradients(self, enabled: bool) -> None:
         """Let the gradients of the next backward passes travel, or stay on each rank."""
