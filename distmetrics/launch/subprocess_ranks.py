@@ -138,6 +138,7 @@ def watch_rank_zero() -> None:
 def await_end_of_rank_zero() -> None:
     """In a rank that rank 0 has started and that failed: let the watcher see whether rank 0 ends.
 
-    Its connections close a moment before its process is gone, and the job's files are to be removed.
+    Its connections close a moment before its process is gone; the watcher then removes the job's
+    files.
     """
     time.sleep(3 * _POLL)

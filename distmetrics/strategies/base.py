@@ -28,7 +28,7 @@ Both ask ``training_call``, which most strategies override.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
@@ -47,10 +47,11 @@ from distmetrics.launch.environment import Environment
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
-from distmetrics.strategies.tensors import parameters_of
+from distmetrics.strategies.tensors import StateDict, parameters_of
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
+Closure = Callable[[], Any] | None
 _ALONE = SingleCommunicator()
 
 
@@ -183,7 +184,7 @@ class Strategy:
 
     def prepare(
         self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[Callable[..., Any], list[Optimizer]]:
+    ) -> tuple[TrainingStep, list[Optimizer]]:
         """Return what to call like ``module`` in a loop of the user's, and the optimizers to step.
 
         ``module(inputs, method)`` calls the user's model; without arguments it does nothing.
@@ -192,13 +193,13 @@ class Strategy:
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Return what to call in training for the module's "training_step" or "forward"."""
         if name == "forward" and self.comm().world_size > 1:
             raise ConfigurationError(
                 f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
             )
-        call: Callable[..., Any] = module if name == "forward" else getattr(module, name)
+        call: TrainingStep = module if name == "forward" else getattr(module, name)
         return call
 
     def forget(self) -> None:
@@ -249,10 +250,7 @@ class Strategy:
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the optimizer's gradients: their norm over all ranks' parts, or each value.
-
-        Returns: the norm before, or None where values were clipped.
-        """
+        """Clip the norm of gradients over all ranks' parts, and return it, or clip each value."""
         self.precision.unscale(optimizer)
         if max_norm is not None:
             return nn.utils.clip_grad_norm_(parameters_of(optimizer), max_norm, norm_type)
@@ -260,9 +258,7 @@ class Strategy:
             nn.utils.clip_grad_value_(parameters_of(optimizer), clip_value)
         return None
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Take the optimizer's step; return what it returns."""
         return self.precision.step(optimizer, closure)
 
@@ -279,7 +275,7 @@ class Strategy:
         """Return the module's whole state dict; called on every rank."""
         return module.state_dict()
 
-    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module; called on every rank, after :meth:`setup`."""
         module.load_state_dict(weights)
 
@@ -288,7 +284,7 @@ class Strategy:
         return optimizer.state_dict()
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
         optimizer.load_state_dict(dict(state))
@@ -297,6 +293,6 @@ class Strategy:
         """Return what else a checkpoint holds: float16's loss scale; called on every rank."""
         return self.precision.state()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: StateDict) -> None:
         """Go on from what :meth:`state` has returned; called on every rank, after :meth:`setup`."""
         self.precision.load_state(state, self.device_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
-from distmetrics.strategies.tensors import parameters_of, to_host
+from distmetrics.strategies.tensors import StateDict, parameters_of, to_host
 
 
 class ShardedUpdates(Strategy):
@@ -32,7 +32,7 @@ class ShardedUpdates(Strategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
 
         Raises:
@@ -45,9 +45,7 @@ class ShardedUpdates(Strategy):
             )
         return super().training_call(module, name, optimizers)
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Step the parameters that this rank owns; share their new values."""
         comm = self.comm()
         parameters = parameters_of(optimizer)
@@ -84,7 +82,7 @@ class ShardedUpdates(Strategy):
         return {**mine, "state": {index: state[index] for index in sorted(state)}}
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer: this rank's part of it is kept."""
         comm = self.comm()

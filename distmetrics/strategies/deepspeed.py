@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.strategies.base import Closure, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.split import SplitStrategy
+from distmetrics.strategies.tensors import StateDict
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
 
 _TAKES = {
@@ -26,8 +28,9 @@ _TAKES = {
 
 
 class DeepSpeed(ScriptLaunch, SplitStrategy):
-    """Every rank is a run of the script; a DeepSpeed engine takes the steps, with torch's own optimizer inside.
+    """A DeepSpeed engine takes the steps; every rank is a run of the script.
 
+    The optimizer inside is torch's own.
     Stage 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also weights. At stage 3
     every rank needs as many training batches.
 
@@ -62,7 +65,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Make the engine around the module; in own loops one without optimizers stays as it is.
 
         Raises:
@@ -129,9 +132,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         self.zero.clip(limits.get("max_norm") or 0.0)
         return None
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Let the engine clip, step and clear the gradients.
 
         Raises:
@@ -156,7 +157,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
             zero.be_parts()
         return weights
 
-    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module and into the engine's own copies."""
         if not self.modules:
             super().load_weights(module, weights)
@@ -168,7 +169,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         return whole_states(self.zero, optimizer)
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put such a state dict back; called on every rank."""
         load_states(self.zero, optimizer, state)

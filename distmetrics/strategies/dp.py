@@ -12,11 +12,12 @@ from torch.nn.parallel import replicate
 from torch.optim import Optimizer
 
 from distmetrics.errors import InputError
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.replica import noted, replay
+from distmetrics.strategies.tensors import map_tensors
 from distmetrics.strategies.threaded import in_threads
-from distmetrics.tree import flatten, map_leaves
+from distmetrics.tree import flatten
 
 
 class ReplicaStrategy(Strategy):
@@ -53,12 +54,12 @@ class DP(ReplicaStrategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Run the call on replicas; what they return is joined, numbers stacked."""
         return Replicated(module, name, self)
 
 
-class Replicated:
+class Replicated(nn.Module):
     """A method of a module that cuts the batch, runs the replicas and joins what they return.
 
     Args:
@@ -68,6 +69,7 @@ class Replicated:
     """
 
     def __init__(self, module: nn.Module, name: str, strategy: Strategy) -> None:
+        super().__init__()
         self.module = module
         self.name = name
         self.on_cpu = strategy.device_type == "cpu"
@@ -76,7 +78,7 @@ class Replicated:
             for index in strategy.device_ids
         ]
 
-    def __call__(self, batch: Any, *args: Any) -> Any:
+    def forward(self, batch: Any, *args: Any) -> Any:
         """Run the method on the parts of a batch."""
         shares = parts(batch, len(self.devices))
         devices = self.devices[: len(shares)]
@@ -103,13 +105,13 @@ class Replicated:
         if self.on_cpu:
             return method(share, *args)
         with torch.cuda.device(device):
-            return method(_moved(share, device), *args)
+            return method(map_tensors(lambda tensor: tensor.to(device), share), *args)
 
 
 def _overridden(module: nn.Module, name: str) -> bool:
     """True if a class of the user's has the method; the trainer's own does nothing."""
-    owner = next((cls for cls in type(module).__mro__ if name in vars(cls)), None)
-    return owner is not None and not owner.__module__.startswith("distmetrics.train.")
+    method = getattr(type(module), name, None)
+    return method is not None and not method.__module__.startswith("distmetrics.train.")
 
 
 def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | None]) -> Any:
@@ -146,10 +148,10 @@ def parts(batch: Any, count: int) -> list[Any]:
         if _has_rows(leaf)
     }
     if len(set(sizes.values())) > 1:
-        found = ", ".join(f"batch{path} has {size}" for path, size in sizes.items())
+        texts = [f"batch{path} has {size}" for path, size in sizes.items()]
         raise InputError(
             "strategy 'dp' cuts a batch along the first dimension of its tensors, and they "
-            f"differ: {found}",
+            f"differ: {', '.join(texts)}",
             do="give all tensors of a batch the samples as the first dimension, or say "
             "strategy='ddp'.",
         )
@@ -198,10 +200,6 @@ def _join(column: Sequence[Any], device: torch.device | None) -> Any:
 def _size(share: Any) -> int | None:
     """Return the number of samples of a part of a batch, or None where that can't be told."""
     return next((leaf.shape[0] for leaf in flatten(share)[0] if _has_rows(leaf)), None)
-
-
-def _moved(share: Any, device: torch.device) -> Any:
-    return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, share)
 
 
 def _shallow(module: nn.Module, *, first: bool) -> nn.Module:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -25,12 +25,12 @@ _STEP_END = "return what it needs, and use the metric in training_step_end or va
 class Logged(NamedTuple):
     """A call of ``self.log`` in a replica, or of ``self.log_dict`` with metrics: then without name.
 
-    ``metric`` is the path of a metric's own object in the module, "" for other values; ``size`` the
-    number of samples behind the value, None where that can't be told.
+    ``value`` is the module's own metric where ``is_metric``; ``size`` is the number of samples
+    behind a value, None where that can't be told.
     """
 
     value: Any
-    metric: str
+    is_metric: bool
     options: dict[str, Any]
     size: int | None
 
@@ -42,22 +42,22 @@ class Notes:
     Attributes:
         size: number of samples of its part of the batch; None where that can't be told.
         logged: name and call of each ``self.log``.
-        updates: path of a metric in the module, and the arguments of its ``update``.
-        metrics: path of each metric, by the id of what stands for it in the replica.
+        updates: calls of ``update`` of the module's metrics.
+        metrics: the module's own metrics, by the id of what stands for each in the replica.
         before: parts of the replica by path, and their attributes before the step.
     """
 
     size: int | None
     logged: list[tuple[str, Logged]] = field(default_factory=list)
-    updates: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
-    metrics: dict[int, str] = field(default_factory=dict)
+    updates: list[Callable[[], Any]] = field(default_factory=list)
+    metrics: dict[int, Any] = field(default_factory=dict)
     before: list[tuple[str, nn.Module, dict[str, Any]]] = field(default_factory=list)
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Stand for ``self.log`` in a replica."""
         size = options.get("batch_size") or self.size
-        metric = self.metrics.get(id(value), "")
-        self.logged.append((name, Logged(value, metric, options, size)))
+        own = self.metrics.get(id(value), value)
+        self.logged.append((name, Logged(own, own is not value, options, size)))
 
     def log_dict(self, values: Any, **options: Any) -> None:
         """Stand for ``self.log_dict`` in a replica."""
@@ -67,17 +67,17 @@ class Notes:
         for name, value in values.items():
             self.log(name, value, **options)
 
-    def stand_for(self, metric: str, holder: Any) -> None:
+    def stand_for(self, metric: Any, path: str, holder: Any) -> None:
         """Give a metric's place in a replica methods that note updates, and refuse the rest."""
 
         def update(*args: Any, **kwargs: Any) -> None:
-            self.updates.append((metric, args, kwargs))
+            self.updates.append(partial(metric.update, *args, **kwargs))
 
         self.metrics[id(holder)] = metric
         holder.update = update
-        holder.forward = _refusal(f"self.{metric}(...)", metric)
-        holder.compute = _refusal(f"self.{metric}.compute()", metric)
-        holder.reset = _refusal(f"self.{metric}.reset()", metric)
+        holder.forward = _refusal(f"self.{path}(...)", path)
+        holder.compute = _refusal(f"self.{path}.compute()", path)
+        holder.reset = _refusal(f"self.{path}.reset()", path)
 
 
 def noted(module: nn.Module, copied: nn.Module, size: int | None) -> Notes:
@@ -95,11 +95,11 @@ def noted(module: nn.Module, copied: nn.Module, size: int | None) -> Notes:
             vars(copied)[name] = method
     for path, part in copied.named_modules():
         if _is_metric(part):
-            notes.stand_for(path, part)
+            notes.stand_for(module.get_submodule(path), path, part)
         for name, value in list(vars(part).items()):
             if not name.startswith("_") and _is_metric(value):
                 stand_in = vars(part)[name] = SimpleNamespace()
-                notes.stand_for(f"{path}.{name}".lstrip("."), stand_in)
+                notes.stand_for(value, f"{path}.{name}".lstrip("."), stand_in)
         notes.before.append((path, part, dict(vars(part))))
     return notes
 
@@ -110,12 +110,12 @@ def _is_metric(value: Any) -> bool:
     return all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset"))
 
 
-def _refusal(what: str, metric: str) -> Callable[..., Any]:
+def _refusal(what: str, path: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise ConfigurationError(
             f"{what} in a step under strategy 'dp': each replica sees its part of the batch "
             "alone, and is thrown away",
-            do=f"{_STEP_END}; self.{metric}.update(...) and self.log(name, self.{metric}) are "
+            do=f"{_STEP_END}; self.{path}.update(...) and self.log(name, self.{path}) are "
             "fine in a step.",
         )
 
@@ -141,8 +141,8 @@ def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
     """
     calls: dict[str, list[Logged]] = {}
     for notes in all_notes:
-        for path, args, kwargs in notes.updates:
-            attrgetter(path)(module).update(*args, **kwargs)
+        for update in notes.updates:
+            update()
         _warn_of_lost(notes)
         for name, logged in notes.logged:
             calls.setdefault(name, []).append(logged)
@@ -151,13 +151,11 @@ def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
 
 
 def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
-    first, options = entries[0], entries[0].options
-    if first.metric:
-        metric = attrgetter(first.metric)(module)
-        if name:
-            module.log(name, metric, **options)
-        else:
-            module.log_dict(metric, **options)
+    first = entries[0]
+    if first.is_metric and name:
+        module.log(name, first.value, **first.options)
+    elif first.is_metric:
+        module.log_dict(first.value, **first.options)
     elif any(entry.size is None for entry in entries):  # a batch that was not cut
         for entry in entries:
             module.log(name, entry.value, **entry.options)

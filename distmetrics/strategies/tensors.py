@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
+StateDict = Mapping[str, Any]
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
@@ -17,6 +19,11 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
+    """Return a tree with ``fn`` applied to its tensors; everything else stays."""
+    return map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
 def to_host(tree: T) -> T:
     """Return a tree with its tensors on the CPU, without gradients."""
-    return map_leaves(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, tree)
+    return map_tensors(lambda tensor: tensor.detach().cpu(), tree)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.strategies.split import SplitModule
-from distmetrics.strategies.tensors import parameters_of
+from distmetrics.strategies.tensors import StateDict, parameters_of
 
 # What DeepSpeed changes on modules: their parameters' dict, and hooks that gather and give back
 # weights.
@@ -70,8 +70,9 @@ class ZeroModule(SplitModule):
         for part, before in self._plain:
             self._set_aside.append({name: vars(part)[name] for name in _CHANGED})
             vars(part).update({name: value.copy() for name, value in before.items()})
-            plain = before["_parameters"]
-            part._parameters = {name: wholes.get(old) for name, old in plain.items()}
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    part._parameters[name] = wholes[parameter]
 
     def give_back(self) -> None:
         """Put DeepSpeed's parameters and hooks in their places again."""
@@ -83,7 +84,7 @@ class ZeroModule(SplitModule):
         """Let the gradients of the next backward passes travel, or stay on each rank."""
         self.engine.set_gradient_accumulation_boundary(enabled)
 
-    def load(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module, and into the engine's copies of its weights."""
         self.be_parts()
         with self._whole_inside(modifier=0), torch.no_grad():
@@ -131,7 +132,7 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
     return {"state": states, "param_groups": groups}
 
 
-def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+def load_states(zero: ZeroModule, optimizer: Optimizer, state: StateDict) -> None:
     """Put such a state dict back; all ranks must call it."""
     if zero.engine.optimizer is optimizer:
         optimizer.load_state_dict(dict(state))
