@@ -84,10 +84,10 @@ def launch(
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
     # Settings travel with the job: the forkserver has the variables of its own start.
-    job = pickled((fn, args, connect, in_force()))
+    job = pickled((fn, args, world_size, backend, connect, in_force()))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
-        ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
+        ranks = [_Rank(context, rank, path, job) for rank in range(world_size)]
         try:
             for rank in ranks:
                 own = variables[rank.rank] if variables else {}
@@ -115,18 +115,13 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 class _Rank:
     """The parent's handle on one rank."""
 
-    def __init__(
-        self, context: Any, rank: int, world_size: int, path: str, backend: str, job: bytes
-    ) -> None:
+    def __init__(self, context: Any, rank: int, path: str, job: bytes) -> None:
         self.rank = rank
         self.stack = _stack_file(path, rank)
         self.stack.touch()
         self.ours, self.theirs = context.Pipe(duplex=False)
-        self.process = context.Process(
-            target=_child,
-            args=(rank, world_size, path, backend, job, self.theirs),
-            name=f"rank {rank}",
-        )
+        args = rank, path, job, self.theirs
+        self.process = context.Process(target=_child, args=args, name=f"rank {rank}")
 
     def end(self) -> None:
         """Kill what still runs, and reap it."""
@@ -140,7 +135,7 @@ class _Rank:
 
     def where(self) -> str:
         """Return the stack of the process's main thread; "" if it does not answer."""
-        if not _CAN_TELL or self.process.pid is None or not self.process.is_alive():
+        if not _CAN_TELL or not self.process.is_alive():
             return ""
         os.kill(self.process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + _ANSWER
@@ -203,9 +198,7 @@ def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None
     return [ended[rank.rank] for rank in ranks]
 
 
-def _child(
-    rank: int, world_size: int, path: str, backend: str, job: bytes, out: Connection
-) -> None:
+def _child(rank: int, path: str, job: bytes, out: Connection) -> None:
     """Run in the new process: join the world, run the job, send home how it ended."""
     # Ctrl-C reaches the parent, and the parent ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -216,7 +209,8 @@ def _child(
         stacks = _stack_file(path, rank).open("w")
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     try:
-        fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
+        # Our own parent's bytes.
+        fn, arguments, world_size, backend, connect, settings = pickle.loads(job)  # noqa: S301
         stores = file_store(path), file_store(path)
         with put_in_force(settings):
             comm = join_group(own_place(rank, world_size), backend, connect, *stores)

@@ -52,8 +52,9 @@ class Sharding(SplitModule):
             self.without_batch = "FSDP with several groups", "FSDP() without wrap="
         self._reshard = reshard
         parts = dict(module.named_parameters())
+        part_of = {parameter: parts[name] for parameter, name in names.items()}
         for optimizer in optimizers:
-            _hold_parts(optimizer, names, parts)
+            _hold_parts(optimizer, part_of)
         with torch.no_grad():
             self.engine()  # the first call says which group is the outermost
 
@@ -89,22 +90,20 @@ class Sharding(SplitModule):
             _make_plain(part)
 
 
-def _hold_parts(
-    optimizer: Optimizer, names: Mapping[Any, str], parts: Mapping[str, nn.Parameter]
-) -> None:
+def _hold_parts(optimizer: Optimizer, part_of: Mapping[Any, nn.Parameter]) -> None:
     """Give an optimizer the parts of the parameters that it holds, and the parts of its states."""
     states = dict(optimizer.state)
     optimizer.state.clear()
     for group in optimizer.param_groups:
         for index, parameter in enumerate(group["params"]):
-            if parameter not in names:
+            if parameter not in part_of:
                 raise ConfigurationError(
                     f"the {type(optimizer).__name__} holds a tensor of shape "
                     f"{list(parameter.shape)} that is no parameter of the module: FSDP can't "
                     "shard it",
                     do="make it an attribute of the module, as an nn.Parameter.",
                 )
-            part = group["params"][index] = parts[names[parameter]]
+            part = group["params"][index] = part_of[parameter]
             if parameter in states:
                 optimizer.state[part] = parts_like(states[parameter], part)
 

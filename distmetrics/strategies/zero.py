@@ -70,9 +70,10 @@ class ZeroModule(SplitModule):
         for part, before in self._plain:
             self._set_aside.append({name: vars(part)[name] for name in _CHANGED})
             vars(part).update({name: value.copy() for name, value in before.items()})
-            for name, parameter in part._parameters.items():
-                if parameter is not None:
-                    part._parameters[name] = wholes[parameter]
+            parameters: dict[str, Any] = part._parameters
+            for name, old in parameters.items():
+                if old is not None:
+                    parameters[name] = wholes[old]
 
     def give_back(self) -> None:
         """Put DeepSpeed's parameters and hooks in their places again."""
