@@ -93,7 +93,7 @@ class Replicated(nn.Module):
             calls.append(partial(self._run, copied, share, device, args))
         outputs = in_threads(calls)
         replay(self.module, notes)
-        output = joined(outputs, devices[0])
+        output = joined(outputs)
         if self.name == "training_step" and not _overridden(self.module, "training_step_end"):
             return _with_one_loss(output, outputs, [each.size for each in notes])
         return output
@@ -166,14 +166,13 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.ndim > 0
 
 
-def joined(outputs: Sequence[Any], device: torch.device | None = None) -> Any:
+def joined(outputs: Sequence[Any]) -> Any:
     """Join what replicas returned: tensors along their first dimension, numbers in tensors stacked.
 
     Other values that are equal in all replicas stay as they are, else they come as a list.
 
     Args:
-        outputs: trees of one structure, one a replica.
-        device: where to put tensors; default where they are.
+        outputs: trees of one structure, one a replica; tensors go where the first replica's are.
 
     Raises:
         InputError: the trees differ.
@@ -187,12 +186,12 @@ def joined(outputs: Sequence[Any], device: torch.device | None = None) -> Any:
         different = " and ".join(texts)
         raise InputError(f"the replicas' steps returned different things: {different}")
     columns = zip(*leaves, strict=True)
-    return specs[0].unflatten([_join(column, device) for column in columns])
+    return specs[0].unflatten([_join(column) for column in columns])
 
 
-def _join(column: Sequence[Any], device: torch.device | None) -> Any:
+def _join(column: Sequence[Any]) -> Any:
     if all(isinstance(leaf, Tensor) for leaf in column):
-        moved = [leaf if device is None else leaf.to(device) for leaf in column]
+        moved = [leaf.to(column[0].device) for leaf in column]
         return torch.stack(moved) if moved[0].ndim == 0 else torch.cat(moved)
     return column[0] if all(leaf == column[0] for leaf in column) else list(column)
 
