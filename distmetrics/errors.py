@@ -150,7 +150,7 @@ class ConfigurationError(DistmetricsError, ValueError):
 
 
 class MissingDependencyError(DistmetricsError, ImportError):
-    """An optional package is needed and not installed; the text has the command that installs it."""
+    """An optional package is needed and not installed; the text has the command to install it."""
 
     code = "missing-dependency"
 

@@ -113,14 +113,19 @@ class Meeting:
         return self._missing("answers")
 
     def part(self) -> None:
-        """Leave once all who came have told their findings.
+        """Leave once rank 0 has shown the findings; rank 0, who may host the store, leaves last.
 
-        Launchers end a job's other processes when one fails: rank 0, which may host the store too,
-        would be ended before it has said why.
+        Launchers end a job's other processes when one fails: rank 0 would be ended before it has
+        said why. Who has parted asks nothing of the store any more.
         """
         with contextlib.suppress(RuntimeError):  # rank 0, and the store with it, may be gone
-            self.store.set(f"done/{self.place.rank}", "")
-            _wait(lambda: {*self._missing("done")} <= {*self._missing("here")}, _PARTING)
+            if self.place.rank > 0:
+                _wait(lambda: self.store.check(["shown"]) or 0 in self._missing("here"), _PARTING)
+                self.store.add("parted", 1)
+            else:
+                self.store.set("shown", "")
+                others = self.place.world_size - len(self._missing("here")) - 1
+                _wait(lambda: self.store.add("parted", 0) >= others, _PARTING)
 
 
 def _error(
