@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.registry import available
 
 # What a flag of an older guide is called today.
 _TODAY = {
@@ -92,21 +91,15 @@ _WITHOUT = {
 def refuse_unknown(
     flags: Iterable[str],
     known: Iterable[str],
-    accelerator: object = "auto",
     *,
     who: str = "Trainer",
 ) -> None:
-    """Refuse flags that are not among the ``known`` ones, and a strategy's name as accelerator.
+    """Refuse flags that are not among the ``known`` ones.
 
     Raises:
         ConfigurationError: a flag of an older guide.
         TypeError: any other.
     """
-    if isinstance(accelerator, str) and accelerator != "auto" and accelerator in available():
-        raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy",
-            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
-        )
     names = [name for name in known if name != "unknown"]
     advice = {flag: f"say {today}" for flag, today in _TODAY.items()} | _WITHOUT
     if who != "Trainer":

@@ -11,7 +11,7 @@ from typing import Any
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices, one_flag
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
 from distmetrics.train.config import Limit, TrainerConfig, root_folder
@@ -47,8 +47,7 @@ class Trainer(RunContext):
         precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
         plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of
             those that are known fits.
-        gpus: short for ``devices=gpus, accelerator="gpu"``.
-        tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
+        gpus, tpu_cores: short for ``devices`` with ``accelerator="gpu"`` or ``"tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
@@ -132,7 +131,7 @@ class Trainer(RunContext):
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
+        refuse_unknown(unknown, inspect.signature(Trainer).parameters)
         config = TrainerConfig(
             max_epochs=max_epochs,
             max_steps=max_steps,
@@ -158,7 +157,6 @@ class Trainer(RunContext):
             require_same_names=require_same_names,
             use_distributed_sampler=use_distributed_sampler,
         )
-        devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
         self.config = config.resolved()
         self.strategy = resolve(
             strategy,
@@ -167,6 +165,8 @@ class Trainer(RunContext):
             num_nodes=num_nodes,
             precision=precision,
             plugins=plugins,
+            gpus=gpus,
+            tpu_cores=tpu_cores,
         )
         self.callbacks: list[Callback] = chosen_callbacks(callbacks, config)
         self.loggers = chosen_loggers(logger, config)
