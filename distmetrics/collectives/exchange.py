@@ -14,7 +14,6 @@ hashes differ.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import struct
 import zlib
@@ -30,8 +29,8 @@ from distmetrics.collectives.call_history import (
     direct_calls_hash,
     refuse_direct_calls,
 )
-from distmetrics.collectives.manifest import Manifest
-from distmetrics.collectives.pack import ALIGN
+from distmetrics.collectives.manifest import Manifest, check
+from distmetrics.collectives.pack import align, from_bytes, to_bytes
 from distmetrics.comm.base import Communicator, in_call
 from distmetrics.errors import MismatchError
 
@@ -95,12 +94,7 @@ def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
     """
     if inline_bytes > capacity:
         return inline_bytes + bulk_bytes
-    return 0 if _after(inline_bytes) + bulk_bytes <= capacity else bulk_bytes
-
-
-def _after(inline_bytes: int) -> int:
-    """Return where bulk data begins that rides along: aligned for every dtype."""
-    return -(-inline_bytes // ALIGN) * ALIGN
+    return 0 if align(inline_bytes) + bulk_bytes <= capacity else bulk_bytes
 
 
 def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int) -> list[Tensor]:
@@ -109,7 +103,7 @@ def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int)
     inline = frame[start : start + (inline_bytes if inline_bytes <= capacity else 0)]
     if follows(inline_bytes, bulk_bytes, capacity):
         return [inline, frame[:0]]
-    start += _after(inline_bytes)
+    start += align(inline_bytes)
     return [inline, frame[start : start + bulk_bytes]]
 
 
@@ -144,6 +138,21 @@ def exchange(
             raise refuse_direct_calls(comm, partial(_gather_padded, comm))
         check_lines(comm, blobs)
         return _gather_what_follows(comm, inline, bulk, frames)
+
+
+def exchange_alike(
+    comm: Communicator, manifest: Manifest, data: Tensor, do: str = ""
+) -> list[Tensor]:
+    """Exchange the data of a call that must be the same on all ranks; return every rank's.
+
+    Args:
+        comm: who talks.
+        manifest: what this rank is about to do.
+        data: uint8 on ``comm.device``.
+        do: advice for shapes that differ, where the operation has some.
+    """
+    agreed = partial(check, rank=comm.rank, do=do)
+    return [run for run, _ in exchange(comm, manifest, data, data[:0], agreed)]
 
 
 def _gather_what_follows(
@@ -220,7 +229,7 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
 
 def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
     """Gather runs of different length, each padded to the longest."""
-    padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
+    padded = torch.zeros(align(longest), dtype=torch.uint8, device=comm.device)
     used = min(data.numel(), longest)
     padded[:used] = data[:used]
     return comm.all_gather(padded)
@@ -228,16 +237,3 @@ def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tenso
 
 def _inflated(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
-
-
-def from_bytes(data: bytes) -> Tensor:
-    """Return bytes as a run of uint8 in memory of its own."""
-    if not data:
-        return torch.empty(0, dtype=torch.uint8, device="cpu")
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def to_bytes(run: Tensor) -> bytes:
-    """Copy a run of uint8 out of torch."""
-    run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
-    return ctypes.string_at(run.data_ptr(), run.numel())

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from torch import Tensor
 from distmetrics.errors import Site
 
 Op = Literal["sum", "prod", "max", "min"]
-OPS: tuple[str, ...] = get_args(Op)
 _PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distmetrics.collectives.exchange import to_bytes
-from distmetrics.collectives.manifest import Manifest, agree
+from distmetrics.collectives.manifest import Manifest, agree_on_tree
+from distmetrics.collectives.pack import to_bytes
 from distmetrics.comm.base import brief
 
 _PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
@@ -80,11 +80,8 @@ def agree_on_metrics(
             if ranks and r not in ranks and record.may_become(column[ranks[0]]):
                 records[r][place] = column[ranks[0]]
     trees = ["; ".join(map(str, each)) for each in records]
-    agree(
-        [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)],
-        rank,
-        leaf_key=None,
-    )
+    compared = [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)]
+    agree_on_tree(compared, rank)
     return tuple(updated), tuple(borrowing)
 
 

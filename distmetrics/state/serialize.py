@@ -5,18 +5,15 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import from_bytes, to_bytes
-from distmetrics.collectives.pack import ALIGN, Layout, dtype_of, layout, pack, unpack
+from distmetrics.collectives.pack import LeafSpec, align, from_bytes, layout, pack, to_bytes, unpack
 
-_HEAD = struct.Struct(
-    "<QQ"
-)  # bytes of the pickled part with its padding, and nothing: 16, so that tensors are aligned
+# Bytes of the pickled part with its padding, and nothing: 16, so that tensors are aligned.
+_HEAD = struct.Struct("<QQ")
 
 
 class _Pickler(pickle.Pickler):
@@ -65,24 +62,19 @@ def serialize(value: Any) -> Tensor:
     pickler = _Pickler(file)
     pickler.dump(value)
     tensors = pickler.tensors
-    names = [str(x.dtype).removeprefix("torch.") for x in tensors]
-    shapes = [tuple(x.shape) for x in tensors]
-    form = pickle.dumps((file.getvalue(), names, shapes))
-    size = -(-len(form) // ALIGN) * ALIGN
+    specs = [LeafSpec.of("", x) for x in tensors]
+    form = pickle.dumps((file.getvalue(), specs))
+    size = align(len(form))
     head = from_bytes(_HEAD.pack(size, 0) + form.ljust(size, b"\0"))
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else head.device
-    return torch.cat([head.to(device), pack(tensors, _layout(names, shapes), device)])
+    return torch.cat([head.to(device), pack(tensors, layout(tensors), device)])
 
 
 def deserialize(run: Tensor) -> Any:
     """Return what :func:`serialize` was given; tensors are new, on the device of ``run``."""
     run = run.clone()  # values may be changed in place; and it starts where a view as any dtype may
     size, _ = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
-    form, names, shapes = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)
-    tensors = unpack(run[_HEAD.size + size :], _layout(names, shapes))
+    form, specs = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)
+    tensors = unpack(run[_HEAD.size + size :], layout(specs))
     return _Unpickler(io.BytesIO(form), tensors).load()
-
-
-def _layout(names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Layout:
-    return layout([dtype_of(name) for name in names], shapes)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each"]
-KINDS: tuple[str, ...] = get_args(Kind)
 # Folded to one tensor.
 REDUCED = ("sum", "mean", "max", "min")
 # Of a size that does not depend on the data: rides in the first round.

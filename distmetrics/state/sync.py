@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from distmetrics.collectives.exchange import exchange, inline_capacity
-from distmetrics.collectives.manifest import Manifest, Problem, check
+from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
+from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.collectives.pack import pack
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
@@ -244,8 +244,8 @@ def _borrowed(
     mine = [described(target.adapter.attributes(target.metric)) for target in targets]
     run = serialize(mine).to(comm.device)
     call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
-    runs = exchange(comm, call, run, run[:0], partial(check, rank=comm.rank))
-    per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs, _ in runs]
+    runs = exchange_alike(comm, call, run)
+    per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs in runs]
     result = {}
     columns = zip(*per_rank, strict=True)
     for place, target, column in zip(sync_plan.borrowing, targets, columns, strict=True):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torchmetrics import Metric, aggregation, classification
 
 from distmetrics import MismatchError, synced
-from distmetrics.collectives.manifest import LeafSpec, Manifest
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import LeafSpec
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.state.plan import SyncPlan, parse_note, plan
 from distmetrics.testing import run
