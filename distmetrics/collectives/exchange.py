@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,10 @@ from distmetrics.collectives.call_history import (
 )
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.collectives.pack import align, from_bytes, to_bytes
-from distmetrics.comm.base import Communicator, in_call
+from distmetrics.comm.base import Communicator, gather_padded, in_call
 from distmetrics.errors import MismatchError
 
-Check = Callable[[Sequence[bytes]], None]
+R = TypeVar("R")
 # Mark and protocol; bytes of the manifest, of inline and of bulk data; hash of direct calls.
 _HEAD = struct.Struct("<QQQQQ")
 _MARK = 0x646D6574_00000004  # "dmet", protocol 4
@@ -108,8 +108,12 @@ def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int)
 
 
 def exchange(
-    comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor, check: Check
-) -> list[tuple[Tensor, Tensor]]:
+    comm: Communicator,
+    manifest: Manifest,
+    inline: Tensor,
+    bulk: Tensor,
+    check: Callable[[Sequence[bytes]], R],
+) -> tuple[R, list[tuple[Tensor, Tensor]]]:
     """Exchange manifests, check them, exchange data.
 
     Args:
@@ -120,11 +124,11 @@ def exchange(
         check: gets the encoded manifests; raises, the same on every rank, if they don't go
             together.
 
-    Returns: every rank's ``(inline, bulk)``, in rank order, on ``comm.device``.
+    Returns: what ``check`` returned; every rank's ``(inline, bulk)``, in rank order, on
+        ``comm.device``.
     """
     if comm.world_size == 1:
-        check([manifest.encode()])
-        return [(inline, bulk)]
+        return check([manifest.encode()]), [(inline, bulk)]
     with in_call(manifest.call()):
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
             sizes = inline.numel(), bulk.numel()
@@ -133,11 +137,11 @@ def exchange(
             frames = _gather_frames(comm, manifest, inline, bulk)
         plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
         blobs = [plain[frame.manifest] for frame in frames]
-        check(blobs)
+        checked = check(blobs)
         if len({frame.direct_calls for frame in frames}) > 1:
-            raise refuse_direct_calls(comm, partial(_gather_padded, comm))
+            raise refuse_direct_calls(comm)
         check_lines(comm, blobs)
-        return _gather_what_follows(comm, inline, bulk, frames)
+        return checked, _gather_what_follows(comm, inline, bulk, frames)
 
 
 def exchange_alike(
@@ -152,7 +156,8 @@ def exchange_alike(
         do: advice for shapes that differ, where the operation has some.
     """
     agreed = partial(check, rank=comm.rank, do=do)
-    return [run for run, _ in exchange(comm, manifest, data, data[:0], agreed)]
+    _, runs = exchange(comm, manifest, data, data[:0], agreed)
+    return [run for run, _ in runs]
 
 
 def _gather_what_follows(
@@ -164,7 +169,7 @@ def _gather_what_follows(
     if not any(sizes):
         return [(frame.inline, frame.bulk) for frame in frames]
     rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
-    rows = _gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
+    rows = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
     result = []
     for frame, size, row in zip(frames, sizes, rows, strict=True):
         split = max(0, size - frame.bulk_bytes)  # of what follows: inline data, then bulk data
@@ -200,14 +205,13 @@ def _gather_frames(
     for place, data in zip(_data_in(frame, *sizes, world_size), (inline, bulk), strict=True):
         place.copy_(data[: place.numel()])
     frames = [_read_frame(row, world_size) for row in comm.all_gather(frame)]
-    missing = [frame.manifest_bytes - len(frame.manifest) for frame in frames]
-    if not any(missing):
-        return frames
-    tails = _gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
-    return [
-        frame._replace(manifest=frame.manifest + to_bytes(tail[:size]))
-        for frame, tail, size in zip(frames, tails, missing, strict=True)
-    ]
+    missing = [each.manifest_bytes - len(each.manifest) for each in frames]
+    if any(missing):
+        tails = gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
+        for place, count in enumerate(missing):
+            whole = frames[place].manifest + to_bytes(tails[place][:count])
+            frames[place] = frames[place]._replace(manifest=whole)
+    return frames
 
 
 def _read_frame(row: Tensor, world_size: int) -> _Frame:
@@ -225,14 +229,6 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
     manifest = area[_HEAD.size : _HEAD.size + manifest_bytes]
     data = _data_in(row, inline_bytes, bulk_bytes, world_size)
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
-
-
-def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
-    """Gather runs of different length, each padded to the longest."""
-    padded = torch.zeros(align(longest), dtype=torch.uint8, device=comm.device)
-    used = min(data.numel(), longest)
-    padded[:used] = data[:used]
-    return comm.all_gather(padded)
 
 
 def _inflated(blob: bytes) -> bytes:

@@ -88,13 +88,13 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     comm = chosen(comm)
     mine = prepare("all_gather_cat", name, tree, at_least_1d=True)
     data = pack(mine.tensors, mine.layout, comm.device)
-    sent: list[Manifest] = []
 
-    def check_columns(blobs: Sequence[bytes]) -> None:
-        sent.extend(map(Manifest.decode, blobs))
-        agree(_fill_in(sent), comm.rank, first_axis=1)
+    def check_columns(blobs: Sequence[bytes]) -> list[Manifest]:
+        manifests = [Manifest.decode(blob) for blob in blobs]
+        agree(_fill_in(manifests), comm.rank, first_axis=1)
+        return manifests
 
-    runs = exchange(comm, mine.manifest, data, data[:0], check_columns)
+    sent, runs = exchange(comm, mine.manifest, data, data[:0], check_columns)
     per_rank = []
     for manifest, (run, _) in zip(sent, runs, strict=True):
         per_rank.append(unpack(run, layout(manifest.leaves)))

@@ -133,6 +133,17 @@ def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
     return rows[0].clone() if len(rows) == 1 else functools.reduce(_PAIRWISE[op], rows)
 
 
+def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
+    """Gather runs of bytes of different length, each padded to the longest.
+
+    Padded further to a multiple of 16, so that each row may be viewed as any dtype.
+    """
+    padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
+    used = min(data.numel(), longest)
+    padded[:used] = data[:used]
+    return comm.all_gather(padded)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made.

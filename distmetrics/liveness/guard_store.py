@@ -14,9 +14,9 @@ from distmetrics.liveness.rank_status import Answer, RankStatus, encode
 from distmetrics.liveness.verdict import Verdict
 
 # In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
-# the first three to come do.
+# the first three that come to a call do.
 ALL_ASK = 64
-_FIRST = 3
+FIRST_ASK = 3
 # Seconds between two looks for a question: at most 4 000 looks a second in all.
 _POLL, _POLL_A_RANK = 0.1, 2.5e-4
 T = TypeVar("T")
@@ -120,11 +120,6 @@ class GuardStore:
 
 def _count_key(place: tuple[str, int]) -> str:
     return f"in/{place[0]}/{place[1]}"
-
-
-def asks(nth: int, world_size: int) -> bool:
-    """True if the rank that came as the ``nth`` to a call finds out who is missing."""
-    return world_size <= ALL_ASK or nth <= _FIRST
 
 
 def within(seconds: float, fn: Callable[[], T]) -> T | None:

@@ -43,4 +43,6 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
 
 def blame(error: BaseException | None) -> int:
     """Return 0 for an error that may be the cause, 1 or 2 for one of a rank that was let down."""
-    return 2 if isinstance(error, PeerLostError) else 1 if isinstance(error, DivergedError) else 0
+    if isinstance(error, PeerLostError):
+        return 2
+    return 1 if isinstance(error, DivergedError) else 0

@@ -12,7 +12,6 @@ from distmetrics.errors import (
     MismatchError,
     PeerLostError,
     Site,
-    compose,
     rank_ranges,
     who,
 )
@@ -64,7 +63,7 @@ class Verdict:
         )
 
     def __str__(self) -> str:
-        return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
+        return str(self.error(rank=0))
 
     def encode(self) -> str:
         """Write it for the store; ranks with the same line share it."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import Bucket, pack
+from distmetrics.collectives.pack import Bucket
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.items import cut
@@ -43,7 +43,7 @@ def combine(
     for sent, (fixed, bulk) in zip(plan.sent, runs, strict=True):
         if plan.rides_along:
             rows.append(_aligned(fixed, sent, plan))
-        lists.append(sent.lists(bulk))
+        lists.append(sent.bulk.unpack(bulk))
     if not plan.rides_along:
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
@@ -57,17 +57,17 @@ def combine(
 
 def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
     """Bring one rank's states into the layout of all, with neutral values for what it lacks."""
-    if sent.inline == plan.agreed and sent.inline_paths == plan.paths:
+    if sent.inline == plan.agreed:
         return run
-    have = sent.fixed(run)
-    tensors = []
-    for path in plan.paths:
+    have = sent.inline.unpack(run)
+    tensors = {}
+    for path in plan.agreed.paths:
+        state = plan.states[path]
         if path in sent.source:
-            tensor = have[sent.source[path]].to(plan.states[path].dtype)
+            tensors[path] = have[sent.source[path]].to(state.dtype)
         else:
-            tensor = _neutral(plan.states[path], run.device)
-        tensors.append(tensor)
-    return pack(tensors, plan.agreed, run.device)
+            tensors[path] = _neutral(state, run.device)
+    return plan.agreed.pack(tensors, run.device)
 
 
 def _neutral(state: StatePlan, device: torch.device) -> Tensor:
@@ -88,14 +88,14 @@ def _neutral(state: StatePlan, device: torch.device) -> Tensor:
 def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -> dict[str, Any]:
     """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
     result: dict[str, Any] = {}
-    for bucket in plan.agreed.buckets:
+    for bucket in plan.agreed.layout.buckets:
         views = [bucket.view(row) for row in rows]
         if bucket.key == "stack":
             whole = torch.stack(views if plan.rides_along else comm.all_gather(views[0]))
         else:
             whole = _fold(views, bucket, plan.rides_along, comm)
         for index, part in zip(bucket.members, bucket.split(whole), strict=True):
-            path = plan.paths[index]
+            path = plan.agreed.paths[index]
             ranks = plan.states[path].ranks
             if bucket.key == "stack":  # one rank's state needs no stack
                 part = part[list(ranks)] if len(ranks) > 1 else part[ranks[0]]

@@ -45,7 +45,7 @@ def cost(plan: SyncPlan) -> Cost:
     if longest:
         total += _all_gather(longest, world_size)
     if not plan.rides_along:
-        for bucket in plan.agreed.buckets:
+        for bucket in plan.agreed.layout.buckets:
             total += _bucket(bucket, world_size)
     return total
 

@@ -27,12 +27,11 @@ _CAN_BE_ADDED = frozenset({
 
 
 class Outgoing(NamedTuple):
-    """What this rank sends: the manifest, its layout, and the tensors of its two runs of bytes."""
+    """What this rank sends: the manifest, where each tensor lies, and the tensors by path."""
 
     manifest: Manifest
     sent: Sent
-    fixed: list[Tensor]
-    lists: list[Tensor]
+    tensors: dict[str, Tensor]
 
 
 class _Described:
@@ -93,7 +92,6 @@ def describe(
     except StateError as error:  # no data will be moved then
         problem = problem or Problem.of(error)
     leaves = tuple(described.leaves)
-    sent = sent_by(leaves)
     manifest = Manifest(
         "sync of metrics",
         name,
@@ -102,8 +100,7 @@ def describe(
         problem=problem,
         details=metrics.records(),
     )
-    fixed = [described.tensors[path] for path in sent.inline_paths]
-    return Outgoing(manifest, sent, fixed, [described.tensors[path] for path in sent.bulk_paths])
+    return Outgoing(manifest, sent_by(leaves), described.tensors)
 
 
 def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tensor | None]:

@@ -16,7 +16,7 @@ from distmetrics.state.adapters import targets
 from distmetrics.state.cost import Cost, cost, cost_state_by_state
 from distmetrics.state.describe import describe
 from distmetrics.state.metric_set import MetricSet, communicator_of
-from distmetrics.state.plan import SyncPlan, plan
+from distmetrics.state.plan import SyncPlan, count_of, plan
 from distmetrics.state.spec import FIXED
 
 
@@ -39,7 +39,7 @@ class Explanation:
     growing: tuple[str, ...]
 
     def __str__(self) -> str:
-        metrics, ranks = _count(self.metrics, "metric"), _count(len(self.plan.sent), "rank")
+        metrics, ranks = count_of(self.metrics, "metric"), count_of(len(self.plan.sent), "rank")
         lines = [
             f"sync of {metrics} over {ranks}: {_text(self.cost)}",
             f"state by state, as torchmetrics does it: {_text(self.one_by_one)}",
@@ -105,11 +105,7 @@ def _gathered(value: Any) -> Iterator[tuple[int, int]]:
 
 
 def _text(cost: Cost) -> str:
-    return f"{_count(cost.rounds, 'collective')}, {_size(cost.received)} received by each rank"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{count_of(cost.rounds, 'collective')}, {_size(cost.received)} received by each rank"
 
 
 def _size(nbytes: float) -> str:

@@ -22,6 +22,7 @@ from distmetrics.collectives.pack import (
     LeafSpec,
     dtype_of,
     layout,
+    pack,
     short_name,
     unpack,
 )
@@ -34,30 +35,45 @@ SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Where tensors lie in one run of bytes, and their paths in the order of the layout."""
+
+    layout: Layout
+    paths: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[LeafSpec | StatePlan], keys: Sequence[str] | None = None) -> Run:
+        """Lay described tensors out."""
+        return cls(layout(tensors, keys), tuple(each.path for each in tensors))
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the run."""
+        return self.layout.nbytes
+
+    def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
+        """Copy the tensors that belong into a run."""
+        return pack([tensors[path] for path in self.paths], self.layout, device)
+
+    def unpack(self, run: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of a run by their paths, as views of it."""
+        return dict(zip(self.paths, unpack(run, self.layout), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """Where each state of one rank lies in the two runs of bytes that it sends.
 
     Attributes:
-        inline: layout of the states of fixed size; ``bulk``: of the rest.
-        inline_paths: their paths, in the order of the layout; ``bulk_paths`` likewise.
+        inline: the states of fixed size; ``bulk``: the rest, and the sizes of lists' items.
         source: for each path, that of the state whose tensor it has: its own, or another's.
         forms: for each path whose value is a list of tensors, the form of the list.
     """
 
-    inline: Layout
-    inline_paths: tuple[str, ...]
-    bulk: Layout
-    bulk_paths: tuple[str, ...]
+    inline: Run
+    bulk: Run
     source: Mapping[str, str]
     forms: Mapping[str, str]
-
-    def fixed(self, run: Tensor) -> dict[str, Tensor]:
-        """Return the states of fixed size in a run of bytes, by path."""
-        return dict(zip(self.inline_paths, unpack(run, self.inline), strict=True))
-
-    def lists(self, run: Tensor) -> dict[str, Tensor]:
-        """Return the other states in a run of bytes, by path; sizes of items too."""
-        return dict(zip(self.bulk_paths, unpack(run, self.bulk), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +104,9 @@ class SyncPlan:
     Attributes:
         states: by path, in the order of the metrics; a state that no rank has touched is not among
             them.
-        agreed: layout in which the states of fixed size of all ranks are combined.
-        paths: of the states in the agreed layout.
+        agreed: where the states of fixed size of all ranks lie while they are combined.
         sent: what each rank sends.
-        rides_along: whether the agreed layout fits into the first round.
+        rides_along: whether the states of fixed size fit into the first round.
         follow: bytes of each rank's lists that do not, and go in a second round.
         updated: for each metric, the ranks that have updated it.
         borrowing: places of the metrics of which some rank has no update, and other attributes
@@ -99,8 +114,7 @@ class SyncPlan:
     """
 
     states: Mapping[str, StatePlan]
-    agreed: Layout
-    paths: tuple[str, ...]
+    agreed: Run
     sent: tuple[Sent, ...]
     rides_along: bool
     follow: tuple[int, ...]
@@ -115,16 +129,16 @@ class SyncPlan:
         manifest too long for its part of the first round takes one more. Attributes that a rank
         borrows take one more, and so do large ones.
         """
-        reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.buckets))
+        reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.layout.buckets))
         return 1 + any(self.follow) + reduced + bool(self.borrowing)
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
-        word = "collective" if self.rounds == 1 else "collectives"
         states = len(self.states.keys() - {UPDATES})
-        lines = [f"{states} states, {len(self.sent)} ranks, {self.rounds} {word}"]
+        rounds = count_of(self.rounds, "collective")
+        lines = [f"{states} states, {len(self.sent)} ranks, {rounds}"]
         how = "in the first round" if self.rides_along else "in a round of its own"
-        for bucket in self.agreed.buckets:
+        for bucket in self.agreed.layout.buckets:
             kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
         for rank, sent in enumerate(self.sent):
@@ -132,9 +146,18 @@ class SyncPlan:
                 nth = "second" if self.follow[rank] else "first"
                 lines.append(f"  lists of rank {rank}: {size} bytes  in the {nth} round")
         if self.borrowing:
-            metrics = "1 metric" if len(self.borrowing) == 1 else f"{len(self.borrowing)} metrics"
+            metrics = count_of(len(self.borrowing), "metric")
             lines.append(f"  attributes of {metrics}, for ranks without an update")
         return "\n".join(lines)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> count_of(1, "metric"), count_of(2, "metric")
+    ('1 metric', '2 metrics')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def reductions(bucket: Bucket) -> int:
@@ -173,8 +196,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         if leaves:
             states[path] = _state(path, by_path, manifests, rank)
     fixed = [state for state in states.values() if state.kind in FIXED and state.same_as is None]
-    agreed = layout(fixed, [state.kind for state in fixed])
-    paths = tuple(state.path for state in fixed)
+    agreed = Run.of(fixed, [state.kind for state in fixed])
     layouts = {blob: sent_by(manifest.leaves) for blob, manifest in decoded.items()}
     sent = tuple(layouts[blob] for blob in blobs)
     rides_along = max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity
@@ -184,7 +206,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         # unless it is a list.
         riding = each.inline.nbytes if each.inline.nbytes <= capacity else 0
         follow.append(follows(riding, each.bulk.nbytes, capacity))
-    return SyncPlan(states, agreed, paths, sent, rides_along, tuple(follow), updated, borrowing)
+    return SyncPlan(states, agreed, sent, rides_along, tuple(follow), updated, borrowing)
 
 
 @functools.lru_cache(maxsize=64)
@@ -201,14 +223,8 @@ def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
             forms[leaf.path] = form
         if not shared:
             (inline if kind in FIXED else bulk).append(leaf)
-    return Sent(
-        layout(inline, [leaf.note for leaf in inline]),
-        tuple(leaf.path for leaf in inline),
-        layout(bulk),
-        tuple(leaf.path for leaf in bulk),
-        source,
-        forms,
-    )
+    fixed = Run.of(inline, [leaf.note for leaf in inline])  # the note is the kind of state
+    return Sent(fixed, Run.of(bulk), source, forms)
 
 
 def parse_note(note: str) -> tuple[str, str, str]:

@@ -137,7 +137,7 @@ def test_what_ranks_exchange_arrives_whole(sizes: list[tuple[int, int, int]]) ->
 
         seen: list[Sequence[bytes]] = []
         manifest = Manifest(letters[: sizes[comm.rank][2]])
-        got = exchange(comm, manifest, data(comm.rank, 0), data(comm.rank, 1), seen.append)
+        _, got = exchange(comm, manifest, data(comm.rank, 0), data(comm.rank, 1), seen.append)
         for rank, (inline, bulk) in enumerate(got):
             assert torch.equal(inline, data(rank, 0))
             assert torch.equal(bulk, data(rank, 1))
