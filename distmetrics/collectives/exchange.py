@@ -208,9 +208,9 @@ def _gather_frames(
     missing = [each.manifest_bytes - len(each.manifest) for each in frames]
     if any(missing):
         tails = gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
-        for place, count in enumerate(missing):
-            whole = frames[place].manifest + to_bytes(tails[place][:count])
-            frames[place] = frames[place]._replace(manifest=whole)
+        for rank, count in enumerate(missing):
+            whole = frames[rank].manifest + to_bytes(tails[rank][:count])
+            frames[rank] = frames[rank]._replace(manifest=whole)
     return frames
 
 

@@ -22,6 +22,7 @@ from distmetrics.errors import (
     MismatchError,
     Site,
     StateError,
+    by_line,
     who,
 )
 
@@ -168,9 +169,7 @@ def _mismatch(
     manifests: Sequence[Manifest], rank: int, part: Callable[[Manifest], str], do: str = ""
 ) -> DistmetricsError:
     """Build the error for manifests that differ in ``part``, which the text shows of each rank."""
-    groups: dict[str, list[int]] = {}
-    for r, manifest in enumerate(manifests):
-        groups.setdefault(part(manifest), []).append(r)
+    groups = by_line({r: part(manifest) for r, manifest in enumerate(manifests)})
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))

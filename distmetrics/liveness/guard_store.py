@@ -102,13 +102,13 @@ class GuardStore:
             text = self._store.compare_set(f"verdict/{name}", "", text).decode()
         return Verdict.decode(text)
 
-    def come_to(self, place: tuple[str, int]) -> int:
+    def come_to(self, place: str) -> int:
         """Count this rank among those who wait in a call; return the count."""
-        return int(self._store.add(_count_key(place), 1))
+        return int(self._store.add(f"in/{place}", 1))
 
-    def forget(self, place: tuple[str, int]) -> None:
+    def forget(self, place: str) -> None:
         """Remove the count of a call."""
-        self._store.delete_key(_count_key(place))
+        self._store.delete_key(f"in/{place}")
 
     def goodbyes(self, more: int = 0) -> int:
         """Return how many ranks are done with the store; ``more``: how many have just said so."""
@@ -116,10 +116,6 @@ class GuardStore:
 
     def _get(self, key: str) -> bytes | None:
         return self._store.multi_get([key])[0] if self._store.check([key]) else None
-
-
-def _count_key(place: tuple[str, int]) -> str:
-    return f"in/{place[0]}/{place[1]}"
 
 
 def within(seconds: float, fn: Callable[[], T]) -> T | None:

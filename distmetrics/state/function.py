@@ -84,13 +84,11 @@ class FunctionMetric(Generic[T]):
         >>> total.compute()
         tensor(0)
         """
-        self._held = {name: [] for name in self._names()} | {COUNT: 0, SYNCED: False}
-
-    def _names(self) -> Iterator[str]:
+        self._held = {COUNT: 0, SYNCED: False}
         for name, reduction in self.reduce.items():
-            yield name
+            self._held[name] = []
             if reduction == "mean":
-                yield weight_of(name)
+                self._held[weight_of(name)] = []
 
     @property
     def device(self) -> torch.device:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-
 from distmetrics.comm.base import Call
 from distmetrics.errors import Site
 from distmetrics.liveness.departures import Departure, Departures
