@@ -35,7 +35,6 @@ class GuardStore:
         self._store = store
         self._rank = rank
         self._status_keys = [f"at/{r}" for r in range(world_size)]
-        self._complete = False
         self._next_question = 1
         self._pause = max(_POLL, world_size * _POLL_A_RANK)
 
@@ -45,8 +44,7 @@ class GuardStore:
 
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
-        self._complete = self._complete or self._store.check(self._status_keys)
-        if self._complete:
+        if self._store.check(self._status_keys):
             texts = dict(enumerate(self._store.multi_get(self._status_keys)))
         else:
             texts = {rank: self._get(key) for rank, key in enumerate(self._status_keys)}

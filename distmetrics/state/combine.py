@@ -14,9 +14,9 @@ from torch import Tensor
 from distmetrics.collectives.pack import Bucket
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
-from distmetrics.state.plan import Sent, StatePlan, SyncPlan, sizes_of
+from distmetrics.state.adapters.base import StateSpec
+from distmetrics.state.plan import FIXED, Sent, StatePlan, SyncPlan, sizes_of
 from distmetrics.state.serialize import cut, deserialize
-from distmetrics.state.spec import FIXED, StateSpec
 
 _HALF = (torch.bfloat16, torch.float16)
 _OPS: dict[str, Op] = {"max": "max", "min": "min"}

@@ -11,10 +11,10 @@ from torch import Tensor
 from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.collectives.pack import LeafSpec, from_bytes, short_name
 from distmetrics.errors import Site, StateError
+from distmetrics.state.adapters.base import StateSpec
 from distmetrics.state.metric_set import ABSENT, MetricSet
-from distmetrics.state.plan import SIZES, UPDATES, Sent, sent_by, sizes_of
+from distmetrics.state.plan import REDUCED, SIZES, UPDATES, Sent, sent_by, sizes_of
 from distmetrics.state.serialize import join, serialize
-from distmetrics.state.spec import REDUCED, StateSpec
 
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
 # ranks.

@@ -9,10 +9,9 @@ import torch.distributed as dist
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
-from distmetrics.state.adapters.base import Target
+from distmetrics.state.adapters.base import StateSpec, Target
 from distmetrics.state.metric_record import MetricRecord, digest_of
 from distmetrics.state.plan import UPDATES
-from distmetrics.state.spec import StateSpec
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage

@@ -28,8 +28,10 @@ from distmetrics.collectives.pack import (
 )
 from distmetrics.errors import MismatchError
 from distmetrics.state.metric_record import agree_on_metrics
-from distmetrics.state.spec import FIXED
 
+REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
+# Of a size that does not depend on the data: rides in the first round.
+FIXED = (*REDUCED, "stack")
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
 
@@ -82,7 +84,7 @@ class StatePlan:
 
     Attributes:
         path: of the state: the metric's path and the state's name.
-        kind: as in :class:`~distmetrics.state.spec.StateSpec`.
+        kind: as in :class:`~distmetrics.state.adapters.StateSpec`.
         ranks: those that have something to add.
         dtype: of the result, to which all ranks' values can be promoted.
         shape: of one rank's value, for kinds of a fixed size.

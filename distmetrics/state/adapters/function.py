@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distmetrics.state.adapters.base import Adapter
+from distmetrics.state.adapters.base import Adapter, StateSpec
 from distmetrics.state.function import COUNT, SYNCED, FunctionMetric, weight_of
-from distmetrics.state.spec import StateSpec
 
 
 class FunctionAdapter(Adapter):

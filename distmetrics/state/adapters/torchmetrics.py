@@ -18,8 +18,7 @@ from torchmetrics.utilities import (
 )
 
 from distmetrics.errors import StateError
-from distmetrics.state.adapters.base import Adapter, Target
-from distmetrics.state.spec import Kind, StateSpec
+from distmetrics.state.adapters.base import Adapter, Kind, StateSpec, Target
 
 _KINDS: dict[Any, Kind] = {
     dim_zero_sum: "sum", dim_zero_mean: "mean", dim_zero_max: "max", dim_zero_min: "min",
