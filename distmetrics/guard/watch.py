@@ -14,7 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.collectives.manifest import LeafSpec, Manifest
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import LeafSpec
 from distmetrics.comm.base import call_site, in_call, is_library, is_user_code, short_path
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.replace import Name, Replacing
@@ -161,7 +162,7 @@ def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
     tensor = arguments.get(WATCHED[name])
     leaves: tuple[LeafSpec, ...] = ()
     if isinstance(tensor, Tensor):
-        leaves = (LeafSpec("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)),)
+        leaves = (LeafSpec.of("", tensor),)
     metric, site = _caller()
     return Manifest(" ".join(parts), tree=metric, leaves=leaves, site=site)
 
