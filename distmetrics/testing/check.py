@@ -12,7 +12,7 @@ from distmetrics.testing.equality import CLOSE, Equality
 from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.law_runner import LawRunner
 from distmetrics.testing.laws import DEFAULT
-from distmetrics.testing.report import Report, tell
+from distmetrics.testing.report import Report, listeners
 from distmetrics.testing.shards import partitions, shapes
 from distmetrics.testing.subject import Sync
 from distmetrics.testing.world import Backend
@@ -77,7 +77,8 @@ def check_metric(
             likely="the batches are not what its update() takes.",
             do="update one by hand with a batch of yours, and see what it says.",
         )
-    tell(report)
+    for listener in tuple(listeners):
+        listener(report)
     return report
 
 

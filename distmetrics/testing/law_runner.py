@@ -11,7 +11,7 @@ from distmetrics.errors import InputError
 from distmetrics.testing.batches import Shards
 from distmetrics.testing.equality import brief
 from distmetrics.testing.law import Law, Laws
-from distmetrics.testing.report import Report, Violation
+from distmetrics.testing.report import Report, Violation, given_lines
 from distmetrics.testing.shrink import shrunk
 from distmetrics.testing.snippet import shard_texts, snippet
 from distmetrics.testing.subject import Subject, Sync, quiet
@@ -30,7 +30,7 @@ class LawRunner:
         make: what the user said makes the metric; ``subject``: the metric.
         laws: which can be judged, and when values are equal.
         backend: "threads" or "gloo".
-        shrinks: whether cases that break a law are made smaller.
+        tries: how many smaller cases are judged, at most, of one that breaks a law.
         run_world: runs a job in a world.
     """
 
@@ -38,7 +38,7 @@ class LawRunner:
     subject: Subject
     laws: Laws
     backend: Backend
-    shrinks: bool
+    tries: int
     run_world: RunWorld
     judged: dict[Law, int] = field(default_factory=dict)
     skipped: dict[Law, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class LawRunner:
         if backend not in _TRIES:
             raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
         with worlds(backend) as run_world:
-            yield cls(make, subject, laws, backend, shrinks, run_world)
+            yield cls(make, subject, laws, backend, _TRIES[backend] * shrinks, run_world)
 
     def judge(self, shards: Shards, laws: Iterable[Law]) -> None:
         """Judge laws on one case."""
@@ -72,14 +72,15 @@ class LawRunner:
 
     def report(self, world_sizes: tuple[int, ...]) -> Report:
         """Return what was found, in the order of the laws."""
-        skipped = {law: why for law, why in self.skipped.items() if law not in self.judged}
+        skipped = {law: self.skipped[law] for law in self.laws if law in self.skipped}
+        judged = {law: self.judged[law] for law in self.laws if law in self.judged}
         return Report(
             self.subject.name,
             self.subject.sync,
             self.backend,
             world_sizes,
-            {law: self.judged[law] for law in self.laws if law in self.judged},
-            {law: skipped[law] for law in self.laws if law in skipped},
+            judged,
+            {law: why for law, why in skipped.items() if law not in judged},
             dict(self.laws.off_because),
             tuple(self.violations[law] for law in self.laws if law in self.violations),
         )
@@ -87,30 +88,29 @@ class LawRunner:
     def _trial(self, shards: Shards) -> Trial:
         return Trial(self.subject, shards, self.laws.equality, self.run_world)
 
-    def _smallest(self, law: Law, shards: Shards, broken: LawBroken) -> tuple[Shards, LawBroken]:
-        """Return the smallest case that breaks the law still, and how it does."""
-        smallest = broken
+    def _violation(self, law: Law, shards: Shards, broken: LawBroken) -> Violation:
+        """Return the violation, by the smallest case that still breaks the law."""
 
         def breaks(smaller: Shards) -> bool:
-            nonlocal smallest
+            nonlocal broken
             result = verdict(law, self._trial(smaller))
             if isinstance(result, LawBroken):
-                smallest = result
-            return result is smallest
+                broken = result
+            return result is broken
 
-        return shrunk(shards, breaks, tries=_TRIES[self.backend]), smallest
-
-    def _violation(self, law: Law, shards: Shards, broken: LawBroken) -> Violation:
-        if self.shrinks:
-            shards, broken = self._smallest(law, shards, broken)
+        shards = shrunk(shards, breaks, self.tries)
         detail, texts, run = broken.detail, shard_texts(shards), shard_texts(broken.shards)
         if run != texts:
-            rows = [f"  rank {rank} was given  {text}" for rank, text in enumerate(run)]
-            detail = "\n".join([detail, "That is the run in which", *rows])
-        name, sync = self.subject.name, self.subject.sync
-        program = snippet(self.make, shards, law, sync, self.backend)
-        got = tuple(map(_text, broken.got))
-        return Violation(law, name, texts, _text(broken.expected), got, detail, program)
+            detail = "\n".join([detail, "That is the run in which", *given_lines(run)])
+        return Violation(
+            law,
+            self.subject.name,
+            texts,
+            _text(broken.expected),
+            tuple(map(_text, broken.got)),
+            detail,
+            snippet(self.make, shards, law, self.subject.sync, self.backend),
+        )
 
 
 def _text(value: Any) -> str:

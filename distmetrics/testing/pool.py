@@ -12,6 +12,7 @@ import os
 import pickle
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -61,9 +62,12 @@ class Pool:
                 replies[rank] = Outcome(rank, value)
         if len(replies) < self.world_size:
             self.close()
-            lost = {ended.rank: ended for ended in self._ended if ended.error is not None}
-            replies = lost | replies
-        return [replies.get(rank) or _silent(rank) for rank in range(self.world_size)]
+            for ended in self._ended:
+                error = ended.error or PeerLostError(
+                    f"rank {ended.rank} ended without a word", rank=ended.rank
+                )
+                replies.setdefault(ended.rank, Outcome(ended.rank, error=error))
+        return [outcome for _, outcome in sorted(replies.items())]
 
     def _start(self) -> None:
         with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
@@ -95,12 +99,9 @@ class Pool:
             self._launcher = None
 
 
-def _silent(rank: int) -> Outcome:
-    return Outcome(rank, error=PeerLostError(f"rank {rank} ended without a word", rank=rank))
-
-
 def _serve(comm: Any, address: str, limit: float) -> None:
-    """Be one rank: run jobs until the parent hangs up."""
+    """Be one rank: run jobs until the parent hangs up; warnings are silenced, as on threads."""
+    warnings.simplefilter("ignore")
     with Client(address, family="AF_UNIX") as parent, Path(os.devnull).open("w") as nowhere:
         parent.send_bytes(str(comm.rank).encode())
         while True:

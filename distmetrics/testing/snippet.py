@@ -6,8 +6,8 @@ import ast
 import functools
 import importlib
 import inspect
+import linecache
 import math
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -78,19 +78,11 @@ def _tensor(x: Tensor) -> str:
     if x.numel() == 0:
         return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype})"
     numbers = x.detach().cpu().tolist()
-    if x.is_floating_point():
-        numbers = _short(numbers)
+    if x.is_floating_point() and x.dtype != torch.float64:
+        # NumPy writes a float32 with no more digits than it takes to get it back.
+        numbers = x.detach().cpu().float().numpy().astype(str).astype(float).tolist()
     dtype = "" if x.dtype in _PLAIN else f", dtype={x.dtype}"
     return f"torch.tensor({numbers}{dtype})"
-
-
-def _short(numbers: Any) -> Any:
-    """Return float32 numbers with no more digits than it takes to get them back."""
-    if isinstance(numbers, list):
-        return [_short(number) for number in numbers]
-    shorter = (float(f"{numbers:.{digits}g}") for digits in range(3, 10))
-    same = (short for short in shorter if torch.tensor(short) == torch.tensor(numbers))
-    return next(same, numbers)
 
 
 def _maker(make: Any) -> tuple[str, list[str]]:
@@ -106,35 +98,28 @@ def _maker(make: Any) -> tuple[str, list[str]]:
     first = name.partition(".")[0]
     if module == "__main__":
         return name, [f"# {first}: as in your program"]
-    return name, [f"from {_public(module, name)} import {first}"]
-
-
-def _public(module: str, name: str) -> str:
-    """Return the package from which torchmetrics' documentation imports a name of its own."""
     package = ".".join(module.split(".")[:2])
-    is_shown = package.startswith("torchmetrics.") and hasattr(
-        importlib.import_module(package), name
-    )
-    return package if is_shown else module
+    # torchmetrics' documentation imports its names from packages.
+    if package.startswith("torchmetrics.") and hasattr(importlib.import_module(package), name):
+        module = package
+    return name, [f"from {module} import {first}"]
 
 
 def _lambda(make: Any) -> tuple[str, list[str]]:
     """Return the source of a lambda; the reader is told where it is if it cannot be read alone."""
     code = getattr(make, "__code__", None)
-    where = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else type(make).__name__
-    unknown = f"...  # as in {where}"
-    if code is None or code.co_freevars:
-        return unknown, []
-    try:
-        source = textwrap.dedent(inspect.getsource(make))
-        tree = ast.parse(source.strip().rstrip(",)") if source.lstrip().startswith(".") else source)
-    except (OSError, SyntaxError):
-        return unknown, []
-    lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
-    if len(lambdas) != 1:
-        return unknown, []
+    if code is None:
+        return f"...  # as in {type(make).__name__}", []
+    tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    lambdas = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno
+    ]
+    if len(lambdas) != 1 or code.co_freevars:
+        return f"...  # as in {Path(code.co_filename).name}:{code.co_firstlineno}", []
     imports = []
-    for name in sorted({node.id for node in ast.walk(lambdas[0]) if isinstance(node, ast.Name)}):
+    for name in sorted(code.co_names):
         value = make.__globals__.get(name)
         if inspect.isclass(value) or inspect.isfunction(value):
             imports += _maker(value)[1]

@@ -35,7 +35,7 @@ def worlds(backend: str) -> Iterator[RunWorld]:
     """Give what runs worlds of threads, or of processes, which end with the block."""
     if backend == "gloo":
         with pools() as pool_of:
-            yield lambda size, job: pool_of(size).outcomes(partial(_quietly, job))
+            yield lambda size, job: pool_of(size).outcomes(job)
     else:
         with ThreadPool() as pool:
             yield lambda size, job: ThreadWorld(size, pool=pool).outcomes(job)
@@ -101,7 +101,7 @@ class Trial:
         kept = [tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards]
         if not any(kept):
             raise NotJudged("no rank has samples")
-        return tuple(shard for shard in kept if shard)
+        return tuple(filter(None, kept))
 
     @property
     def pooled(self) -> tuple[Batch, ...]:
@@ -110,9 +110,9 @@ class Trial:
 
     def parts(self, world_size: int) -> Shards:
         """Deal all batches to so many ranks, each with some; they are cut if they are too few."""
-        batches = self.pooled
+        batches: Sequence[Batch] = self.pooled
         if len(batches) < world_size:
-            batches = tuple(part for batch in batches for part in cut(batch, world_size))
+            batches = [part for batch in batches for part in cut(batch, world_size)]
         if len(batches) < world_size:
             raise NotJudged(f"there are not enough samples for {world_size} ranks")
         return in_runs(batches, world_size)
@@ -213,12 +213,6 @@ def _on_rank(
     with use(recording):
         value = scenario(Rank(recording, subject, shards[comm.rank]))
     return value, tuple(call.op for call in recording.calls)
-
-
-def _quietly(job: Job, comm: Communicator) -> Any:
-    """Run a job in a process of its own, where warnings are silenced anew."""
-    with quiet():
-        return job(comm)
 
 
 def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:

@@ -70,18 +70,16 @@ def _built(build: Build, cells: int, strings: list[list[bytes]]) -> Batches:
     ]
 
 
-def count_checked(name: str, count: int, least: int) -> int:
-    """Return ``count`` if it is not too small."""
+def check_count(name: str, count: int, least: int) -> None:
+    """Refuse a count that is too small."""
     if count < least:
         raise InputError(f"{name} must be {least} or more, got {count}")
-    return count
 
 
-def levels_checked(levels: int) -> int:
-    """Return ``levels`` if the steps between 0 and 1 are some that all float dtypes hold."""
+def check_levels(levels: int) -> None:
+    """Refuse steps between 0 and 1 that some float dtype cannot hold."""
     if levels not in (1, 2, 4, 8, 16, 32, _STEPS):
         raise InputError(f"levels must be a power of two from 1 to {_STEPS}, got {levels}")
-    return levels
 
 
 def scaled(cells: Tensor, levels: int, dtype: torch.dtype, ties: bool = True) -> Tensor:
@@ -115,6 +113,7 @@ def one_of(cells: Tensor, values: Sequence[float], dtype: torch.dtype) -> Tensor
 
 def grid(low: float, high: float, levels: int) -> list[float]:
     """Return the numbers from ``low`` to ``high`` in steps, those nearest to 0 first."""
+    check_levels(levels)
     count = max(0, int((high - low) * levels + 1))
     if not 0 < count <= 256:
         raise InputError(

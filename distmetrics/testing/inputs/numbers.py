@@ -13,9 +13,9 @@ from distmetrics.testing.inputs.draws import (
     Batches,
     Sizes,
     batch_lists,
-    count_checked,
+    check_count,
+    check_levels,
     grid,
-    levels_checked,
     one_of,
     scaled,
     simplex,
@@ -48,12 +48,8 @@ def binary(
     >>> find(binary(preds="labels"), lambda batches: batches[0][0].sum() == 2)
     [(tensor([1, 1]), tensor([0, 0]))]
     """
-    _check(preds, levels)
-
-    def build(rows: Tensor) -> tuple[Any, ...]:
-        return _scores(rows[:, 0], preds, 2, levels, dtype, ties), rows[:, 1] % 2
-
-    return batch_lists(build, 2, sizes)
+    of_one_label = multilabel(1, preds=preds, ties=ties, levels=levels, dtype=dtype, **sizes)
+    return of_one_label.map(lambda batches: [(x[:, 0], y[:, 0]) for x, y in batches])
 
 
 def multiclass(
@@ -80,7 +76,7 @@ def multiclass(
     [(tensor([[1., 0., 0.]]), tensor([2]))]
     """
     _check(preds, levels)
-    count_checked("num_classes", num_classes, 2)
+    check_count("num_classes", num_classes, 2)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         target = rows[:, 0] % num_classes
@@ -116,7 +112,7 @@ def multilabel(
     [(tensor([[0., 0.]]), tensor([[1, 1]]))]
     """
     _check(preds, levels)
-    count_checked("num_labels", num_labels, 1)
+    check_count("num_labels", num_labels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         scores, target = rows.chunk(2, dim=1)
@@ -150,8 +146,8 @@ def regression(
     >>> find(regression(low=0.5), lambda batches: bool((batches[0][0] > batches[0][1]).all()))
     [(tensor([0.5625]), tensor([0.5000]))]
     """
-    count_checked("num_outputs", num_outputs, 1)
-    values = grid(low, high, levels_checked(levels))
+    check_count("num_outputs", num_outputs, 1)
+    values = grid(low, high, levels)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         halves = one_of(rows, values, dtype).chunk(2, dim=1)
@@ -185,7 +181,7 @@ def aggregation(
     >>> find(aggregation(), lambda batches: len(batches) > 0)
     [(tensor([0.]),)]
     """
-    values = grid(low, high, levels_checked(levels)) + [float("nan")] * nan
+    values = grid(low, high, levels) + [float("nan")] * nan
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         numbers = one_of(rows[:, 0], values, dtype)
@@ -219,8 +215,8 @@ def retrieval(
     >>> find(retrieval(), lambda batches: len(batches[0][0]) == 2)
     [(tensor([0.0000, 0.0156]), tensor([0, 0]), tensor([0, 0]))]
     """
-    levels_checked(levels)
-    count_checked("num_queries", num_queries, 1)
+    check_levels(levels)
+    check_count("num_queries", num_queries, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         scores = scaled(rows[:, 0], levels, dtype, ties)
@@ -250,9 +246,9 @@ def clustering(
     >>> find(clustering(num_features=2), lambda batches: batches[0][1].sum() == 1)
     [(tensor([[0., 0.]]), tensor([1]))]
     """
-    count_checked("num_clusters", num_clusters, 1)
-    count_checked("num_features", num_features, 0)
-    values = grid(-2.0, 2.0, levels_checked(levels))
+    check_count("num_clusters", num_clusters, 1)
+    check_count("num_features", num_features, 0)
+    values = grid(-2.0, 2.0, levels)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         labels = rows[:, 0] % num_clusters
@@ -272,7 +268,7 @@ def _scores(
 
 
 def _check(preds: str, levels: int) -> None:
-    levels_checked(levels)
+    check_levels(levels)
     if preds not in get_args(Preds):
         kinds = ", ".join(map(repr, get_args(Preds)))
         raise InputError(f"preds must be one of {kinds}, got {preds!r}")

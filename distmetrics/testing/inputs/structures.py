@@ -14,8 +14,8 @@ from distmetrics.testing.inputs.draws import (
     Batches,
     Sizes,
     batch_lists,
-    count_checked,
-    levels_checked,
+    check_count,
+    check_levels,
     scaled,
 )
 
@@ -101,7 +101,7 @@ def detection(
     [([{'boxes': tensor([[0., 0., 1., 1.]]), 'labels': tensor([0]), 'scores': tensor([0.])}],
       [{'boxes': tensor([], size=(0, 4)), 'labels': tensor([], dtype=torch.int64)}])]
     """
-    count_checked("num_labels", num_labels, 1)
+    check_count("num_labels", num_labels, 1)
     if not 0 <= min_boxes <= max_boxes:
         raise InputError(
             f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min"
@@ -152,7 +152,7 @@ def segmentation(
     >>> preds.shape, target.sum()
     (torch.Size([1, 3, 4, 4]), tensor(16))
     """
-    count_checked("num_classes", num_classes, 1)
+    check_count("num_classes", num_classes, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         both = _pictures(rows % num_classes, 2, size)
@@ -186,8 +186,8 @@ def image(
     >>> preds.shape, target.sum()
     (torch.Size([1, 3, 16, 16]), tensor(0.))
     """
-    levels_checked(levels)
-    count_checked("channels", channels, 1)
+    check_levels(levels)
+    check_count("channels", channels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         both = scaled(_pictures(rows, 2 * channels, size), levels, dtype)
