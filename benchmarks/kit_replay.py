@@ -146,7 +146,7 @@ def made(case: Case, sync: Sync, asked: str | Law, run_world: RunWorld) -> Trial
     shards = tuple(
         tuple(map(as_batch, batches(case, layout, RANKS, rank))) for rank in range(RANKS)
     )
-    return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, run_world)
+    return Trial(Subject.of(functools.partial(_make, case.name), sync), CLOSE, run_world, shards)
 
 
 def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:

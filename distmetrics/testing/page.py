@@ -28,10 +28,11 @@ def render(reports: Sequence[Mapping[str, Any]], title: str = "Laws of metrics")
     columns = [law.name for law in laws.ALL if law.name in spoken_of]
     broken = sum(bool(report.get("violations")) for report in reports)
     errors = sum("error" in report for report in reports)
+    counts = f"{len(reports)} metrics, {broken} of them break a law"
     template = (files("distmetrics.testing") / "data" / "page.html").read_text(encoding="utf-8")
     return string.Template(template).substitute(
         title=escape(title),
-        counts=f"{len(reports)} metrics, {broken} of them break a law, {errors} could not be judged",
+        counts=f"{counts}, {errors} could not be judged",
         heads="".join(f'<th scope="col" class="law"><span>{name}</span></th>' for name in columns),
         rows="\n".join(_row(number, report, columns) for number, report in enumerate(reports)),
         texts="\n".join(_text(number, report) for number, report in enumerate(reports)),

@@ -83,15 +83,15 @@ class Trial:
 
     Attributes:
         subject: the metric.
-        shards: of each rank its batches.
         equality: when two values are the same.
         run_world: runs worlds, of :func:`worlds`.
+        shards: of each rank its batches.
     """
 
     subject: Subject
-    shards: Shards
     equality: Equality
     run_world: RunWorld
+    shards: Shards
     # Keys are identities of batches, so that the batches are kept alive next to the results.
     _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
 
