@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import pickle
 import tempfile
@@ -120,13 +121,7 @@ def _serve(comm: Any, address: str, limit: float) -> None:
 @contextlib.contextmanager
 def pools(limit: float = _LIMIT) -> Iterator[Callable[[int], Pool]]:
     """Yield what gives the pool of a world size, made once; all of them end with the block."""
-    by_size: dict[int, Pool] = {}
-
-    def pool_of(world_size: int) -> Pool:
-        return by_size.setdefault(world_size, Pool(world_size, limit))
-
-    try:
-        yield pool_of
-    finally:
-        for pool in by_size.values():
-            pool.close()
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(
+            lambda size: stack.enter_context(contextlib.closing(Pool(size, limit)))
+        )

@@ -232,9 +232,6 @@ def _merged(rank: Rank, metric: Any) -> Any:
     for target in targets(other):
         if target.adapter.flag:
             target.storage[target.adapter.flag] = False
-        for name in ("_cache", "_computed"):
-            if name in target.storage:
-                target.storage[name] = None
     return other
 
 

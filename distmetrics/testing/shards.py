@@ -123,16 +123,16 @@ def permutations(n: int) -> SearchStrategy[list[int]]:
     return st.permutations(range(n))
 
 
-def padded(batches: Sequence[Any], world_size: int, argument: str = "indices") -> Shards:
+def padded(batches: Sequence[Any], world_size: int) -> Shards:
     """Deal samples in turn, and the first ones again until all ranks have equally many.
 
-    So does ``torch.utils.data.DistributedSampler``. ``argument`` names the argument of ``update``
-    that holds the samples' places in the data set.
+    So does ``torch.utils.data.DistributedSampler``. The argument ``indices`` of ``update`` holds
+    the samples' places in the data set.
     """
     whole = join([as_batch(batch) for batch in batches])
     rows = count(whole)
-    if not rows or argument not in whole.kwargs:
-        raise InputError(f"the batches need an argument {argument}= with a place for each sample")
+    if not rows or "indices" not in whole.kwargs:
+        raise InputError("the batches need an argument indices= with a place for each sample")
     each = -(-rows // world_size)
     order = [index % rows for index in range(each * world_size)]
     return tuple((take(whole, order[rank::world_size]),) for rank in range(world_size))

@@ -8,7 +8,6 @@ import importlib
 import inspect
 import linecache
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,14 @@ def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str
         lines.insert(0, "import torch")
     if "nan" in numbers or "inf" in numbers:
         lines.insert(0, "from math import inf, nan")
-    options = [f"law=laws.{law.name.upper().replace('-', '_')}"]
-    options += [f'sync="{sync}"'] if sync != "distmetrics" else []
-    options += [f'backend="{backend}"'] if backend != "threads" else []
+    options = f"law=laws.{law.name.upper().replace('-', '_')}"
+    if sync != "distmetrics":
+        options += f', sync="{sync}"'
+    if backend != "threads":
+        options += f', backend="{backend}"'
     lines += [f"make = {source}", "shards = [  # of each rank its updates"]
-    lines += [*(f"    {row}" for row in rows), "]"]
-    return "\n".join([*lines, f"print(replay(make, shards, {', '.join(options)}))"])
+    lines += [*(f"    {row}" for row in rows), "]", f"print(replay(make, shards, {options}))"]
+    return "\n".join(lines)
 
 
 def _batch(batch: Batch) -> str:
@@ -64,14 +65,10 @@ def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_literal(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return f"[{_literals(value)}]"
+        return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, tuple):
-        return f"({_literals(value)}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
-
-
-def _literals(values: Iterable[Any]) -> str:
-    return ", ".join(map(_literal, values))
 
 
 def _tensor(x: Tensor) -> str:

@@ -23,7 +23,7 @@ from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import pools
 from distmetrics.testing.scenarios import Rank, Scenario, plain
 from distmetrics.testing.shards import in_runs
-from distmetrics.testing.subject import Subject, quiet
+from distmetrics.testing.subject import Subject
 
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
 Job = Callable[[Communicator], Any]
@@ -50,14 +50,18 @@ class RankResult:
             breaks.
         value: what the scenario returned.
         collectives: the operations that the rank's transport was asked for.
-        text: the error, on a line; ``error``: it.
+        error: what the rank raised.
     """
 
     kind: str
     value: Any = None
     collectives: tuple[str, ...] = ()
-    text: str = ""
     error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        """The error, on a line."""
+        return f"{type(self.error).__name__}: {self.error}".strip().partition("\n")[0]
 
 
 @dataclass(eq=False)
@@ -124,12 +128,12 @@ class Trial:
 
     def single(self, batches: Sequence[Batch] | None = None) -> RankResult:
         """Return what a single process gets, from the data of all ranks by default."""
-        with use(SingleCommunicator()), quiet():
+        with use(SingleCommunicator()):
             try:
                 metric = self.subject.filled(batches or self.pooled)
                 return RankResult("value", self.subject.value(metric))
             except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
-                return RankResult("raised", text=_first_line(error), error=error)
+                return RankResult("raised", error=error)
 
     def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
         """Run a scenario on every rank of a world that has these shards."""
@@ -137,7 +141,7 @@ class Trial:
         if key not in self._runs:
             job = partial(_on_rank, scenario, self.subject, shards)
             calls_torch = self.subject.sync == "own" or self.subject.is_function
-            with quiet(), routed() if calls_torch else contextlib.nullcontext():
+            with routed() if calls_torch else contextlib.nullcontext():
                 self._runs[key] = shards, _results(self.run_world(len(shards), job))
         return self._runs[key][1]
 
@@ -188,6 +192,12 @@ class Trial:
                     detail = f"{what}, on rank {rank}: {difference}"
                     raise LawBroken(expected, [got], detail, self.dense)
 
+    def keeps_value(self, expected: Any, shards: Shards, note: str = "") -> None:
+        """Compare rank 0's value with one that is expected; an error on any rank is none."""
+        ranks = self.settled(shards)
+        no_error(expected, ranks, shards)
+        compare(expected, [ranks[0].value], self.loosely, shards, note)
+
 
 def compare(
     expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
@@ -222,13 +232,9 @@ def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
     return [
         RankResult("value", *outcome.value)
         if outcome.error is None
-        else RankResult(kind, text=_first_line(outcome.error), error=outcome.error)
+        else RankResult(kind, error=outcome.error)
         for outcome in outcomes
     ]
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
 def _is_stuck(error: BaseException) -> bool:
