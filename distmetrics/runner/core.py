@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from distmetrics.runner.checks import (
     check_setup,
 )
 from distmetrics.runner.launching import launch, launching
-from distmetrics.runner.loader import RunnerLoader, rank_loader, seed_workers, shuffles
+from distmetrics.runner.loader import RunnerLoader, rank_loader, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow_parameters
 from distmetrics.runner.world import RunnerWorld
@@ -30,6 +29,7 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.renamed_flags import refuse_unknown
+from distmetrics.train.seed import seed_workers
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Runner(RunnerWorld):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, inspect.signature(Runner).parameters, who="Runner")
+        refuse_unknown(Runner, unknown)
         resolved = resolve(
             strategy,
             devices=devices,
