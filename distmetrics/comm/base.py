@@ -239,3 +239,12 @@ def short_path(file: str) -> str:
     here = Path.cwd()
     path = Path(file)
     return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])
+
+
+def is_of_threads(comm: object) -> bool:
+    """True if the ranks of a communicator, or of one that it wraps, are threads of a process."""
+    while comm is not None:
+        if getattr(comm, "shares_process", False):
+            return True
+        comm = getattr(comm, "inner", None)
+    return False

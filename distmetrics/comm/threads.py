@@ -241,6 +241,8 @@ def _disagreement(meeting: _Meeting) -> Verdict:
 class ThreadCommunicator:
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
+    shares_process = True
+
     device = torch.device("cpu")
 
     def __init__(self, world: ThreadWorld, rank: int, members: tuple[int, ...]) -> None:
@@ -285,10 +287,3 @@ class ThreadCommunicator:
     def barrier(self) -> None:
         """Return once every rank has called it."""
         self._meet("barrier")
-
-
-def is_of_threads(comm: object) -> bool:
-    """True if a communicator is one of a world of threads, or passes its calls on to one."""
-    while comm is not None and not isinstance(comm, ThreadCommunicator):
-        comm = getattr(comm, "inner", None)
-    return comm is not None
