@@ -10,6 +10,7 @@ from distmetrics.errors import ConfigurationError
 
 # What a flag of an older guide is called today.
 _TODAY = {
+    "resume_from_checkpoint": "fit(..., ckpt_path=...).",
     "distributed_backend": "strategy=...",
     "use_ddp": "strategy='ddp'",
     "use_ddp2": "strategy='ddp2'",
@@ -61,7 +62,6 @@ _LEAST = (
 _ONCE = "change what the data set yields in on_train_epoch_start: loaders are asked for once a fit."
 # What there is no flag for, and what to do instead.
 _WITHOUT = {
-    "resume_from_checkpoint": "say fit(..., ckpt_path=...).",
     "min_epochs": _LEAST,
     "min_steps": _LEAST,
     "min_nb_epochs": _LEAST,
@@ -101,7 +101,7 @@ def refuse_unknown(owner: type, flags: Iterable[str]) -> None:
     advice = {
         flag: f"say {today}"
         for flag, today in _TODAY.items()
-        if any(name in today for name in names)
+        if who == "Trainer" or any(name in today for name in names)
     }
     if who == "Trainer":
         advice |= _WITHOUT
