@@ -81,12 +81,12 @@ def _names() -> list[Name]:
     names = []
     for title, module in [*sys.modules.items()]:
         where = getattr(module, "__dict__", None)
-        if type(where) is dict and (title in _CALLED or title.partition(".")[0] not in _KEEP):
-            names += [
-                Name(where, name, watched[id(value)])
-                for name, value in [*where.items()]
-                if id(value) in watched
-            ]
+        is_kept = title.partition(".")[0] in _KEEP and title not in _CALLED
+        if is_kept or type(where) is not dict:
+            continue
+        for name, value in [*where.items()]:
+            if id(value) in watched:
+                names.append(Name(where, name, watched[id(value)]))
     return names
 
 
@@ -155,10 +155,10 @@ def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
         parts.append(str(arguments["op"]).rpartition(".")[2].lower())
     for end, word in (("src", "from"), ("dst", "to")):
         rank, within = arguments.get(end), arguments.get(f"group_{end}")
-        if rank is not None or within is not None:
-            parts.append(
-                f"{word} rank {rank}" if rank is not None else f"{word} rank {within} of the group"
-            )
+        if rank is not None:
+            parts.append(f"{word} rank {rank}")
+        elif within is not None:
+            parts.append(f"{word} rank {within} of the group")
     tensor = arguments.get(WATCHED[name])
     leaves: tuple[LeafSpec, ...] = ()
     if isinstance(tensor, Tensor):

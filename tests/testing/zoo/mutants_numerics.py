@@ -112,18 +112,21 @@ class DropsNan(Total):
 
 
 class NanWhereItIs(DropsNan):
-    """Law 22: only the rank that has the NaN gets it."""
+    """Law 22: only the rank that has the NaN gets it.
+
+    It is kept in a dict: the sync refuses lists that differ where a rank has no data.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.mine: list[Tensor] = []
+        self.mine: dict[int, Tensor] = {}
 
     def update(self, x: Tensor) -> None:
         super().update(x)
-        self.mine.append(x.sum() * 0)
+        self.mine[len(self.mine)] = x.sum() * 0
 
     def compute(self) -> Tensor:
-        return self.total + sum(self.mine, torch.tensor(0.0))
+        return self.total + sum(self.mine.values(), torch.tensor(0.0))
 
     def reset(self) -> None:
         super().reset()
