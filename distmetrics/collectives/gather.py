@@ -21,8 +21,10 @@ def gather_rows(comm: Communicator, mine: Prepared) -> list[Tensor]:
     data = pack(mine.tensors, mine.layout, comm.device)
     runs = exchange_alike(comm, mine.manifest, data, _CAT_INSTEAD)
     per_rank = [unpack(run, mine.layout) for run in runs]
-    rows = [torch.stack(leaves) for leaves in zip(*per_rank, strict=True)]
-    return [row.to(leaf.device) for row, leaf in zip(rows, mine.tensors, strict=True)]
+    rows = []
+    for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
+        rows.append(torch.stack(leaves).to(own.device))
+    return rows
 
 
 def gather_with_gradients(comm: Communicator, mine: Prepared) -> list[Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import Bucket
+from distmetrics.collectives.pack import Bucket, to_bytes
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.adapters.base import StateSpec
@@ -136,8 +136,10 @@ def _combine_lists(
     if state.kind == "each":
         return parts
     if state.kind == "object":
-        lists = [pickle.loads(bytes(part.tolist())) for part in parts]  # noqa: S301  (of our own ranks)
-        return [item for items in lists for item in items]
+        objects: list[Any] = []
+        for part in parts:
+            objects += pickle.loads(to_bytes(part))  # noqa: S301  (of our own ranks)
+        return objects
     parts = [part.to(state.dtype) for part in parts]
     if state.kind == "cat":
         joined = torch.cat(parts)

@@ -39,8 +39,7 @@ from torch.optim import Optimizer
 from distmetrics.arguments import whole
 from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import current, use
-from distmetrics.comm.single import SingleCommunicator
+from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import Environment

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import use
+from distmetrics.comm.current import SingleCommunicator, use
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
