@@ -42,13 +42,6 @@ def verify(
 ) -> int:
     """Judge the metrics that a target names, and show the result.
 
-    Args:
-        target: ``package.module:Name`` or ``package.module``.
-        options: how to judge.
-        given: arguments of constructors, ``name=value``.
-        as_json: print JSON.
-        html: a file for the page.
-
     Returns: 0 if no law is broken, 1 if one is, 2 if nothing could be judged.
 
     Raises:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +12,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.sampling import EvaluationSampler, set_epoch
 from distmetrics.train.batches import move
-from distmetrics.train.seed import set_all
 
 
 class RunnerLoader:
@@ -107,22 +104,3 @@ def rank_loader(loader: Any, strategy: Strategy, *, train: bool, seed: int) -> A
             stacklevel=4,
         )
     return loader
-
-
-def seed_workers(loader: Any, rank: int) -> Any:
-    """Return a loader whose worker processes draw other random numbers on each rank.
-
-    Torch seeds workers from the loader's process: where all ranks have the same seed, so would
-    their workers.
-    """
-    has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
-    if not has_workers or loader.worker_init_fn is not None:
-        return loader
-    clone = copy.copy(loader)
-    clone._iterator = None
-    clone.worker_init_fn = functools.partial(_seed_worker, rank)
-    return clone
-
-
-def _seed_worker(rank: int, worker: int) -> None:
-    set_all((torch.initial_seed() + 1_000_003 * rank) % 2**63)  # torch's differs by worker already

@@ -72,54 +72,44 @@ def length(loader: Any, limit: int | None) -> int | None:
     return count if limit is None else min(count, limit)
 
 
-def agreed_counts(loader: Any, limit: int | None, comm: Communicator) -> list[int | None]:
-    """Return how many batches each rank has, None for a rank that can't know; one exchange.
+def agreed_counts(
+    loaders: Sequence[Any],
+    limits: Sequence[int | None],
+    what: str,
+    comm: Communicator,
+    likely: str = "",
+) -> list[list[int | None]]:
+    """Return for each loader how many batches each rank has, None where one can't know.
+
+    One exchange, for loaders to do ``what`` with.
 
     Raises:
-        ConfigurationError: no rank has any, and no limit says so (on every rank).
+        ConfigurationError: no rank has any of a loader, and no limit says so (on every rank).
     """
-    counts: list[int | None] = all_gather_object(
-        _known_length(loader, limit), comm=comm, name="training batches"
-    )
-    if limit != 0:
-        likely = "an empty data set, or fewer samples than a batch and drop_last=True."
-        _check_counts(counts, "training loader", comm, likely)
-    return counts
+    own = [_known_length(loader, limit) for loader, limit in zip(loaders, limits, strict=True)]
+    ranks = all_gather_object(own, comm=comm, name=f"{what} batches")
+    by_loader = [list(counts) for counts in zip(*ranks, strict=True)]
+    for index, counts in enumerate(by_loader):
+        if limits[index] != 0 and all(count == 0 for count in counts):
+            which = f" {index}" if len(loaders) > 1 else ""
+            everywhere = "" if comm.world_size == 1 else " on every rank"
+            raise ConfigurationError(
+                f"the {what} loader{which} has length 0{everywhere}", likely=likely, rank=comm.rank
+            )
+    return by_loader
 
 
 def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> None:
-    """Check that some rank has a batch of each loader; one exchange.
-
-    Raises:
-        ConfigurationError: no rank has (on every rank).
-    """
-    lengths = [_known_length(loader, None) for loader in loaders]
-    ranks = all_gather_object(lengths, comm=comm, name=f"{what} batches")
-    for index, counts in enumerate(zip(*ranks, strict=True)):
-        which = f"{what} loader {index}" if len(loaders) > 1 else f"{what} loader"
-        _check_counts(counts, which, comm)
-
-
-def _check_counts(
-    counts: Sequence[int | None], which: str, comm: Communicator, likely: str = ""
-) -> None:
-    if all(count == 0 for count in counts):
-        everywhere = "" if comm.world_size == 1 else " on every rank"
-        raise ConfigurationError(
-            f"the {which} has length 0{everywhere}", likely=likely, rank=comm.rank
-        )
+    """Check that some rank has a batch of each loader; raises as :func:`agreed_counts`."""
+    agreed_counts(loaders, [None] * len(loaders), what, comm)
 
 
 def _known_length(loader: Any, limit: int | None) -> int | None:
     """Return the number of batches, if the loader can be relied on to know it."""
     is_map = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not (is_map or isinstance(loader, Sequence)):
+    if not (is_map or isinstance(loader, Sequence)) or length(loader, None) is None:
         return None
-    try:
-        count = len(loader)
-    except TypeError:  # a sampler without a length
-        return None
-    return count if limit is None else min(count, limit)
+    return length(loader, limit)
 
 
 def agreed_batches(

@@ -178,6 +178,8 @@ def _restore_rank(
     """Give this rank its own state, or with another number of ranks rank 0 the state of all."""
     rank, metrics = trainer.global_rank, metrics_in(module)
     own = ranks[rank] if rank < len(ranks) else ranks[0]
+    for metric in metrics.values():
+        metric.reset()
     if trainer.world_size == len(ranks):
         mine = [own]
         load_states(metrics, own["metrics"])
@@ -186,8 +188,6 @@ def _restore_rank(
             parameters[name].grad = gradient.to(parameters[name].device)
     else:
         mine = list(ranks) if rank == 0 else []
-        for metric in metrics.values():
-            metric.reset()
         if rank == 0:
             load_states(metrics, merged(metrics, [state["metrics"] for state in ranks]))
     fit.outputs = [output for state in mine for output in state["outputs"]]

@@ -1,4 +1,4 @@
-"""What the records of all ranks amount to: one value for each name, the same on every rank.
+"""The values that ranks log: this rank's part of each, and what all ranks' parts amount to.
 
 Nothing here talks to another rank. Each rank gets the records of all of them, combines them in rank
 order in float64, and so gets the same bits, or the same error.
@@ -6,17 +6,146 @@ order in float64, and so gets the same bits, or the same error.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from distmetrics.errors import ConfigurationError, MismatchError, who
-from distmetrics.train.accumulators import Accumulator, Key, Kind
-from distmetrics.train.log_options import as_tensor
+from distmetrics.comm.base import call_site
+from distmetrics.errors import ConfigurationError, MismatchError, Site, who
+from distmetrics.train.log_options import Scope
+
+_ADDITIVE = ("mean", "sum")
+
+
+class Key(NamedTuple):
+    """What a value is kept under: the user's name, and its loader where there are several."""
+
+    name: str
+    loader: int = -1
+
+    @property
+    def label(self) -> str:
+        """The name that the user reads."""
+        return self.name if self.loader < 0 else f"{self.name}/dataloader_idx_{self.loader}"
+
+    def of(self, moment: str) -> Key:
+        """Return the key of the value of each step, or of the epoch, where there are both."""
+        return Key(f"{self.name}_{moment}", self.loader)
+
+
+class Kind(NamedTuple):
+    """How a name is logged: what all ranks that log it must agree on.
+
+    Attributes:
+        reduce_fx: how values are combined.
+        scope: whose values count.
+        metric: the attribute of the module that holds the metric object; empty for a value.
+        bare: True where a metric's several values go by their own names.
+        forked: True where there is a value of each step too: this one is also ``name_epoch``.
+    """
+
+    reduce_fx: str = "mean"
+    scope: Scope = "all ranks"
+    metric: str = ""
+    bare: bool = False
+    forked: bool = False
+
+    def __str__(self) -> str:
+        if self.metric:
+            return f"the metric self.{self.metric}"
+        return f"a {self.reduce_fx} over {self.scope}"
+
+
+@dataclass
+class Accumulator:
+    """One rank's part of a value.
+
+    Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU
+    as numbers of Python, which cost a tenth.
+
+    Attributes:
+        kind: how the name is logged.
+        site: the user's line that logged it first.
+        total: Σ weight·value, Σ value or an extreme; None where nothing had weight.
+        weight: Σ weight.
+        steps: the number of steps that it was logged in.
+    """
+
+    kind: Kind
+    site: Site | None = None
+    total: Tensor | float | None = None
+    weight: float = 0.0
+    steps: int = 0
+
+    def add(self, value: Tensor | float, weight: float) -> None:
+        """Count a value; nothing of a tensor is kept."""
+        if weight == 0:  # a batch without samples has no mean, and its NaN must not count
+            return
+        scale = weight if self.kind.reduce_fx == "mean" else 1.0
+        if isinstance(value, float):
+            self.merge(value * scale, weight)
+        elif isinstance(self.total, Tensor) and self.kind.reduce_fx in _ADDITIVE:
+            self.weight += weight
+            # One operation: a step may log hundreds.
+            self.total = self.total.to(value.device).add_(value, alpha=scale)
+        else:
+            self.merge(value.to(torch.float64, copy=True).mul_(scale), weight)
+
+    def merge(self, part: Tensor | float | None, weight: float) -> None:
+        """Count another part, weighted already; NaN wins over any extreme."""
+        self.weight += weight
+        if part is None:
+            return
+        if self.total is None:
+            self.total = part
+        elif self.kind.reduce_fx in _ADDITIVE:
+            self.total = self.total + part
+        else:
+            pick = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
+            total, part = (torch.as_tensor(x, dtype=torch.float64) for x in (self.total, part))
+            extreme = pick(total.to(part.device), part)
+            self.total = extreme.item() if extreme.is_cpu else extreme
+
+    @property
+    def value(self) -> Tensor | float:
+        """The value; without samples there is no number."""
+        if self.total is None:
+            return math.nan
+        return self.total / self.weight if self.kind.reduce_fx == "mean" else self.total
+
+
+class Accumulators(dict[Key, Accumulator]):
+    """One rank's part of each value."""
+
+    def of(self, key: Key, kind: Kind) -> Accumulator:
+        """Return what adds up the values of ``key``, from now on if there is none.
+
+        Raises:
+            ConfigurationError: the name was logged in another way before.
+        """
+        if key not in self:
+            self[key] = Accumulator(kind, call_site())
+        known = self[key].kind
+        if known != kind:
+            raise ConfigurationError(
+                f"{key.label!r} is logged in two ways: as {known}, and as {kind}",
+                do="log it in one way, or under two names.",
+            )
+        return self[key]
+
+    def settled(self) -> dict[Key, Accumulator]:
+        """Return copies whose totals are numbers of Python, to be sent or saved."""
+        return {
+            key: replace(each, total=None if each.total is None else float(each.total))
+            for key, each in self.items()
+        }
+
 
 # With one batch a rank, a condition on the data looks like one on the rank half of the time.
 _BATCHES_TO_BE_SURE = 2
@@ -49,11 +178,6 @@ class Logged(NamedTuple):
 
 def combine(ranks: Sequence[RankLog], rank: int, *, strict: bool) -> Logged:
     """Return the value of each name that is no metric object's, as ``rank`` sees it.
-
-    Args:
-        ranks: what each rank logged.
-        rank: this one.
-        strict: see :func:`check_names`.
 
     Raises:
         MismatchError: ranks log a name in different ways, or only some of them do.
@@ -104,47 +228,24 @@ def agreed_kinds(ranks: Sequence[RankLog], rank: int) -> dict[Key, Kind]:
     return kinds
 
 
+# A name, the ranks that log it in every batch, and those that never do.
+_OneSided = tuple[Key, list[int], list[int]]
+
+
 def check_names(
     ranks: Sequence[RankLog], kinds: Mapping[Key, Kind], rank: int, *, strict: bool
 ) -> None:
     """Refuse, or warn of, a name that some ranks log in every batch and others in none.
 
     Its value is of the former's samples alone. That is right where the condition is on the data, as
-    it would be in one process, and wrong where it is on the rank.
-
-    Args:
-        ranks: what each rank logged.
-        kinds: how each name is logged.
-        rank: this one; rank 0 warns.
-        strict: False only warns. One batch on a rank only warns too: that may well be the data.
+    it would be in one process, and wrong where it is on the rank. With ``strict`` False, or one
+    batch on a rank, which may well be the data, rank 0 only warns.
 
     Raises:
         MismatchError: there is such a name.
     """
-    one_sided = list(_one_sided(ranks, kinds))
-    certain = [each for each in one_sided if each.is_certain] if strict else []
-    if certain:
-        raise _one_sided_error(certain, ranks, rank)
-    for each in one_sided if rank == 0 else ():
-        warnings.warn(
-            f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no batch "
-            f"of {who(each.never)}: samples of the latter are not in its value. If self.log is "
-            "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
-            "is rank 0's alone.",
-            stacklevel=2,
-        )
-
-
-class _OneSided(NamedTuple):
-    """A name that some ranks log in every batch, and others never; certain if both had enough."""
-
-    key: Key
-    always: list[int]
-    never: list[int]
-    is_certain: bool
-
-
-def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[_OneSided]:
+    certain: list[_OneSided] = []
+    doubtful: list[_OneSided] = []
     for key, kind in kinds.items():
         if kind.metric or kind.scope != "all ranks":
             continue  # a metric object's value is over all ranks, whoever logs it
@@ -154,18 +255,29 @@ def _one_sided(ranks: Sequence[RankLog], kinds: Mapping[Key, Kind]) -> Iterator[
         always = [rank for rank, part in parts.items() if part and part.steps >= batches[rank]]
         if never and always:
             fewest = min(batches[rank] for rank in never + always)
-            yield _OneSided(key, always, never, fewest >= _BATCHES_TO_BE_SURE)
+            is_certain = strict and fewest >= _BATCHES_TO_BE_SURE
+            (certain if is_certain else doubtful).append((key, always, never))
+    if certain:
+        raise _one_sided_error(certain, ranks, rank)
+    for key, always, never in doubtful if rank == 0 else ():
+        warnings.warn(
+            f"{key.label!r} was logged in every batch of {who(always)} and in no batch "
+            f"of {who(never)}: samples of the latter are not in its value. If self.log is "
+            "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
+            "is rank 0's alone.",
+            stacklevel=2,
+        )
 
 
 def _one_sided_error(
     one_sided: Sequence[_OneSided], ranks: Sequence[RankLog], rank: int
 ) -> MismatchError:
-    first, *others = one_sided
-    named = ", ".join(f"{each.key.label!r} by {who(each.always)}" for each in others[:5])
+    (first, *_), *others = one_sided
+    named = ", ".join(f"{key.label!r} by {who(always)}" for key, always, _ in others[:5])
     more = f" and {len(others) - 5} more" if len(others) > 5 else ""
     return MismatchError(
-        f"only some ranks log {first.key.label!r}",
-        per_rank={index: _share(first.key, each) for index, each in enumerate(ranks)},
+        f"only some ranks log {first.label!r}",
+        per_rank={index: _share(first, each) for index, each in enumerate(ranks)},
         notes=[f"Likewise: {named}{more}."] if others else [],
         likely="a condition on the rank around self.log, or the rank in the name: the value is "
         "of a part of the data.",
@@ -185,39 +297,3 @@ def _share(key: Key, log: RankLog) -> str:
         return f"in none of its {count} batches"
     share = "each" if part.steps >= count else "some"
     return f"in {share} of its {count} batches" + (f", first at {part.site}" if part.site else "")
-
-
-def metric_paths(kinds: Mapping[Key, Kind]) -> set[str]:
-    """Return the attributes of the module that hold the metric objects which were logged.
-
-    Raises:
-        ConfigurationError: a metric object has been logged for two loaders.
-    """
-    loaders: dict[str, int] = {}
-    for key, kind in kinds.items():
-        if kind.metric and loaders.setdefault(kind.metric, key.loader) != key.loader:
-            raise ConfigurationError(
-                f"the metric self.{kind.metric} is logged for several loaders, whose samples it "
-                "would mix",
-                do="keep one metric object a loader, in an nn.ModuleList.",
-            )
-    return set(loaders)
-
-
-def metric_numbers(kinds: Mapping[Key, Kind], computed: Mapping[str, Any]) -> dict[Key, Tensor]:
-    """Return each number of the metric objects' values, which may be mappings, by key.
-
-    Args:
-        kinds: how each name was logged.
-        computed: the values by the attribute that holds the metric object.
-    """
-    numbers = {}
-    for key, kind in kinds.items():
-        value = computed.get(kind.metric)
-        if isinstance(value, Mapping):
-            for inner, part in value.items():
-                name = str(inner) if kind.bare else f"{key.name}/{inner}"
-                numbers[key._replace(name=name)] = as_tensor(f"{kind.metric}.{inner}", part)
-        elif kind.metric:
-            numbers[key] = as_tensor(f"self.{kind.metric}", value)
-    return numbers

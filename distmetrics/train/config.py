@@ -43,6 +43,7 @@ _RULES = {
     "accumulate_grad_batches": POSITIVE,
     "gradient_clip_val": Takes(_is_positive, "positive").or_none(),
     "log_every_n_steps": POSITIVE,
+    "default_root_dir": PATH.or_none("None for the current folder"),
     "enable_progress_bar": _SHOWN,
     "enable_model_summary": _SHOWN,
     "enable_checkpointing": FLAG.or_none(),
@@ -98,12 +99,13 @@ class TrainerConfig:
 
     def resolved(self) -> TrainerConfig:
         """Return what the flags amount to: ``fast_dev_run`` is a few batches of everything."""
+        config = replace(self, default_root_dir=Path(self.default_root_dir or Path.cwd()))
         if not self.fast_dev_run:
-            return self
+            return config
         count = int(self.fast_dev_run)
         limits: dict[str, Any] = dict.fromkeys(_LIMITS, count)
         return replace(
-            self,
+            config,
             **limits,
             max_epochs=1,
             max_steps=count,
@@ -128,10 +130,3 @@ class TrainerConfig:
         """True if so many epochs or steps are all that is asked for."""
         all_epochs = self.max_epochs is not None and 0 <= self.max_epochs <= epochs
         return all_epochs or 0 <= self.max_steps <= steps
-
-
-def root_folder(path: str | Path | None) -> Path:
-    """Return the folder that ``default_root_dir`` means; None is the current one."""
-    name = "default_root_dir"
-    check("Trainer", {name: path}, {name: PATH.or_none("None for the current folder")})
-    return Path.cwd() if path is None else Path(path)

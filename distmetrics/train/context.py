@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
+from distmetrics.train.combine import Logged
 from distmetrics.train.config import TrainerConfig
-from distmetrics.train.fit_state import FitState
+from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.log_options import as_tensor, check_name
-from distmetrics.train.logbook import LogBook
+from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.logged_values import LoggedValues
-from distmetrics.train.loggers.base import Logger
-from distmetrics.train.progress import LoopProgress
+from distmetrics.train.loggers import Logger
 
 
-class CallUnderWay(Protocol):
-    """What a trainer is doing."""
-
-    module: Any
-
-    def save(self, paths: Sequence[str | Path], drop: Sequence[str | Path]) -> None:
-        """Save a checkpoint, see :meth:`RunContext.save_checkpoint`."""
-
-
-class RunContext(Protocol):
+class RunContext:
     """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
 
     Attributes:
@@ -62,7 +53,7 @@ class RunContext(Protocol):
     datamodule: Any
     fit_state: FitState | None
     log: LogBook | None
-    run: CallUnderWay | None
+    run: Any
 
     @property
     def current_epoch(self) -> int:
@@ -109,10 +100,7 @@ class RunContext(Protocol):
         """The latest value of everything logged, by name."""
         return self.values.callback_metrics
 
-    @property
-    def logged_metrics(self) -> dict[str, Tensor]:
-        """The latest value of everything logged, by name."""
-        return self.values.callback_metrics
+    logged_metrics = callback_metrics
 
     @property
     def local_metrics(self) -> set[str]:
@@ -157,34 +145,31 @@ class RunContext(Protocol):
             check_name(name)
         tensors = {name: as_tensor(f"the value of {name!r}", values[name]) for name in values}
         self.values.note_epoch(tensors, set())
-        publish(self, tensors, set())
+        _publish(self, tensors, set())
 
 
-def publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str]) -> None:
+def note_step(trainer: RunContext, log: LogBook, *, updated: bool) -> None:
+    """Make a training step's values known, to loggers those of each n-th step."""
+    if log.step_values:
+        trainer.values.note(log.step_values, log.step_local)
+    if updated and trainer.global_step % trainer.config.log_every_n_steps == 0:
+        _publish(trainer, log.step_values, log.unlogged)
+
+
+def note_epoch(trainer: RunContext, log: LogBook, logged: Logged, stage: Stage) -> None:
+    """Make an epoch's values known."""
+    values = {key.label: value for key, value in logged.values.items()}
+    trainer.values.note(log.step_values, log.step_local)
+    trainer.values.note_epoch(values, {key.label for key in logged.local})
+    if stage == "validate":
+        trainer.values.validation_metrics = set(values)
+    _publish(trainer, values, log.unlogged)
+
+
+def _publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str]) -> None:
     """Give the loggers values, on rank 0 alone."""
     if not (trainer.loggers and trainer.is_global_zero):
         return
     numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
     for logger in trainer.loggers if numbers else ():
         logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)
-
-
-class RunByTrainer:
-    """Adds ``trainer`` to what a trainer runs."""
-
-    _trainer: RunContext | None = None
-
-    @property
-    def trainer(self) -> RunContext:
-        """The trainer that runs this module.
-
-        Raises:
-            ConfigurationError: none does.
-        """
-        if self._trainer is None:
-            raise ConfigurationError(
-                f"{type(self).__name__} is not attached to a trainer",
-                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
-                "replace self.log.",
-            )
-        return self._trainer

@@ -1,21 +1,32 @@
-"""The user's data module, and the loaders of one call of the trainer."""
+"""What the user asks of the trainer: the call, its loaders, and the data module."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from distmetrics.arguments import describe
+from distmetrics.arguments import FLAG, PATH, check, describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.context import RunContext
 from distmetrics.train.hparams import WithHparams
 
-Call = Literal["fit", "validate", "test", "predict"]
-_STAGES = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
+Kind = Literal["fit", "validate", "test", "predict"]
+_METHODS = {
+    "fit": "train_dataloader",
+    "validate": "val_dataloader",
+    "test": "test_dataloader",
+    "predict": "predict_dataloader",
+}
+_TAKES = {
+    "ckpt_path": PATH._replace(wanted="the path of a checkpoint, 'best' or 'last'").or_none(),
+    "weights_only": FLAG,
+    "return_predictions": FLAG,
+}
 
 
 class DataModule(WithHparams):
@@ -66,74 +77,79 @@ class DataModule(WithHparams):
 
 
 @dataclass
-class Dataloaders:
-    """What the user passed to ``fit``, ``validate``, ``test`` or ``predict``."""
+class Call:
+    """What the user asks of the trainer; a data module may come in the place of the loaders.
 
-    train_dataloaders: Any = None
+    Attributes:
+        kind: "fit", "validate", "test" or "predict".
+        dataloaders: to train on, or to evaluate on.
+        val_dataloaders: to validate on in a fit.
+        datamodule: the data, in the place of loaders.
+        ckpt_path: the checkpoint to begin with: a file, "best", "last", or None.
+        weights_only: True if that may hold nothing but tensors and plain values.
+        return_predictions: True if predictions are returned.
+
+    Raises:
+        ConfigurationError: loaders and a data module, or something of the wrong kind.
+    """
+
+    kind: Kind
+    dataloaders: Any = None
     val_dataloaders: Any = None
-    test_dataloaders: Any = None
-    predict_dataloaders: Any = None
     datamodule: DataModule | None = None
+    ckpt_path: str | Path | None = None
+    weights_only: bool = True
+    return_predictions: bool = True
 
-    @classmethod
-    def of(
-        cls, call: Call, loaders: Any, datamodule: DataModule | None, val: Any = None
-    ) -> Dataloaders:
-        """Return a call's arguments; a data module may also come in the place of the loaders.
-
-        Raises:
-            ConfigurationError: loaders and a data module.
-        """
-        if isinstance(loaders, DataModule):
-            loaders, datamodule = None, loaders
-        if datamodule is not None and not isinstance(datamodule, DataModule):
+    def __post_init__(self) -> None:
+        check("Trainer", vars(self), _TAKES)
+        if isinstance(self.dataloaders, DataModule):
+            self.dataloaders, self.datamodule = None, self.dataloaders
+        if self.datamodule is None:
+            return
+        if not isinstance(self.datamodule, DataModule):
             raise ConfigurationError(
                 "datamodule= takes an object of DataModule or a subclass, got "
-                f"{describe(datamodule)}",
+                f"{describe(self.datamodule)}",
                 do="datamodule=YourData(), or pass loaders.",
             )
-        if datamodule is not None and not (loaders is None and val is None):
+        if not (self.dataloaders is None and self.val_dataloaders is None):
             raise ConfigurationError(
-                f"{call} got loaders and a data module", do="pass one of them."
+                f"{self.kind} got loaders and a data module", do="pass one of them."
             )
-        passed = {"val_dataloaders": val, f"{_STAGES[call]}_dataloaders": loaders}
-        return cls(**passed, datamodule=datamodule)
 
-    def passed(self, call: Call) -> Any:
-        """Return what the user has passed to ``call`` on, or None."""
-        return getattr(self, f"{_STAGES[call]}_dataloaders")
-
-    def train(self, module: Any) -> Any:
-        """Return the loader to train on.
+    def loaders(self, module: Any) -> list[Any]:
+        """Return the loaders to train or to evaluate on.
 
         Raises:
-            ConfigurationError: there is none, or several.
+            ConfigurationError: there is none, or there are several to train on.
         """
-        loaders = self.of_call("fit", module)
-        if len(loaders) != 1:
+        method = _METHODS[self.kind]
+        loaders = _as_list(self._passed_or_of(method, self.dataloaders, module))
+        if self.kind == "fit" and len(loaders) != 1:
             raise ConfigurationError(
                 f"there must be one training loader, and there are {len(loaders)}",
                 do="pass train_dataloaders=..., or a data module with a train_dataloader.",
             )
-        return loaders[0]
-
-    def of_call(self, call: Call, module: Any) -> list[Any]:
-        """Return the loaders to ``call`` on; none where there are none."""
-        method, loaders = f"{_STAGES[call]}_dataloader", self.passed(call)
-        owner = module if self.datamodule is None else self.datamodule
-        if loaders is None and hasattr(owner, method):
-            loaders = getattr(owner, method)()
-        return _as_list(loaders)
-
-    def nothing_for(self, call: Call) -> ConfigurationError:
-        """Return the error of an evaluation without a loader."""
-        method = f"{_STAGES[call]}_dataloader"
-        if self.datamodule is None:
+        if not loaders:
             what, do = "", f"pass loaders, or a data module that has a {method}."
-        else:
-            what = f": {type(self.datamodule).__name__} has no {method}, or it returned nothing"
-            do = f"override {method}, or pass loaders."
-        return ConfigurationError(f"there is nothing to {call} on{what}", do=do)
+            if self.datamodule is not None:
+                name = type(self.datamodule).__name__
+                what = f": {name} has no {method}, or it returned nothing"
+                do = f"override {method}, or pass loaders."
+            raise ConfigurationError(f"there is nothing to {self.kind} on{what}", do=do)
+        return loaders
+
+    def loaders_to_validate(self, module: Any) -> list[Any]:
+        """Return the loaders that a fit validates on; none where there are none."""
+        return _as_list(self._passed_or_of("val_dataloader", self.val_dataloaders, module))
+
+    def _passed_or_of(self, method: str, passed: Any, module: Any) -> Any:
+        """Return what the user has passed, else what the data module or the module returns."""
+        owner = module if self.datamodule is None else self.datamodule
+        if passed is not None or not hasattr(owner, method):
+            return passed
+        return getattr(owner, method)()
 
 
 def _as_list(loaders: Any) -> list[Any]:

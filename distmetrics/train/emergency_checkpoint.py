@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from dataclasses import asdict
 from typing import Any
@@ -11,9 +10,7 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.checkpoint_file import write
-from distmetrics.train.context import RunContext
-from distmetrics.train.metric_state import metric_states, metrics_in
-from distmetrics.train.progress import LoopProgress
+from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.run import Run
 
 FILE_NAME = "rescued.ckpt"
@@ -28,7 +25,7 @@ def save_emergency_checkpoint(run: Run, error: BaseException) -> None:
     of the epoch that was under way. What can't be saved is a warning: the error itself goes on.
     """
     trainer = run.trainer
-    lost = None if trainer.fit_state is None else _lost(trainer, error)
+    lost = None if trainer.fit_state is None else _lost(run, error)
     keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
     if lost is None or not keepers:
         return
@@ -54,9 +51,9 @@ def save_emergency_checkpoint(run: Run, error: BaseException) -> None:
     )
 
 
-def _lost(trainer: RunContext, error: BaseException) -> DistmetricsError | None:
+def _lost(run: Run, error: BaseException) -> DistmetricsError | None:
     """Return the error that names who is lost, which DDP's own connections do not."""
-    comm = trainer.strategy.comm()
+    comm = run.comm
     if isinstance(comm, GroupCommunicator) and isinstance(error, RuntimeError):
         return comm.blame(error)
     return error if isinstance(error, PeerLostError | DivergedError | MismatchError) else None
@@ -64,11 +61,8 @@ def _lost(trainer: RunContext, error: BaseException) -> DistmetricsError | None:
 
 def _content(run: Run) -> dict[str, Any]:
     """Return a checkpoint of this rank alone, at the beginning of the epoch that is under way."""
-    unused = {path: copy.deepcopy(metric) for path, metric in metrics_in(run.module).items()}
-    for metric in unused.values():
-        metric.reset()
     content = run.checkpoint(alone=True)
     content["position"] = asdict(LoopProgress(content["epoch"], content["global_step"]))
     own = content["ranks"][0]
-    own.update(metrics=metric_states(unused), log=None, outputs=[], gradients={})
+    own.update(metrics={}, log=None, outputs=[], gradients={})
     return content

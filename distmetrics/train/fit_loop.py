@@ -19,7 +19,7 @@ from distmetrics.train.batches import (
     no_batch,
     with_last,
 )
-from distmetrics.train.context import RunContext
+from distmetrics.train.context import RunContext, note_epoch
 from distmetrics.train.evaluation import evaluate, new_log
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.run import Run
@@ -37,7 +37,7 @@ class FitLoop:
     def __init__(self, run: Run, fit: FitState) -> None:
         self.run, self.fit = run, fit
         self.trainer, self.module = run.trainer, run.module
-        self.config, self.comm = run.trainer.config, run.trainer.strategy.comm()
+        self.config, self.comm = run.trainer.config, run.comm
         self.step = TrainStep(run, fit)
         self._warned = False
 
@@ -67,7 +67,7 @@ class FitLoop:
                 epoch_end(fit.outputs)
                 fit.outputs = []
             run.call("on_train_epoch_end", callbacks=False)
-            run.note_epoch(log, log.close(), "train")
+            note_epoch(trainer, log, log.close(), "train")
         fit.log, fit.progress.epoch_is_over = None, True
         self._step_epoch_schedules()
         run.call("on_train_epoch_end", module=False)
@@ -82,7 +82,9 @@ class FitLoop:
     def _take_steps(self, limit: int | None, *, is_due: bool) -> None:
         """Take as many steps as the rank with most batches has, on every rank."""
         trainer, progress = self.trainer, self.fit.progress
-        counts = agreed_counts(self.fit.train_loader, limit, self.comm)
+        likely = "an empty data set, or fewer samples than a batch and drop_last=True."
+        loaders = [self.fit.train_loader]
+        (counts,) = agreed_counts(loaders, [limit], "training", self.comm, likely)
         known = [count for count in counts if count is not None]
         total = max(known) if len(known) == len(counts) else None
         every = validation_interval(trainer, total) if is_due else None
@@ -127,7 +129,7 @@ class FitLoop:
     def _validate(self) -> None:
         trainer, fit = self.trainer, self.fit
         fit.progress.validated_at = fit.progress.batches
-        evaluate(self.run, "validate", fit.val_loaders, self.config.limit_val_batches)
+        evaluate(self.run, "validate", fit.val_loaders)
         if trainer.values.within_epochs:
             trainer.should_stop = any_true(trainer.should_stop, comm=self.comm, name="should_stop")
 
@@ -158,18 +160,12 @@ def _with_places(
         start: how many batches of the epoch are over.
         total: batches of the epoch; None looks one ahead for the last.
     """
-    if steps == 1:
-        only = AccumulationStep(1, is_last=True)
-        for item in items:
-            yield item, only
-    elif total is None:
-        for number, (item, is_end) in enumerate(with_last(items), start=start + 1):
-            yield item, AccumulationStep(steps, is_end or number % steps == 0)
-    else:
-        for index, item in enumerate(items, start=start):
-            size = min(steps, total - index // steps * steps)
-            is_last = (index + 1) % steps == 0 or index + 1 == total
-            yield item, AccumulationStep(size, is_last)
+    looks_ahead = total is None and steps > 1
+    pairs = with_last(items) if looks_ahead else ((item, False) for item in items)
+    for number, (item, is_end) in enumerate(pairs, start=start + 1):
+        size = steps if total is None else min(steps, total - (number - 1) // steps * steps)
+        is_last = is_end or number % steps == 0 or number == total
+        yield item, AccumulationStep(size, is_last)
 
 
 def validation_interval(trainer: RunContext, total: int | None) -> int | None:

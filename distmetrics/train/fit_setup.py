@@ -10,7 +10,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty
 from distmetrics.train.context import RunContext
-from distmetrics.train.dataloaders import Dataloaders
+from distmetrics.train.dataloaders import Call
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.module import Module
 from distmetrics.train.optimizers import configured
@@ -18,7 +18,7 @@ from distmetrics.train.run import Run
 from distmetrics.train.signatures import overrides, require
 
 
-def planned_fit(run: Run, data: Dataloaders) -> FitState:
+def planned_fit(run: Run, call: Call) -> FitState:
     """Return what the fit works with: optimizers, loaders, and the strategy's training step."""
     trainer, module = run.trainer, run.module
     optimizers, schedules = configured(
@@ -28,7 +28,7 @@ def planned_fit(run: Run, data: Dataloaders) -> FitState:
     step, optimizers = trainer.strategy.setup(module, optimizers)
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
-    (train_loader,) = dealt(trainer, [data.train(module)], train=True)
+    (train_loader,) = dealt(trainer, call.loaders(module), train=True)
     return FitState(
         module,
         trainer.strategy,
@@ -38,26 +38,23 @@ def planned_fit(run: Run, data: Dataloaders) -> FitState:
         optimizers,
         schedules,
         train_loader,
-        _val_loaders(run, data),
+        _val_loaders(run, call),
     )
 
 
-def _val_loaders(run: Run, data: Dataloaders) -> list[Any]:
+def _val_loaders(run: Run, call: Call) -> list[Any]:
     """Return the loaders to validate on; none if there is nothing to validate by."""
     trainer, module = run.trainer, run.module
     config, values = trainer.config, trainer.values
-    loaders = []
-    if config.limit_val_batches != 0:
-        loaders = dealt(trainer, data.of_call("validate", module))
     # A data module may have more than this module needs.
-    if loaders and not (
-        data.passed("validate") is not None or overrides(module, "validation_step")
-    ):
-        loaders = []
+    is_wanted = call.val_dataloaders is not None or overrides(module, "validation_step")
+    loaders = []
+    if is_wanted and config.limit_val_batches != 0:
+        loaders = dealt(trainer, call.loaders_to_validate(module))
     values.within_epochs = bool(loaders) and config.validates_within_epochs
     if loaders:
         require(module, "validation_step")
-        check_not_empty(loaders, "validation", trainer.strategy.comm())
+        check_not_empty(loaders, "validation", run.comm)
         _warn_if_never(trainer)
     elif config.limit_val_batches == 0:
         values.why_unvalidated = "limit_val_batches=0 turns it off"
@@ -103,10 +100,13 @@ def _check_manual(trainer: RunContext, module: Module) -> None:
 
 def dealt(trainer: RunContext, loaders: Sequence[Any], *, train: bool = False) -> list[Any]:
     """Return loaders of this rank's part of the data."""
-    seeded = [random_state.seed_workers(loader, trainer.global_rank) for loader in loaders]
+    dealt_out = list(loaders)
+    if random_state.seeds_workers():
+        rank = trainer.global_rank
+        dealt_out = [random_state.seed_workers(loader, rank) for loader in loaders]
     if not trainer.config.use_distributed_sampler:
-        return seeded
+        return dealt_out
     seed = trainer.config.seed
     if seed is None:
         seed = random_state.of_environment() or 0
-    return [trainer.strategy.loader(loader, train=train, seed=seed) for loader in seeded]
+    return [trainer.strategy.loader(loader, train=train, seed=seed) for loader in dealt_out]

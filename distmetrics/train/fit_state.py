@@ -1,10 +1,9 @@
-"""What a fit works with on one rank, and how its optimizers step."""
+"""How far a fit is, what it works with on one rank, and how its optimizers step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard
 
 import torch
@@ -15,14 +14,45 @@ from torch.optim import Optimizer
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.liveness.process_info import Inside
 from distmetrics.strategies.base import Strategy, TrainingStep
-from distmetrics.strategies.parallel import Averaged
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.optimizers import Schedule
-from distmetrics.train.progress import LoopProgress
 
 EpochRng = tuple[dict[str, Any], list[Tensor]]
+
+
+@dataclass
+class LoopProgress:
+    """What a checkpoint holds of a fit's position.
+
+    Attributes:
+        epoch: epochs that are over; within one its number, from 0.
+        global_step: optimizer steps taken.
+        batches: steps of the epoch that are over, on each rank.
+        pending: steps since the last update.
+        validated_at: ``batches`` at the epoch's last validation, None before the first.
+        epoch_is_over: True if all of the epoch is, its values included.
+    """
+
+    epoch: int = 0
+    global_step: int = 0
+    batches: int = 0
+    pending: int = 0
+    validated_at: int | None = None
+    epoch_is_over: bool = False
+
+    @property
+    def is_within_epoch(self) -> bool:
+        """True if some of the epoch's steps are over, and the epoch is not."""
+        return self.batches > 0 and not self.epoch_is_over
+
+    def begin_epoch(self, number: int) -> None:
+        """Go to the beginning of an epoch, after as many steps."""
+        self.load({"epoch": number, "global_step": self.global_step})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to another position; what ``state`` does not name is as at the beginning."""
+        vars(self).update(asdict(LoopProgress(**state)))
 
 
 @dataclass
@@ -37,10 +67,6 @@ class FitState:
         epoch_rng: the states of random generators when the epoch's loader was opened: this
             process's, the loader's.
         resumed: what to take up when the loader is open; from a checkpoint.
-        step_end: the module's ``training_step_end``, if it has one.
-        averaging: what a backward pass runs in that averages gradients, for ranks that wait
-            elsewhere.
-        averaged: the wrapper that averages them, where it is this project's.
     """
 
     module: nn.Module
@@ -56,19 +82,8 @@ class FitState:
     log: LogBook | None = None
     epoch_rng: EpochRng | None = None
     resumed: Mapping[str, Any] | None = None
-    step_end: Callable[[Any], Any] | None = field(init=False)
-    averaging: AbstractContextManager[None] = field(init=False)
-    averaged: Averaged | None = field(init=False)
     _backwards: int = 0
     _stepped_at: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.step_end = getattr(self.module, "training_step_end", None)
-        self.averaged = self.step if isinstance(self.step, Averaged) else None
-        self.averaging = nullcontext()
-        if is_wrapped(self.step):
-            group = self.step.process_group.group_name
-            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
 
     def update(self, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Let an optimizer step with the gradients that are there, and clear them."""

@@ -83,7 +83,13 @@ class WithHparams:
         saved: dict[str, Any] = {} if names else arguments
         for name in names:
             if isinstance(name, str):
-                saved[name] = _argument(arguments, name)
+                if name not in arguments:
+                    known = ", ".join(arguments) or "none"
+                    raise ConfigurationError(
+                        f"save_hyperparameters: {name!r} is no argument of __init__; there are: "
+                        f"{known}"
+                    )
+                saved[name] = arguments[name]
             else:
                 check("save_hyperparameters", {"each of names": name}, {"each of names": _SAVED})
                 saved |= vars(name) if isinstance(name, Namespace) else dict(name)
@@ -92,15 +98,6 @@ class WithHparams:
             if name not in ignored and not isinstance(value, nn.Module):
                 self.hparams[name] = value
         self._log_hparams = logger
-
-
-def _argument(arguments: Mapping[str, Any], name: str) -> Any:
-    if name not in arguments:
-        known = ", ".join(arguments) or "none"
-        raise ConfigurationError(
-            f"save_hyperparameters: {name!r} is no argument of __init__; there are: {known}"
-        )
-    return arguments[name]
 
 
 def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
+from distmetrics.train.callbacks.display import print_results
 from distmetrics.train.context import RunContext
-from distmetrics.train.dataloaders import Call, Dataloaders
+from distmetrics.train.dataloaders import Call
 from distmetrics.train.evaluation import on_cpu
+from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.module import Module
-from distmetrics.train.progress import LoopProgress
 from distmetrics.train.run import Run
-from distmetrics.train.session import Session, Start
-from distmetrics.train.signatures import check_callbacks, check_data, check_module, require
-from distmetrics.train.tables import print_results
+from distmetrics.train.session import conduct
+from distmetrics.train.signatures import check_hooks, require
 from distmetrics.tree import map_leaves
 
 
@@ -32,15 +32,13 @@ class _Outcome:
     weights: dict[str, Any] | None
 
 
-def launch(trainer: RunContext, call: Call, module: Module, data: Dataloaders, start: Start) -> Any:
+def launch(trainer: RunContext, module: Module, call: Call) -> Any:
     """Do a call of the trainer on every rank; return its results."""
-    check_module(module)
-    check_callbacks(trainer.callbacks)
-    check_data(data.datamodule)
+    check_hooks(module, trainer.callbacks, call.datamodule)
     if trainer.strategy.isolated:  # what ranks settle does not come home: settle it here
         for logger in trainer.loggers:
             logger.prepare()
-    outcome = trainer.strategy.launch(run_on_rank, trainer, module, data, call, start)
+    outcome = trainer.strategy.launch(run_on_rank, trainer, module, call)
     if not isinstance(outcome, _Outcome):
         return outcome
     if outcome.weights is not None:
@@ -55,42 +53,35 @@ def launch(trainer: RunContext, call: Call, module: Module, data: Dataloaders, s
 
 
 def launch_evaluation(
-    trainer: RunContext,
-    call: Literal["validate", "test"],
-    module: Module,
-    data: Dataloaders,
-    start: Start,
-    verbose: bool | None,
+    trainer: RunContext, module: Module, call: Call, *, verbose: bool | None
 ) -> list[dict[str, float]]:
     """Evaluate the module on every rank; return the results, and print them if that is wanted."""
-    require(module, "validation_step" if call == "validate" else "test_step")
+    require(module, "validation_step" if call.kind == "validate" else "test_step")
     check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
-    results: list[dict[str, float]] = launch(trainer, call, module, data, start)
+    results: list[dict[str, float]] = launch(trainer, module, call)
     if trainer.is_global_zero:
-        print_results(call, results, verbose)
+        print_results(call.kind, results, verbose)
     return results
 
 
-def run_on_rank(
-    trainer: RunContext, module: Module, data: Dataloaders, call: Call, start: Start
-) -> Any:
+def run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
     """Run a call on one rank; where that works on copies, return all that must come home.
 
     The names of the arguments are shown to the user where one of them can't be pickled.
     """
     if trainer.run is not None:
         raise ConfigurationError(
-            f"{call} inside a call of the same trainer",
+            f"{call.kind} inside a call of the same trainer",
             do="pass val_dataloaders to fit, or let another Trainer(strategy='single') do it.",
         )
     trainer.run = run = Run(trainer, module)
     try:
-        results = Session(run, data, call, start).conduct()
+        results = conduct(run, call)
     finally:
         trainer.run = None
     if not trainer.strategy.isolated:
         return results
-    weights = dict(trainer.strategy.weights(module)) if call == "fit" else None
+    weights = dict(trainer.strategy.weights(module)) if call.kind == "fit" else None
     return _Outcome(
         results,
         trainer.progress,

@@ -75,8 +75,11 @@ def check_name(name: Any) -> None:
         )
 
 
-def check_options(name: Any, options: Options) -> None:
-    """Refuse a name or options of the wrong kind, and options that contradict each other."""
+def check_options(name: Any, options: Options, *, is_metric: bool = False) -> None:
+    """Refuse a name or options of the wrong kind, and options that contradict each other.
+
+    A metric object's value exists once an epoch, over all ranks.
+    """
     check_name(name)
     values = options._asdict() | {"reduce_fx": options.reduction}
     check_arguments(f"self.log({name!r})", values, _TAKES)
@@ -85,6 +88,16 @@ def check_options(name: Any, options: Options) -> None:
     if options.sync_dist and options.rank_zero_only:
         raise ConfigurationError(
             f"{name!r}: sync_dist=True is all ranks' value, rank_zero_only=True rank 0's own"
+        )
+    if is_metric and (options.on_step or options.on_epoch is False):
+        raise ConfigurationError(
+            f"{name!r} is a metric object, which has its value at the end of the epoch",
+            do="for a value of each step, log what metric(...) returns.",
+        )
+    if is_metric and options.scope != "all ranks":
+        raise ConfigurationError(
+            f"{name!r} is a metric object, which is always computed over all ranks",
+            do="drop sync_dist=False and rank_zero_only=True.",
         )
 
 
@@ -104,20 +117,6 @@ def moments(name: str, options: Options, *, in_step: bool, training: bool) -> tu
             f"{name!r} is logged neither on_step nor on_epoch: it would be lost"
         )
     return on_step, on_epoch
-
-
-def check_metric_options(name: str, options: Options) -> None:
-    """Refuse what a metric object can't do: its value exists once an epoch, over all ranks."""
-    if options.on_step or options.on_epoch is False:
-        raise ConfigurationError(
-            f"{name!r} is a metric object, which has its value at the end of the epoch",
-            do="for a value of each step, log what metric(...) returns.",
-        )
-    if options.sync_dist is False or options.rank_zero_only:
-        raise ConfigurationError(
-            f"{name!r} is a metric object, which is always computed over all ranks",
-            do="drop sync_dist=False and rank_zero_only=True.",
-        )
 
 
 def check_batch_size(name: Any, size: Any) -> float:
@@ -156,7 +155,7 @@ def batch_size_of(batch: Any, name: str) -> int:
 
 
 def as_number(what: str, value: Any) -> Tensor | float:
-    """Return ``value`` as a number of Python; on an accelerator it stays there, as 0-dim float64.
+    """Return ``value`` as a number of Python; on an accelerator it stays there, as 0-dim.
 
     Raises:
         InputError: it has more than one element, or none.
@@ -174,7 +173,7 @@ def as_number(what: str, value: Any) -> Tensor | float:
             )
         if value.is_complex():
             raise InputTypeError(f"{what} must be a real number to be logged, got {value.dtype}")
-        return float(value) if value.is_cpu else value.detach().reshape(()).double()
+        return float(value.item()) if value.is_cpu else value.detach().reshape(())
     if isinstance(value, str | bytes):
         raise InputTypeError(
             f"{what} must be a number to be logged, got the text {value!r}",

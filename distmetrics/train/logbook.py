@@ -17,20 +17,32 @@ from torch import Tensor, nn
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.state.sync import sync_and_compute
-from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind
-from distmetrics.train.combine import Logged, RankLog, combine, metric_numbers, metric_paths
+from distmetrics.train.combine import (
+    Accumulator,
+    Accumulators,
+    Key,
+    Kind,
+    Logged,
+    RankLog,
+    combine,
+)
 from distmetrics.train.log_options import (
     Options,
     as_number,
     batch_size_of,
     check_batch_size,
-    check_metric_options,
     check_options,
     is_metric,
     moments,
 )
-from distmetrics.train.metric_state import check_unused, metric_at, metrics_in, path_of, updated
+from distmetrics.train.metric_state import (
+    check_unused,
+    metric_at,
+    metric_values,
+    metrics_in,
+    path_of,
+    updated,
+)
 
 Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
@@ -121,15 +133,10 @@ class LogBook:
         if options.batch_size is not None and type(options.batch_size) is not int:
             # An array can't be compared with the plan's.
             options = options._replace(batch_size=check_batch_size(name, options.batch_size))
-        if type(value) is Tensor and value.ndim == 0 and value.is_floating_point():  # most values
-            number: Tensor | float = value.item() if value.is_cpu else value.detach()
-        elif type(value) is float:
-            number = value
-        elif is_metric(value):
-            self._log_metric(name, value, options)
+        if not isinstance(value, Tensor | float) and is_metric(value):
+            self.log_metric(name, value, options)
             return
-        else:
-            number = as_number(f"the value of {name!r}", value)
+        number = as_number(f"the value of {name!r}", value)
         plan = self._plans.get(name) if isinstance(name, str) else None
         if plan is None or plan[:3] != (options, self._loader, self._in_step):
             plan = self._plans[name] = self._planned(name, options)
@@ -147,13 +154,9 @@ class LogBook:
                 self._step_site = site._replace(function=call)
             self._step.of(plan.step_key, plan.step_kind).add(number, weight)
 
-    def log_values_of(self, metric: Any, options: Options) -> None:
-        """Log each value of a metric that has several, a ``MetricCollection`` say, by its name."""
-        self._log_metric("log_dict", metric, options, bare=True)
-
-    def _log_metric(self, name: str, metric: Any, options: Options, *, bare: bool = False) -> None:
-        check_options(name, options)
-        check_metric_options(name, options)
+    def log_metric(self, name: str, metric: Any, options: Options, *, bare: bool = False) -> None:
+        """Log a metric object; ``bare`` logs each of its several values by its own name."""
+        check_options(name, options, is_metric=True)
         path = self._path(name, metric)
         key = Key(f"{path}.*" if bare else name, self._loader)
         self._epoch.of(key, Kind(metric=path, bare=bare))
@@ -222,10 +225,9 @@ class LogBook:
 
     def _keep_step_value(self, key: Key, value: Tensor | float, *, local: bool) -> None:
         if isinstance(value, Tensor):
-            kept = value.to(torch.float64, copy=True)
+            self.step_values[key.label] = value.to(torch.float64, copy=True)
         else:
-            kept = torch.tensor(value, dtype=torch.float64)
-        self.step_values[key.label] = kept
+            self.step_values[key.label] = torch.tensor(value, dtype=torch.float64)
         if local:
             self.step_local.add(key.label)
 
@@ -256,12 +258,9 @@ class LogBook:
         """
         name = f"{self._stage} epoch"
         logged = self._combined(self._epoch, self._batches, name)
-        paths = sorted(metric_paths(logged.kinds))
-        metrics = {path: metric_at(self._module, path) for path in paths}
-        computed = sync_and_compute(metrics, comm=self._comm, name=name) if metrics else {}
-        for metric in metrics.values():
-            metric.reset()
-        logged.values.update(metric_numbers(logged.kinds, computed))
+        kinds = {key: kind for key, kind in logged.kinds.items() if kind.metric}
+        if kinds:
+            logged.values.update(metric_values(self._module, kinds, self._comm, name))
         return logged
 
     def _combined(

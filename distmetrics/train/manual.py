@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.context import RunByTrainer
+from distmetrics.train.context import RunContext
 from distmetrics.train.fit_state import FitState
 
 
@@ -53,14 +53,31 @@ class ManualOptimizer:
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
 
-class ManualOptimization(RunByTrainer, nn.Module):
-    """What a module needs that says ``self.automatic_optimization = False``.
+class ManualOptimization(nn.Module):
+    """The trainer of a module, and what one needs that does its own optimization.
 
-    Then ``training_step`` does all: ``optimizer.zero_grad()``, ``self.manual_backward(loss)`` and
-    ``optimizer.step()`` for each of ``self.optimizers()``, and the schedulers' steps.
+    With ``self.automatic_optimization = False`` its ``training_step`` does all:
+    ``optimizer.zero_grad()``, ``self.manual_backward(loss)`` and ``optimizer.step()`` for each of
+    ``self.optimizers()``, and the schedulers' steps.
     """
 
     automatic_optimization: bool = True
+    _trainer: RunContext | None = None
+
+    @property
+    def trainer(self) -> RunContext:
+        """The trainer that runs this module.
+
+        Raises:
+            ConfigurationError: none does.
+        """
+        if self._trainer is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} is not attached to a trainer",
+                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
+                "replace self.log.",
+            )
+        return self._trainer
 
     def optimizers(self) -> Any:
         """Return the optimizer, or the list of several, to step by hand."""

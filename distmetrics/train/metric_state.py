@@ -1,4 +1,4 @@
-"""A module's metric objects: where they are, and their states, taken, put back and merged."""
+"""A module's metric objects: where they are, their values, and their states: saved and merged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
 from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
-from distmetrics.state.sync import synced
+from distmetrics.state.sync import sync_and_compute, synced
+from distmetrics.train.combine import Key, Kind
+from distmetrics.train.log_options import as_tensor
 from distmetrics.tree import map_leaves
 
 States = dict[str, dict[str, Any]]
@@ -82,6 +84,44 @@ def check_unused(path: str, updates: Mapping[str, int], stage: str, name: str) -
                 likely="one metric object for training and for evaluation.",
                 do="keep one for each, or call its reset() before.",
             )
+
+
+def metric_values(
+    module: nn.Module, kinds: Mapping[Key, Kind], comm: Communicator, name: str
+) -> dict[Key, Tensor]:
+    """Return each number of the metric objects that were logged, over all ranks; reset these.
+
+    Args:
+        module: which holds them.
+        kinds: how each name of one was logged.
+        comm: who syncs, all objects at once.
+        name: of the sync, for errors.
+
+    Raises:
+        ConfigurationError: a metric object has been logged for two loaders.
+    """
+    loaders: dict[str, int] = {}
+    for key, kind in kinds.items():
+        if loaders.setdefault(kind.metric, key.loader) != key.loader:
+            raise ConfigurationError(
+                f"the metric self.{kind.metric} is logged for several loaders, whose samples it "
+                "would mix",
+                do="keep one metric object a loader, in an nn.ModuleList.",
+            )
+    metrics = {path: metric_at(module, path) for path in sorted(loaders)}
+    computed = sync_and_compute(metrics, comm=comm, name=name)
+    for metric in metrics.values():
+        metric.reset()
+    numbers = {}
+    for key, kind in kinds.items():
+        value = computed[kind.metric]
+        if isinstance(value, Mapping):
+            for inner, part in value.items():
+                label = str(inner) if kind.bare else f"{key.name}/{inner}"
+                numbers[Key(label, key.loader)] = as_tensor(f"{kind.metric}.{inner}", part)
+        else:
+            numbers[key] = as_tensor(f"self.{kind.metric}", value)
+    return numbers
 
 
 def metric_states(metrics: Mapping[str, Any]) -> States:

@@ -230,7 +230,9 @@ class Module(Hooks, WithHparams, ManualOptimization):
             options: those of :meth:`log`.
         """
         if is_metric(values):
-            self._log_in_force("log_dict").log_values_of(values, Options(**options))
+            self._log_in_force("log_dict").log_metric(
+                "log_dict", values, Options(**options), bare=True
+            )
             return
         if not isinstance(values, Mapping):
             raise InputTypeError(

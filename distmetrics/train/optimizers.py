@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from distmetrics.arguments import describe, whole
+from distmetrics.arguments import POSITIVE, Takes, check, describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.logged_values import LoggedValues
 
@@ -19,6 +19,12 @@ Interval = Literal["epoch", "step"]
 _FORMS = (
     "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
 )
+
+
+_TAKES = {
+    "frequency": POSITIVE,
+    "interval": Takes(lambda value: value in ("epoch", "step"), "'epoch' or 'step'"),
+}
 
 
 @dataclass
@@ -46,14 +52,7 @@ class Schedule:
             raise ConfigurationError(
                 f"a scheduler has step() and state_dict(), got {got}", do=_FORMS
             )
-        if not whole(self.frequency, 1):
-            raise ConfigurationError(
-                f"the frequency of a scheduler is a positive number, got {self.frequency!r}"
-            )
-        if self.interval not in ("epoch", "step"):
-            raise ConfigurationError(
-                f"the interval of a scheduler is 'epoch' or 'step', got {self.interval!r}"
-            )
+        check("a scheduler", vars(self), _TAKES)
         if "metrics" not in inspect.signature(step).parameters:
             # A schedule of time would take the watched value for its epoch.
             self.monitor = None
@@ -149,16 +148,11 @@ def _check_optimizer(optimizer: Optimizer, own: set[int]) -> None:
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of one of the forms."""
-    if isinstance(returned, Mapping):
-        return _split_dict(returned)
     items = _as_list(returned)
     if items and all(isinstance(item, Mapping) for item in items):
-        optimizers, schedulers = [], []
-        for item in items:
-            optimizer, scheduler = _split_dict(item)
-            optimizers += optimizer
-            schedulers += scheduler
-        return optimizers, schedulers
+        pairs = [_split_dict(item) for item in items]
+        schedulers = [scheduler for _, scheduler in pairs if scheduler is not None]
+        return [optimizer for optimizer, _ in pairs], schedulers
     is_pair = isinstance(returned, tuple) and len(items) == 2
     if is_pair and not isinstance(items[1], Optimizer):
         return _as_list(items[0]), _as_list(items[1])
@@ -169,20 +163,16 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _split_dict(returned: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    wrong = ""
-    if unknown := returned.keys() - {"optimizer", "lr_scheduler", "monitor"}:
-        wrong = f"with {sorted(unknown)}"
-    if "optimizer" not in returned:
-        wrong = "without 'optimizer'"
-    if wrong:
+def _split_dict(returned: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the optimizer and the scheduler or None."""
+    unknown = returned.keys() - {"optimizer", "lr_scheduler", "monitor"}
+    if unknown or "optimizer" not in returned:
+        wrong = "without 'optimizer'" if "optimizer" not in returned else f"with {sorted(unknown)}"
         raise ConfigurationError(f"configure_optimizers returned a dict {wrong}", do=_FORMS)
     scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
-    if scheduler is None:
-        return [returned["optimizer"]], []
-    if monitor is not None and not isinstance(scheduler, Mapping):
+    if scheduler is not None and monitor is not None and not isinstance(scheduler, Mapping):
         scheduler = {"scheduler": scheduler, "monitor": monitor}
-    return [returned["optimizer"]], [scheduler]
+    return returned["optimizer"], scheduler
 
 
 def _schedule(scheduler: Any) -> Schedule:

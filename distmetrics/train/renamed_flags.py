@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.registry import available
 
 # What a flag of an older guide is called today.
 _TODAY = {
@@ -36,7 +36,6 @@ _TODAY = {
     "early_stop_callback": "callbacks=[EarlyStopping(...)]",
     "weights_save_path": "callbacks=[ModelCheckpoint(dirpath=...)]",
     "default_save_path": "default_root_dir=...",
-    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
     "row_log_interval": "log_every_n_steps=...",
     "flush_logs_every_n_steps": "log_every_n_steps=...",
     "log_save_interval": "log_every_n_steps=...",
@@ -62,6 +61,7 @@ _LEAST = (
 _ONCE = "change what the data set yields in on_train_epoch_start: loaders are asked for once a fit."
 # What there is no flag for, and what to do instead.
 _WITHOUT = {
+    "resume_from_checkpoint": "say fit(..., ckpt_path=...).",
     "min_epochs": _LEAST,
     "min_steps": _LEAST,
     "min_nb_epochs": _LEAST,
@@ -89,32 +89,22 @@ _WITHOUT = {
 }
 
 
-def refuse_unknown(
-    flags: Iterable[str],
-    known: Iterable[str],
-    accelerator: object = "auto",
-    *,
-    who: str = "Trainer",
-) -> None:
-    """Refuse flags that are not among the ``known`` ones, and a strategy's name as accelerator.
+def refuse_unknown(owner: type, flags: Iterable[str]) -> None:
+    """Refuse flags that ``owner`` does not take.
 
     Raises:
         ConfigurationError: a flag of an older guide.
         TypeError: any other.
     """
-    if isinstance(accelerator, str) and accelerator != "auto" and accelerator in available():
-        raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy",
-            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
-        )
-    names = [name for name in known if name != "unknown"]
-    advice = {flag: f"say {today}" for flag, today in _TODAY.items()} | _WITHOUT
-    if who != "Trainer":
-        advice = {
-            flag: f"say {today}"
-            for flag, today in _TODAY.items()
-            if any(name in today for name in names)
-        }
+    names = [name for name in inspect.signature(owner).parameters if name != "unknown"]
+    who = owner.__name__
+    advice = {
+        flag: f"say {today}"
+        for flag, today in _TODAY.items()
+        if any(name in today for name in names)
+    }
+    if who == "Trainer":
+        advice |= _WITHOUT
     for flag in flags:
         if flag in advice:
             what = f"{who}({flag}=...) is a flag of older guides"

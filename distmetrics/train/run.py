@@ -10,9 +10,8 @@ from typing import Any
 from distmetrics.collectives.ops import barrier
 from distmetrics.train.checkpoint import checkpoint
 from distmetrics.train.checkpoint_file import write
-from distmetrics.train.combine import Logged
-from distmetrics.train.context import RunContext, publish
-from distmetrics.train.logbook import LogBook, Stage
+from distmetrics.train.context import RunContext
+from distmetrics.train.logbook import LogBook
 from distmetrics.train.module import Module
 
 Paths = Sequence[str | Path]
@@ -24,11 +23,15 @@ class Run:
     Args:
         trainer: what hooks get.
         module: what is run.
+
+    Attributes:
+        comm: who talks to the other ranks.
     """
 
     def __init__(self, trainer: RunContext, module: Module) -> None:
         self.trainer = trainer
         self.module = module
+        self.comm = trainer.strategy.comm()
         self._saves: list[tuple[Paths, Paths]] | None = None  # put off until a hook is over
 
     def call(self, hook: str, *args: Any, module: bool = True, callbacks: bool = True) -> None:
@@ -69,7 +72,7 @@ class Run:
                 write(content, path)
             for path in (Path(path) for _, drop in saves for path in drop):
                 path.unlink(missing_ok=True)
-        barrier(comm=self.trainer.strategy.comm(), name="checkpoint")
+        barrier(comm=self.comm, name="checkpoint")
 
     @contextmanager
     def logging(self, log: LogBook | None, batches: int | None) -> Iterator[None]:
@@ -81,22 +84,3 @@ class Run:
             yield
         finally:
             trainer.log, trainer.num_batches = outer
-
-    def note_step(self, log: LogBook, *, updated: bool) -> None:
-        """Make a training step's values known, to loggers those of each n-th step."""
-        trainer = self.trainer
-        if log.step_values:
-            trainer.values.note(log.step_values, log.step_local)
-        every = trainer.config.log_every_n_steps
-        if updated and trainer.loggers and trainer.global_step % every == 0:
-            publish(trainer, log.step_values, log.unlogged)
-
-    def note_epoch(self, log: LogBook, logged: Logged, stage: Stage) -> None:
-        """Make an epoch's values known."""
-        known = self.trainer.values
-        values = {key.label: value for key, value in logged.values.items()}
-        known.note(log.step_values, log.step_local)
-        known.note_epoch(values, {key.label for key in logged.local})
-        if stage == "validate":
-            known.validation_metrics = set(values)
-        publish(self.trainer, values, log.unlogged)

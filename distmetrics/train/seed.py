@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from distmetrics.arguments import FLAG, check
-from distmetrics.errors import ConfigurationError
+from distmetrics.arguments import FLAG, SEED, check
 
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
@@ -39,9 +38,7 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
     >>> seed_everything(7), torch.rand(()) == (seed_everything(7), torch.rand(()))[1]
     (7, tensor(True))
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ConfigurationError(f"a seed is a number from 0 to 2**32 - 1, got {seed!r}")
-    check("seed_everything", {"workers": workers}, {"workers": FLAG})
+    check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
     os.environ[_SEED], os.environ[_WORKERS] = str(seed), str(int(workers))
     set_all(seed)
     return seed
@@ -51,6 +48,11 @@ def of_environment() -> int | None:
     """Return the seed of the last :func:`seed_everything`, here or in a parent process."""
     seed = os.environ.get(_SEED)
     return int(seed) if seed else None
+
+
+def seeds_workers() -> bool:
+    """True if the last :func:`seed_everything` was also about processes of loaders."""
+    return os.environ.get(_WORKERS) == "1"
 
 
 def set_all(seed: int) -> None:
@@ -63,9 +65,13 @@ def set_all(seed: int) -> None:
 
 
 def seed_workers(loader: Any, rank: int) -> Any:
-    """Return the loader with workers that draw other numbers on each rank, if that is asked for."""
+    """Return a loader whose worker processes draw other random numbers on each rank.
+
+    Torch seeds workers from the loader's process: where all ranks have the same seed, so would
+    their workers.
+    """
     has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
-    if os.environ.get(_WORKERS) != "1" or not has_workers or loader.worker_init_fn is not None:
+    if not has_workers or loader.worker_init_fn is not None:
         return loader
     clone = copy.copy(loader)
     clone.worker_init_fn = functools.partial(_start_worker, rank)

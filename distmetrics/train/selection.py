@@ -14,6 +14,7 @@ from distmetrics.train.callbacks import (
     ModelSummary,
     ProgressBar,
 )
+from distmetrics.train.callbacks.display import wanted
 from distmetrics.train.config import TrainerConfig
 from distmetrics.train.loggers import CSVLogger, Logger
 
@@ -29,12 +30,12 @@ def chosen_callbacks(
         ConfigurationError: ``enable_checkpointing=False`` and a ``ModelCheckpoint``.
     """
     chosen: list[Callback] = _as_list(callbacks, Callback, "callbacks", "EarlyStopping('val_loss')")
-    wanted: list[tuple[bool, type[Callback]]] = [
-        (ProgressBar.wanted(config.enable_progress_bar), ProgressBar),
-        (ModelSummary.wanted(config.enable_model_summary), ModelSummary),
-        (bool(config.enable_checkpointing), ModelCheckpoint),
+    wanted_kinds: list[tuple[type[Callback], bool]] = [
+        (ProgressBar, wanted(config.enable_progress_bar, "the progress bar")),
+        (ModelSummary, wanted(config.enable_model_summary, "the model's table")),
+        (ModelCheckpoint, bool(config.enable_checkpointing)),
     ]
-    for is_wanted, kind in wanted:
+    for kind, is_wanted in wanted_kinds:
         if is_wanted and not any(isinstance(callback, kind) for callback in chosen):
             chosen.append(kind())
     keepers = [callback for callback in chosen if isinstance(callback, ModelCheckpoint)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from distmetrics.arguments import describe
@@ -104,43 +104,27 @@ def require(module: Any, *methods: str) -> None:
         raise ConfigurationError(f"{type(module).__name__} has no {' and no '.join(missing)}")
 
 
-def check_module(module: Any) -> None:
-    """Check the training step and the hooks of a module.
+def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
+    """Check what a call of the trainer will call: steps and hooks.
 
     Raises:
         ConfigurationError: one of them can't be called with the arguments that it will get, or
             only other trainers would call it.
     """
-    _refuse_others(module, _OTHERS)
-    for name, arguments in (_STEPS | _HOOKS).items():
-        method = getattr(module, name, None)
-        if callable(method):
-            _check(module, name, method, arguments)
-
-
-def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Check the hooks of callbacks; raises as :func:`check_module`."""
-    for callback in callbacks:
-        _refuse_others(callback, _OTHERS_OF_CALLBACKS)
-        for name, arguments in _CALLBACK_HOOKS.items():
-            method = getattr(callback, name, None)
+    of_callbacks = [(each, _OTHERS_OF_CALLBACKS, _CALLBACK_HOOKS) for each in callbacks]
+    of_data: tuple[Any, dict[str, str], dict[str, Any]] = (datamodule, _OTHERS_OF_DATA, {})
+    for owner, others, hooks in ((module, _OTHERS, _STEPS | _HOOKS), *of_callbacks, of_data):
+        for name, advice in others.items():
+            if callable(getattr(owner, name, None)):
+                raise ConfigurationError(
+                    f"{type(owner).__name__}.{name} would never be called: this trainer has no "
+                    "such hook",
+                    do=advice,
+                )
+        for name, arguments in hooks.items():
+            method = getattr(owner, name, None)
             if callable(method):
-                _check(callback, name, method, arguments)
-
-
-def check_data(datamodule: Any) -> None:
-    """Refuse hooks of a data module that nobody would call; raises as :func:`check_module`."""
-    _refuse_others(datamodule, _OTHERS_OF_DATA)
-
-
-def _refuse_others(owner: Any, others: Mapping[str, str]) -> None:
-    for name, advice in others.items():
-        if callable(getattr(owner, name, None)):
-            raise ConfigurationError(
-                f"{type(owner).__name__}.{name} would never be called: this trainer has no such "
-                "hook",
-                do=advice,
-            )
+                _check(owner, name, method, arguments)
 
 
 def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
@@ -162,16 +146,14 @@ def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[s
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        takes = ", ".join(signature.parameters)
+        advice = f"def {name}({', '.join(('self', *arguments))})"
         if "optimizer_idx" in signature.parameters:
             advice = (
                 "set self.automatic_optimization = False and step each optimizer of "
                 "self.optimizers() yourself."
             )
-        else:
-            advice = f"def {name}({', '.join(('self', *arguments))})"
         raise ConfigurationError(
-            f"{type(owner).__name__}.{name} takes ({takes}), and is called with "
-            f"({', '.join(arguments)}): {error}",
+            f"{type(owner).__name__}.{name} takes ({', '.join(signature.parameters)}), and is "
+            f"called with ({', '.join(arguments)}): {error}",
             do=advice,
         ) from error

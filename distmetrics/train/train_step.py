@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from distmetrics.collectives.ops import all_gather
 from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.liveness.process_info import Inside
+from distmetrics.strategies.parallel import Averaged
 from distmetrics.train.batches import move
-from distmetrics.train.context import RunContext
+from distmetrics.train.context import RunContext, note_step
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
 from distmetrics.tree import map_leaves
@@ -44,7 +46,11 @@ class TrainStep:
         self.run, self.fit = run, fit
         self.trainer, self.module = run.trainer, run.module
         self.config, self.strategy = run.trainer.config, run.trainer.strategy
-        self.world_size = self.strategy.comm().world_size
+        self.step_end = getattr(run.module, "training_step_end", None)
+        self.averaging: AbstractContextManager[None] = _NOTHING
+        if is_wrapped(fit.step):  # ranks that wait elsewhere say where this one is
+            group = fit.step.process_group.group_name
+            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
         self.keeps_outputs = hasattr(run.module, "training_epoch_end")
 
     def take(self, batch: Any, index: int, place: AccumulationStep) -> None:
@@ -69,7 +75,7 @@ class TrainStep:
         log.sync_step(everyone=trainer.absent_ranks == 0)
         trainer.absent_ranks = 0
         is_updated = progress.global_step > before
-        self.run.note_step(log, updated=is_updated)
+        note_step(trainer, log, updated=is_updated)
         if is_updated and module.automatic_optimization:
             for schedule in fit.schedules:
                 schedule.step("step", progress.global_step, trainer.values)
@@ -83,8 +89,8 @@ class TrainStep:
         with _NOTHING if place.is_last else strategy.accumulate(fit.step):
             with strategy.forward():
                 outputs = fit.step(batch, index)
-                if batch is not None and fit.step_end is not None:
-                    outputs = fit.step_end(outputs)
+                if batch is not None and self.step_end is not None:
+                    outputs = self.step_end(outputs)
                 loss = loss_of(outputs)
             if self.config.terminate_on_nan:
                 check_finite(self.trainer, loss, index)
@@ -92,8 +98,8 @@ class TrainStep:
                 self._backward(loss, place)
                 progress.pending += 1
         if place.is_last and progress.pending:
-            if fit.averaged is not None:
-                fit.averaged.check_averaged()
+            if isinstance(fit.step, Averaged):
+                fit.step.check_averaged()
             fit.update(fit.optimizers[0], clip=self.config.gradient_clip_val)
             progress.pending = 0
         return outputs
@@ -101,10 +107,10 @@ class TrainStep:
     def _backward(self, loss: Tensor, place: AccumulationStep) -> None:
         # The mean over all ranks counts those without a batch. The weight makes it the mean over
         # those that have one.
-        size, absent = self.world_size, self.trainer.absent_ranks
+        size, absent = self.run.comm.world_size, self.trainer.absent_ranks
         weight = (size / (size - absent) if absent else 1.0) / place.steps
         self.run.call("on_before_backward", loss)
-        with self.fit.averaging if place.is_last else _NOTHING:
+        with self.averaging if place.is_last else _NOTHING:
             self.strategy.backward(loss if weight == 1.0 else loss * weight)
         self.run.call("on_after_backward")
 
@@ -122,7 +128,7 @@ class TrainStep:
         step = self.module.training_step if is_wrapped(fit.step) else fit.step
         with self.strategy.forward():
             outputs = step(batch, index)
-            return outputs if fit.step_end is None else fit.step_end(outputs)
+            return outputs if self.step_end is None else self.step_end(outputs)
 
 
 def detached(outputs: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,22 +10,20 @@ from typing import Any
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices, one_flag
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
-from distmetrics.train.config import Limit, TrainerConfig, root_folder
-from distmetrics.train.context import CallUnderWay, RunContext
-from distmetrics.train.dataloaders import Dataloaders, DataModule
-from distmetrics.train.fit_state import FitState
+from distmetrics.train.config import Limit, TrainerConfig
+from distmetrics.train.context import RunContext
+from distmetrics.train.dataloaders import Call, DataModule
+from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.launching import launch, launch_evaluation
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
-from distmetrics.train.progress import LoopProgress
 from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
-from distmetrics.train.session import Start
 from distmetrics.train.signatures import require
 
 _FLAGS = {field.name for field in fields(TrainerConfig)}
@@ -47,8 +44,7 @@ class Trainer(RunContext):
         precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
         plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of
             those that are known fits.
-        gpus: short for ``devices=gpus, accelerator="gpu"``.
-        tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
+        gpus, tpu_cores: short for ``devices`` with ``accelerator="gpu"`` or ``"tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
@@ -132,8 +128,8 @@ class Trainer(RunContext):
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, inspect.signature(Trainer).parameters, accelerator)
-        config = TrainerConfig(
+        refuse_unknown(Trainer, unknown)
+        self.config = TrainerConfig(
             max_epochs=max_epochs,
             max_steps=max_steps,
             limit_train_batches=limit_train_batches,
@@ -146,7 +142,7 @@ class Trainer(RunContext):
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             log_every_n_steps=log_every_n_steps,
-            default_root_dir=root_folder(default_root_dir),
+            default_root_dir=default_root_dir,  # type: ignore[arg-type]  # made a Path there
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
             enable_checkpointing=enable_checkpointing,
@@ -157,9 +153,7 @@ class Trainer(RunContext):
             terminate_on_nan=terminate_on_nan,
             require_same_names=require_same_names,
             use_distributed_sampler=use_distributed_sampler,
-        )
-        devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-        self.config = config.resolved()
+        ).resolved()
         self.strategy = resolve(
             strategy,
             devices=devices,
@@ -167,9 +161,11 @@ class Trainer(RunContext):
             num_nodes=num_nodes,
             precision=precision,
             plugins=plugins,
+            gpus=gpus,
+            tpu_cores=tpu_cores,
         )
-        self.callbacks: list[Callback] = chosen_callbacks(callbacks, config)
-        self.loggers = chosen_loggers(logger, config)
+        self.callbacks: list[Callback] = chosen_callbacks(callbacks, self.config)
+        self.loggers = chosen_loggers(logger, self.config)
         self.progress = LoopProgress()
         self.values = LoggedValues()
         self.should_stop = False
@@ -179,7 +175,7 @@ class Trainer(RunContext):
         self.datamodule: DataModule | None = None
         self.fit_state: FitState | None = None
         self.log: LogBook | None = None
-        self.run: CallUnderWay | None = None
+        self.run: Any = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FLAGS:
@@ -221,8 +217,8 @@ class Trainer(RunContext):
         if not self.config.has_end:
             do = "say max_epochs=... or max_steps=...."
             raise ConfigurationError("the trainer has no end", do=do)
-        data = Dataloaders.of("fit", train_dataloaders, datamodule, val_dataloaders)
-        launch(self, "fit", module, data, Start(ckpt_path, weights_only))
+        loaders = train_dataloaders, val_dataloaders
+        launch(self, module, Call("fit", *loaders, datamodule, ckpt_path, weights_only))
 
     def validate(
         self,
@@ -248,9 +244,8 @@ class Trainer(RunContext):
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
-        data = Dataloaders.of("validate", dataloaders, datamodule)
-        start = Start(ckpt_path, weights_only)
-        return launch_evaluation(self, "validate", module, data, start, verbose)
+        call = Call("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
+        return launch_evaluation(self, module, call, verbose=verbose)
 
     def test(
         self,
@@ -263,9 +258,8 @@ class Trainer(RunContext):
         verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
-        data = Dataloaders.of("test", dataloaders, datamodule)
-        start = Start(ckpt_path, weights_only)
-        return launch_evaluation(self, "test", module, data, start, verbose)
+        call = Call("test", dataloaders, None, datamodule, ckpt_path, weights_only)
+        return launch_evaluation(self, module, call, verbose=verbose)
 
     def predict(
         self,
@@ -294,7 +288,7 @@ class Trainer(RunContext):
         Returns: a list with an item for each batch; with several loaders a list of such lists.
         """
         require(module)
-        data = Dataloaders.of("predict", dataloaders, datamodule)
-        start = Start(ckpt_path, weights_only, return_predictions)
-        results: list[list[Any]] | None = launch(self, "predict", module, data, start)
+        options = ckpt_path, weights_only, return_predictions
+        call = Call("predict", dataloaders, None, datamodule, *options)
+        results: list[list[Any]] | None = launch(self, module, call)
         return results[0] if results is not None and len(results) == 1 else results

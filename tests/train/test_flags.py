@@ -247,7 +247,7 @@ def test_seed_everything(monkeypatch):
         return float(torch.rand(())), random.random(), float(np.random.rand())
 
     assert draw() == draw()
-    with pytest.raises(ConfigurationError, match="a seed is a number"):
+    with pytest.raises(ConfigurationError, match="seed_everything: seed must be from 0 to"):
         seed_everything(-1)
 
 

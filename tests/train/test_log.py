@@ -17,7 +17,7 @@ from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.single import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.accumulators import Key
+from distmetrics.train.combine import Key
 from distmetrics.train.log_options import Options, batch_size_of
 from distmetrics.train.logbook import LogBook
 
@@ -260,7 +260,7 @@ def test_a_collection_logs_under_its_own_names_or_below_one():
         if comm.rank:
             module.all.update(torch.tensor([0.9, 0.2]), torch.tensor([1, 1]))
             logger.begin_step(torch.zeros(2))
-            logger.log_values_of(module.all, Options())
+            logger.log_metric("log_dict", module.all, Options(), bare=True)
             logger.log("c", module.all, Options())
         return epoch(logger)
 

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Op, Passing, under_way
-from distmetrics.comm.threads import is_of_threads
+from distmetrics.comm.base import Call, Communicator, Op, Passing, is_of_threads, under_way
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 from distmetrics.tree import map_leaves

@@ -1,11 +1,10 @@
 """What can be done between the steps of a run: keep checkpoints, stop early, show progress."""
 
 from distmetrics.train.callbacks.base import Callback
+from distmetrics.train.callbacks.display import ModelSummary, ProgressBar
 from distmetrics.train.callbacks.early_stopping import EarlyStopping
 from distmetrics.train.callbacks.lr_monitor import LearningRateMonitor
 from distmetrics.train.callbacks.model_checkpoint import ModelCheckpoint
-from distmetrics.train.callbacks.progress import ProgressBar
-from distmetrics.train.callbacks.summary import ModelSummary
 
 __all__ = [
     "Callback",

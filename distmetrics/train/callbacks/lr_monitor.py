@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from distmetrics.errors import ConfigurationError
+from distmetrics.arguments import Takes, check
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
@@ -21,10 +21,8 @@ class LearningRateMonitor(Callback):
     """
 
     def __init__(self, logging_interval: Literal["step", "epoch"] | None = None) -> None:
-        if logging_interval not in ("step", "epoch", None):
-            raise ConfigurationError(
-                f"logging_interval must be 'step', 'epoch' or None, got {logging_interval!r}"
-            )
+        rule = Takes(lambda value: value in ("step", "epoch"), "'step' or 'epoch'").or_none()
+        check("LearningRateMonitor", locals(), {"logging_interval": rule})
         self.logging_interval = logging_interval
 
     def on_train_batch_start(

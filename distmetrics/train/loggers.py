@@ -1,0 +1,233 @@
+"""Where logged values go: CSV files, TensorBoard, or a class of your own."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distmetrics.arguments import PATH, Takes, check, whole
+from distmetrics.errors import MissingDependencyError
+
+
+class Logger:
+    """Override :meth:`log_metrics`, and what else the place of the values has; for rank 0 alone.
+
+    Strategies that start processes send a copy to each: open files and connections with the first
+    value, and leave them out of ``__getstate__``.
+    """
+
+    @property
+    def log_dir(self) -> str | None:
+        """The folder of this run's values, the same on every rank; None where there is none."""
+        return None
+
+    def prepare(self) -> Any:
+        """Return what all ranks must know, a version say; called on rank 0 before a run."""
+        return None
+
+    def agree(self, settled: Any) -> None:
+        """Called on every rank with what :meth:`prepare` returned on rank 0."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Take values.
+
+        Args:
+            metrics: by name; "epoch" is among them.
+            step: optimizer steps taken.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no log_metrics")
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Take what the module and the data module were made with, before the first value."""
+
+    def save(self) -> None:
+        """Make what was taken safe: called after each epoch."""
+
+    def finalize(self, status: str) -> None:
+        """Called after a run with "success" or "failed"; more runs may follow."""
+
+
+_TAKES = {
+    "save_dir": PATH,
+    "name": Takes(lambda value: isinstance(value, str), "a text"),
+    "version": Takes(
+        lambda value: whole(value, 0) or (isinstance(value, str) and value != ""),
+        "a number from 0 on, or a text",
+    ).or_none("None for the next that is free"),
+}
+
+
+class FolderLogger(Logger):
+    """A logger with a folder of its own for each run: ``save_dir/name/version``.
+
+    Args:
+        save_dir: where to.
+        name: of the experiment; "" for none.
+        version: of the run: a number, a text, or None for the first ``version_N`` that is free.
+    """
+
+    def __init__(
+        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+    ) -> None:
+        check(type(self).__name__, locals(), _TAKES)
+        self.save_dir = Path(save_dir)
+        self.name = name
+        self._version = version
+
+    @property
+    def version(self) -> int | str:
+        """The run's; settled when it is first asked for."""
+        if self._version is None:
+            folders = (self.save_dir / self.name).glob("version_*")
+            numbers = [folder.name.removeprefix("version_") for folder in folders]
+            self._version = 1 + max(map(int, filter(str.isdigit, numbers)), default=-1)
+        return self._version
+
+    @property
+    def log_dir(self) -> str:
+        """The run's folder."""
+        version = self.version
+        folder = version if isinstance(version, str) else f"version_{version}"
+        return str(self.save_dir / self.name / folder)
+
+    def prepare(self) -> int | str:
+        """Settle the version."""
+        return self.version
+
+    def agree(self, settled: Any) -> None:
+        """Take over rank 0's version."""
+        self._version = settled
+
+
+def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested parameters as one mapping of numbers, texts and None.
+
+    >>> flat({"lr": 0.1, "model": {"sizes": [8, 8]}})
+    {'lr': 0.1, 'model/sizes': '[8, 8]'}
+    """
+    flattened: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            flattened |= flat(value, f"{prefix}{name}/")
+        else:
+            is_plain = isinstance(value, bool | int | float | str | None)
+            flattened[f"{prefix}{name}"] = value if is_plain else str(value)
+    return flattened
+
+
+class CSVLogger(FolderLogger):
+    """Writes ``metrics.csv`` and ``hparams.json``; what is written is safe after each row.
+
+    A name that comes later gets a column of its own, and the file is written anew.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     logger = CSVLogger(folder)
+    ...     logger.log_metrics({"loss": 0.5}, 1)
+    ...     print((Path(logger.log_dir) / "metrics.csv").read_text())
+    step,loss
+    1,0.5
+    <BLANKLINE>
+    """
+
+    _columns: list[str] | None = None  # of the file, which a process before this one may have begun
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.log_dir) / "metrics.csv"
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Add a row."""
+        row = {"step": step, **metrics}
+        if self._columns is None:
+            self._columns = list(next(iter(self._rows()), {}))
+        if row.keys() <= set(self._columns):
+            with self.path.open("a", newline="") as file:
+                self._writer(file).writerow(row)
+            return
+        rows = self._rows()
+        self._columns = list(dict.fromkeys([*self._columns, *row]))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows([*rows, row])
+        temporary.replace(self.path)
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Write ``hparams.json``."""
+        if params:
+            folder = Path(self.log_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "hparams.json").write_text(json.dumps(flat(params), indent=2) + "\n")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        if not self.path.is_file():
+            return []
+        with self.path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def _writer(self, file: Any) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self._columns or [], restval="", lineterminator="\n")
+
+
+class TensorBoardLogger(FolderLogger):
+    """Writes the event files that ``tensorboard --logdir save_dir`` shows, by torch's writer.
+
+    Args:
+        save_dir: where to.
+        name: of the experiment; "" for none.
+        version: of the run: a number, a text, or None for the first ``version_N`` that is free.
+
+    Raises:
+        MissingDependencyError: tensorboard is not installed.
+    """
+
+    def __init__(
+        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+    ) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise MissingDependencyError.of("tensorboard", "tensorboard", "TensorBoardLogger")
+        super().__init__(save_dir, name, version)
+        self._writer: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_writer": None}
+
+    @property
+    def experiment(self) -> Any:
+        """Torch's ``SummaryWriter``, for images and what else it takes; use it on rank 0 alone."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(self.log_dir)
+        return self._writer
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        for name, value in metrics.items():
+            self.experiment.add_scalar(name, value, step)
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Write the table of hyperparameters."""
+        if params:
+            plain = {name: "None" if each is None else each for name, each in flat(params).items()}
+            self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
+
+    def save(self) -> None:
+        """Flush the writer."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def finalize(self, status: str) -> None:
+        """Close the writer; a later value opens it anew."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
