@@ -167,7 +167,8 @@ def _copied(value: T) -> T:
     def copied(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return leaf.detach().clone()
-        return copy.deepcopy(leaf) if isinstance(leaf, torch.nn.Module) else leaf
+        kinds = torch.nn.Module | dict | list  # dict and list: subclasses, which are no trees
+        return copy.deepcopy(leaf) if isinstance(leaf, kinds) else leaf
 
     return map_leaves(copied, value)
 
