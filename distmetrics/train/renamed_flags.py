@@ -10,7 +10,7 @@ from distmetrics.errors import ConfigurationError
 
 # What a flag of an older guide is called today.
 _TODAY = {
-    "resume_from_checkpoint": "fit(..., ckpt_path=...).",
+    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
     "distributed_backend": "strategy=...",
     "use_ddp": "strategy='ddp'",
     "use_ddp2": "strategy='ddp2'",
