@@ -167,8 +167,9 @@ def _copied(value: T) -> T:
     def copied(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return leaf.detach().clone()
-        kinds = torch.nn.Module | dict | list  # dict and list: subclasses, which are no trees
-        return copy.deepcopy(leaf) if isinstance(leaf, kinds) else leaf
+        # Subclasses of dict and list are leaves of a tree.
+        is_mutable = isinstance(leaf, (torch.nn.Module, dict, list))
+        return copy.deepcopy(leaf) if is_mutable else leaf
 
     return map_leaves(copied, value)
 
