@@ -98,7 +98,7 @@ def show(sections: Sequence[Section], findings: Sequence[dict[str, Any]], script
 
 
 def _table(section: Section) -> Any:
-    grid = table("metric", title=section.title, title_justify="left", padding=0)
+    grid = table("metric", title=section.title, padding=0)
     for way in section.metrics["loss"]:
         grid.add_column(way, justify="right")
     for name, ways in section.metrics.items():
