@@ -21,7 +21,7 @@ from distmetrics.testing.batches import as_batch
 from distmetrics.testing.equality import BITWISE, CLOSE
 from distmetrics.testing.law_runner import verdict as law_verdict
 from distmetrics.testing.laws import Law
-from distmetrics.testing.subject import Subject, Sync
+from distmetrics.testing.subject import Subject, Sync, quiet
 from distmetrics.testing.trial import LawBroken, RunWorld, Trial, compare, worlds
 
 __all__ = [
@@ -146,7 +146,7 @@ def made(case: Case, sync: Sync, asked: str | Law, run_world: RunWorld) -> Trial
     shards = tuple(
         tuple(map(as_batch, batches(case, layout, RANKS, rank))) for rank in range(RANKS)
     )
-    return Trial(Subject.of(functools.partial(_make, case.name), sync), shards, CLOSE, run_world)
+    return Trial(Subject.of(functools.partial(_make, case.name), sync), CLOSE, run_world, shards)
 
 
 def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
@@ -156,7 +156,8 @@ def verdict(trial: Trial, asked: str | Law) -> tuple[str, str]:
         if isinstance(result, LawBroken):
             return "broken", result.detail
         return ("not judged", str(result).partition("\n")[0]) if result else ("holds", "")
-    single, ranks = trial.single(), trial.world(trial.shards)
+    with quiet():
+        single, ranks = trial.single(), trial.world(trial.shards)
     for kind, said in (("stuck", "no-hang broken"), ("raised", "raises")):
         if texts := [rank.text for rank in ranks if rank.kind == kind]:
             same = kind == single.kind and len(texts) == RANKS

@@ -42,9 +42,8 @@ from distmetrics.collectives.ops import (
 )
 from distmetrics.collectives.reduce import all_reduce, mean
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import current, use
+from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.comm.group import GroupCommunicator
-from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain

@@ -184,6 +184,18 @@ def who(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the ranks of each line, in the order in which the lines come.
+
+    >>> by_line({0: "a", 1: "b", 2: "a"})
+    {'a': [0, 2], 'b': [1]}
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, line in lines.items():
+        ranks_of.setdefault(line, []).append(rank)
+    return ranks_of
+
+
 def _one_line(text: str) -> str:
     if text.isprintable():
         return text
@@ -226,9 +238,7 @@ def compose(
         tail.append(f"Do:     {do}")
     if not per_rank:
         return "\n".join([what, *tail])
-    groups: dict[str, list[int]] = {}
-    for rank, line in sorted(per_rank.items()):
-        groups.setdefault(_one_line(line), []).append(rank)
+    groups = by_line({rank: _one_line(line) for rank, line in sorted(per_rank.items())})
     labels = {line: who(ranks) for line, ranks in groups.items()}
     width = max(map(len, labels.values()))
     lines = [f"  {label:<{width}}  {line}" for line, label in labels.items()]

@@ -141,10 +141,7 @@ def _probe(by_value: bool) -> Any:
 def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
     """List what an object consists of as pickle sees it, each with the way to it."""
     value = part.value
-    if type(value) is dict:
-        yield from (part.step(f" (the key {key!r})", key) for key in value)
-        yield from _items(part, "", value)
-    elif type(value) in (list, tuple, set, frozenset):
+    if type(value) in (list, tuple, set, frozenset):
         yield from _items(part, "", dict(enumerate(value)))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = zip(value._fields, value, strict=True)
@@ -196,7 +193,9 @@ def _parts_of_object(part: _Part) -> Iterator[_Part]:
     yield from _items(part, ".__reduce__()[1]", dict(enumerate(arguments)))
     yield from _parts_of_state(part, state)
     yield from _items(part, "", dict(enumerate(items or ())))
-    yield from (part.step(f"[{key!r}]", item) for key, item in pairs or ())
+    for key, item in pairs or ():
+        yield part.step(f" (the key {key!r})", key)
+        yield part.step(f"[{key!r}]", item)
 
 
 def _parts_of_state(part: _Part, state: Any) -> Iterator[_Part]:

@@ -34,7 +34,6 @@ PUBLIC = (
     "distmetrics.testing.shards",
     "distmetrics.train",
     "distmetrics.train.callbacks",
-    "distmetrics.train.loggers",
 )
 INTRODUCTION = """# What you import
 

@@ -29,7 +29,7 @@ BELOW = {
     "train": {"arguments", "tree", "comm", "liveness", "collectives", "state", "launch", "strategies"},
     "runner": {"arguments", "tree", "comm", "collectives", "state", "launch", "preflight", "strategies", "train"},
     "integrations": {"tree", "comm", "collectives", "state"},
-    "testing": {"tree", "comm", "liveness", "collectives", "state", "launch"},
+    "testing": {"tree", "comm", "liveness", "collectives", "state", "launch", "preflight"},
     # the one part of the kit that knows the trainer
     "testing/equivalence": {"tree", "comm", "liveness", "launch", "strategies", "train"},
     "cli": {

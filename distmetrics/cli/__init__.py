@@ -62,12 +62,13 @@ def _add_verify(command: Callable[..., Any]) -> None:
         "--html", type=Path, metavar="FILE.html", help="also write a page of smallest cases"
     )
     verify.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    _add_options(verify.add_argument)
+    _add_world_options(verify.add_argument)
+    _add_data_options(verify.add_argument)
     verify.set_defaults(run=_verify)
 
 
-def _add_options(option: Callable[..., Any]) -> None:
-    """Add the options of how metrics are made and judged."""
+def _add_world_options(option: Callable[..., Any]) -> None:
+    """Add the options of how metrics are judged."""
     option(
         "--sync",
         choices=["distmetrics", "own"],
@@ -94,6 +95,10 @@ def _add_options(option: Callable[..., Any]) -> None:
         metavar="NAMES",
         help="names or numbers with commas between, all, default; default,-name is one off",
     )
+
+
+def _add_data_options(option: Callable[..., Any]) -> None:
+    """Add the options of how metrics are made and fed."""
     option(
         "--inputs",
         default="",

@@ -7,8 +7,9 @@ import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +17,29 @@ import torch
 
 from distmetrics.cli import demo_report
 from distmetrics.cli.console import progress
-from distmetrics.cli.demo_report import Section
+from distmetrics.cli.demo_report import Section, Value
 from distmetrics.errors import MissingDependencyError
+from distmetrics.testing.world import run
 
 RUNS = (("breast cancer", 2), ("digits", 4))
-WAYS = ("rank 0 alone", "mean of ranks", "padded sampler", "torchmetrics", "distmetrics")
 EPOCHS = 8
 BAD_SCRIPT = Path(__file__).parent / "data" / "bad_training.py"
-_PACKAGES = {"sklearn": "scikit-learn"}  # of modules that are named otherwise
 
 
 def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
     """Train, compare, lint, print; return 0 if every number of distmetrics is the single process's.
 
-    Args:
-        plot: where to save a picture of the differences, if anywhere.
-        as_json: print one JSON object instead of tables.
+    ``plot`` is where to save a picture of the differences; ``as_json`` prints no tables.
 
     Raises:
         MissingDependencyError: a package of the extra ``demo`` is not installed.
     """
-    for module in ("sklearn", "rich", "torchmetrics", "distlint", *["matplotlib"] * bool(plot)):
+    modules = ["sklearn", "rich", "torchmetrics", "distlint"]
+    if plot is not None:
+        modules.append("matplotlib")
+    for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise MissingDependencyError.of(_PACKAGES.get(module, module), "demo", "the demo")
-    started = time.perf_counter()
+            raise MissingDependencyError.of(module, "demo", "the demo")
     sections = []
     for data, world_size in RUNS:
         with progress(f"training on {data} with {world_size} processes", quiet=as_json):
@@ -48,68 +48,71 @@ def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
     if plot is not None:
         demo_report.draw(sections, plot)
     if as_json:
-        print(json.dumps(demo_report.as_json(sections, findings), indent=1))  # noqa: T201
+        report = {
+            "sections": [asdict(section) for section in sections],
+            "findings": findings,
+        }
+        print(json.dumps(report, indent=1))  # noqa: T201
     else:
-        demo_report.show(sections, findings, BAD_SCRIPT, time.perf_counter() - started, plot)
-    return 0 if all(section.held for section in sections) else 1
+        demo_report.show(sections, findings, BAD_SCRIPT)
+    return int(not all(section.held for section in sections))
 
 
 def run_section(data: str, world_size: int) -> Section:
     """Train with ddp_spawn, validate on uneven shards, and compute the truth in this process."""
-    from distmetrics.cli.demo_train import Classifier, ShardedData, shard_bounds
-    from distmetrics.train import Trainer
+    from distmetrics.cli import demo_train
 
-    torch.manual_seed(0)
-    source = ShardedData(data)
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="distmetrics-demo-") as folder:
-        report = Path(folder) / "report.json"
-        module = Classifier(source.val_set, source.classes, report)
-        trainer = Trainer(
-            strategy="ddp_spawn",
-            devices=world_size,
-            max_epochs=EPOCHS,
-            use_distributed_sampler=False,
-            enable_progress_bar=False,
-            seed=0,
-        )
-        trainer.fit(module, datamodule=source)
-        ways = json.loads(report.read_text())
-    bounds = shard_bounds(len(source.val_set), world_size)
-    truth, witness = single_process(module, source)
+    torch.manual_seed(0)
+    source = demo_train.ShardedData(data)
+    x, y = source.val_set.tensors
+    module = demo_train.Classifier(x.shape[1], source.classes)
+    trainer = _trained(module, source, world_size)
+    ranks = run(world_size, demo_train.compare, module.net, data, backend="gloo")
+    own = [rank["alone"] for rank in ranks]
+    bounds = demo_train.shard_bounds(len(y), world_size)
+    shards = [last - first for first, last in itertools.pairwise(bounds)]
+    whole = demo_train.evaluated(module.net, source.classes, [(x, y)])
+    truth = demo_train.values(whole)
+    ways = {"one process": truth, "rank 0 alone": own[0], "mean of ranks": _mean(own)}
+    ways |= ranks[0]["ways"]
+    metrics = {}
+    for name, true in truth.items():
+        metrics[name] = {way: Value.of(values[name], true) for way, values in ways.items()}
     return Section(
-        data,
-        world_size,
-        [last - first for first, last in itertools.pairwise(bounds)],
-        truth,
-        {way: ways[way] for way in WAYS},
-        ways["collectives"],
-        {name: float(value) for name, value in trainer.callback_metrics.items()},
-        time.perf_counter() - started,
-        witness,
+        data=data,
+        world_size=world_size,
+        shards=shards,
+        metrics=metrics,
+        collectives=ranks[0]["collectives"],
+        logged={name: float(value) for name, value in trainer.callback_metrics.items()},
+        seconds=time.perf_counter() - started,
     )
 
 
-def single_process(module: Any, source: Any) -> tuple[dict[str, Any], dict[str, float]]:
-    """Compute every metric over the whole validation set here, and some by scikit-learn too."""
-    from sklearn import metrics as sk
+def _trained(module: Any, source: Any, world_size: int) -> Any:
+    """Return the trainer that has trained a module."""
+    from distmetrics.train import Trainer
 
-    from distmetrics.cli.demo_train import make_metrics, update
+    trainer = Trainer(
+        strategy="ddp_spawn",
+        devices=world_size,
+        max_epochs=EPOCHS,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        seed=0,
+    )
+    trainer.fit(module, datamodule=source)
+    return trainer
 
-    x, y = source.val_set.tensors
-    with torch.no_grad():
-        logits = module.net(x)
-    metrics = make_metrics(source.classes)
-    update(metrics, logits, y)
-    scores, predicted = logits.softmax(dim=1).double().numpy(), logits.argmax(dim=1)
-    one_hot = torch.nn.functional.one_hot(y, source.classes)
-    witness = {
-        "accuracy": sk.accuracy_score(y, predicted),
-        "macro F1": sk.f1_score(y, predicted, average="macro"),
-        "AUROC": sk.roc_auc_score(one_hot, scores, average="macro"),
-        "average precision": sk.average_precision_score(one_hot, scores, average="macro"),
-    }
-    return {name: metric.compute().tolist() for name, metric in metrics.items()}, witness
+
+def _mean(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean over ranks of each value."""
+    means = {}
+    for name in ranks[0]:
+        every = torch.tensor([values[name] for values in ranks], dtype=torch.float64)
+        means[name] = every.mean(dim=0).tolist()
+    return means
 
 
 def lint(script: Path) -> list[dict[str, Any]]:

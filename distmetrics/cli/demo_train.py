@@ -1,13 +1,11 @@
-"""What the demo trains, and the five ways in which it gets each number.
+"""What the demo trains, and the ways in which people get each number.
 
 Ordinary user code: a module, a data module with shards of its own, metrics as objects.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -23,6 +21,7 @@ from torchmetrics.classification import (
 )
 
 import distmetrics
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.record import RecordingCommunicator, counted_torch_calls
 from distmetrics.train import DataModule, Module
 
@@ -36,12 +35,18 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset, int]:
     """
     from sklearn import datasets
 
-    data = {"digits": datasets.load_digits, "breast cancer": datasets.load_breast_cancer}[name]()
+    loaders = {"digits": datasets.load_digits, "breast cancer": datasets.load_breast_cancer}
+    data = loaders[name]()
     x = torch.tensor(data.data, dtype=torch.float32)
     y = torch.tensor(data.target, dtype=torch.int64)
-    cut = len(x) * 3 // 5 + 1  # leaves a validation set that no even number of ranks divides
-    x = (x - x[:cut].mean(0)) / x[:cut].std(0).clamp(min=1e-3)
-    return TensorDataset(x[:cut], y[:cut]), TensorDataset(x[cut:], y[cut:]), len(data.target_names)
+    # The validation set is of a size that no even number of ranks divides.
+    cut = len(x) * 3 // 5 + 1
+    scale = x[:cut].std(0).clamp(min=1e-3)
+    middle = x[:cut].mean(0)
+    x = (x - middle) / scale
+    train_set = TensorDataset(x[:cut], y[:cut])
+    val_set = TensorDataset(x[cut:], y[cut:])
+    return train_set, val_set, len(data.target_names)
 
 
 def shard_bounds(samples: int, world_size: int) -> list[int]:
@@ -50,8 +55,8 @@ def shard_bounds(samples: int, world_size: int) -> list[int]:
     >>> shard_bounds(100, 4)
     [0, 10, 30, 60, 100]
     """
-    total = world_size * (world_size + 1) // 2
-    return [samples * (rank * (rank + 1) // 2) // total for rank in range(world_size + 1)]
+    parts = [rank * (rank + 1) // 2 for rank in range(world_size + 1)]
+    return [samples * part // parts[-1] for part in parts]
 
 
 class ShardedData(DataModule):
@@ -70,11 +75,9 @@ class ShardedData(DataModule):
     def val_dataloader(self) -> DataLoader[Any]:
         """Batches of this rank's shard."""
         comm = distmetrics.current()
-        first, last = shard_bounds(len(self.val_set), comm.world_size)[comm.rank : comm.rank + 2]
-        return DataLoader(Subset(self.val_set, range(first, last)), batch_size=BATCH)
-
-
-LOGGED = ("accuracy", "macro F1", "AUROC", "average precision")
+        bounds = shard_bounds(len(self.val_set), comm.world_size)
+        mine = range(bounds[comm.rank], bounds[comm.rank + 1])
+        return DataLoader(Subset(self.val_set, mine), batch_size=BATCH)
 
 
 def make_metrics(classes: int) -> dict[str, Metric]:
@@ -89,115 +92,82 @@ def make_metrics(classes: int) -> dict[str, Metric]:
     }
 
 
-def update(metrics: Mapping[str, Metric], logits: Tensor, y: Tensor) -> Tensor:
-    """Update all metrics with one batch; return the batch's loss."""
-    loss = nn.functional.cross_entropy(logits, y)
+def update(metrics: Mapping[str, Metric], logits: Tensor, y: Tensor) -> None:
+    """Update all metrics with one batch."""
     for name, metric in metrics.items():
         if name == "loss":
+            loss = nn.functional.cross_entropy(logits, y)
             metric.update(loss, len(y))
         else:
             metric.update(logits.softmax(dim=1), y)
-    return loss
 
 
 class Classifier(Module):
-    """A small network that reports what each way of syncing makes of its validation."""
+    """A small network that logs its metrics the right way: as objects."""
 
-    def __init__(self, val_set: TensorDataset, classes: int, report: Path) -> None:
+    def __init__(self, features: int, classes: int) -> None:
         super().__init__()
-        features = val_set.tensors[0].shape[1]
-        self.net = nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, classes))
-        self.metrics = nn.ModuleDict(make_metrics(classes))
-        self.classes = classes
-        self.val_set = val_set
-        self.report = report
-
-    @property
-    def by_name(self) -> dict[str, Metric]:
-        """The metrics, by the name that the table gives them."""
-        return cast("dict[str, Metric]", dict(self.metrics.items()))
+        hidden = nn.Linear(features, 32)
+        self.net = nn.Sequential(hidden, nn.ReLU(), nn.Linear(32, classes))
+        metrics = make_metrics(classes)
+        # A logger takes single numbers.
+        del metrics["confusion matrix"]
+        self.metrics = nn.ModuleDict(metrics)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Cross entropy of a batch."""
         x, y = batch
-        loss = nn.functional.cross_entropy(self.net(x), y)
-        self.log("train loss", loss)
-        return loss
-
-    def on_validation_epoch_start(self) -> None:
-        """Begin with empty metrics; those that are logged the trainer resets itself."""
-        for metric in self.by_name.values():
-            metric.reset()
+        return nn.functional.cross_entropy(self.net(x), y)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Update every metric, and log them the right way: metrics as objects."""
+        """Update every metric, and log it."""
         x, y = batch
-        loss = update(self.by_name, self.net(x), y)
-        self.log("loss", loss)
-        for name in LOGGED:
-            self.log(name, self.metrics[name])
-
-    def on_validation_epoch_end(self) -> None:
-        """Compare the ways on this epoch's state."""
-        results = compare(self.by_name, self.padded_metrics())
-        if self.trainer.is_global_zero:
-            self.report.write_text(json.dumps(results))
-
-    def padded_metrics(self) -> dict[str, Metric]:
-        """Evaluate again on what DistributedSampler deals out, which repeats samples."""
-        comm = distmetrics.current()
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            self.val_set, comm.world_size, comm.rank, shuffle=False
-        )
-        metrics = make_metrics(self.classes)
-        for x, y in DataLoader(self.val_set, batch_size=BATCH, sampler=sampler):
-            update(metrics, self.net(x), y)
-        return metrics
+        update(cast("dict[str, Metric]", self.metrics), self.net(x), y)
+        for name, metric in self.metrics.items():
+            self.log(name, metric)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam."""
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
-def compare(metrics: Mapping[str, Metric], padded: Mapping[str, Metric]) -> dict[str, Any]:
-    """Compute every metric in the ways that people do; the same result on every rank.
+def evaluated(net: nn.Module, classes: int, batches: Iterable[Any]) -> dict[str, Metric]:
+    """Return metrics of batches."""
+    metrics = make_metrics(classes)
+    with torch.no_grad():
+        for x, y in batches:
+            update(metrics, net(x), y)
+    return metrics
 
-    Args:
-        metrics: with this rank's shard in them.
-        padded: with what a padding sampler would have dealt this rank; synced by torchmetrics.
-    """
-    alone = {name: _alone(metric) for name, metric in metrics.items()}
-    of_ranks = distmetrics.all_gather_object(alone, name="demo")
-    theirs, their_calls, our_calls = {}, {}, {}
+
+def values(metrics: Mapping[str, Metric], *, sync: bool = True) -> dict[str, Any]:
+    """Return what torchmetrics computes, with its own sync or none."""
+    results = {}
     for name, metric in metrics.items():
-        with counted_torch_calls() as calls:
-            theirs[name] = metric.clone().compute().tolist()
-        their_calls[name] = calls.total()
-        recording = RecordingCommunicator(distmetrics.current())
-        distmetrics.sync_and_compute(metric, comm=recording, name=name)
-        our_calls[name] = len(recording.calls)
-    recording = RecordingCommunicator(distmetrics.current())
+        copy = metric.clone()
+        copy._to_sync = sync
+        results[name] = copy.compute().tolist()
+    return results
+
+
+def compare(comm: Communicator, net: nn.Module, data: str) -> dict[str, Any]:
+    """Return what each way makes of this rank's shard, and how many collectives it took."""
+    source = ShardedData(data)
+    metrics = evaluated(net, source.classes, source.val_dataloader())
+    # What most trainers evaluate: samples are repeated until all ranks have as many.
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        source.val_set, comm.world_size, comm.rank, shuffle=False
+    )
+    batches = DataLoader(source.val_set, BATCH, sampler=sampler)
+    padded = evaluated(net, source.classes, batches)
+    with counted_torch_calls() as calls:
+        theirs = values(metrics)
+    recording = RecordingCommunicator(comm)
     ours = distmetrics.sync_and_compute(metrics, comm=recording)
-    return {
-        "rank 0 alone": of_ranks[0],
-        "mean of ranks": {name: _mean([values[name] for values in of_ranks]) for name in metrics},
-        "padded sampler": {name: metric.compute().tolist() for name, metric in padded.items()},
+    ways = {
+        "padded sampler": values(padded),
         "torchmetrics": theirs,
         "distmetrics": {name: value.tolist() for name, value in ours.items()},
-        "collectives": {
-            "torchmetrics": their_calls,
-            "distmetrics": our_calls,
-            "together": len(recording.calls),
-        },
     }
-
-
-def _alone(metric: Metric) -> Any:
-    """Return this rank's value alone, as a metric computed without sync gives it."""
-    copy = metric.clone()
-    copy._to_sync = False
-    return copy.compute().tolist()
-
-
-def _mean(values: list[Any]) -> Any:
-    return torch.tensor(values, dtype=torch.float64).mean(dim=0).tolist()
+    counts = {"torchmetrics": calls.total(), "distmetrics": len(recording.calls)}
+    return {"alone": values(metrics, sync=False), "ways": ways, "collectives": counts}

@@ -15,6 +15,10 @@ from distmetrics.launch.environment import Environment
 
 Status = Literal["ok", "warn", "fail"]
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_NOT_REACHED = (
+    "see the other checks, and that no firewall is between the ranks; if they are just slow, give "
+    "a longer --timeout."
+)
 _SLOW_LOOKUP = 1.0  # seconds; a name server that works takes milliseconds
 
 
@@ -49,7 +53,7 @@ class Finding:
 def of_error(name: str, error: BaseException) -> Finding:
     """Return an error as a failed check, whose advice stands apart."""
     if not isinstance(error, DistmetricsError):
-        return Finding(name, "fail", f"{type(error).__name__}: {error}")
+        return Finding(name, "fail", f"{type(error).__name__}: {error}", _NOT_REACHED)
     text = compose(error.what, error.per_rank, notes=error.notes, likely=error.likely)
     return Finding(name, "fail", text, error.do)
 
@@ -65,13 +69,13 @@ def merged(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
     """
     findings = []
     for of_check in zip(*by_rank, strict=True):
-        alike: dict[str, list[int]] = {}
-        for rank, finding in enumerate(of_check):
-            text = "" if finding.status == "ok" else finding.found
-            alike.setdefault(text, []).append(rank)
-        for ranks in alike.values():
-            who_found = tuple(ranks) if len(alike) > 1 else ()
-            findings.append(replace(of_check[ranks[0]], ranks=who_found))
+        texts = ["" if finding.status == "ok" else finding.found for finding in of_check]
+        for text in dict.fromkeys(texts):
+            ranks = [rank for rank, other in enumerate(texts) if other == text]
+            finding = of_check[ranks[0]]
+            if len(ranks) < len(texts):
+                finding = replace(finding, ranks=tuple(ranks))
+            findings.append(finding)
     return findings
 
 
@@ -83,77 +87,69 @@ def launcher(environ: Mapping[str, str]) -> tuple[Environment | None, Finding]:
         return None, of_error("launcher", error)
     if place is not None:
         where = f"rank 0 at {place.main_address}:{place.main_port}"
-        here = f"{place.local_world_size} on this machine, {where}"
-        text = f"{place.launcher} says {place.world_size} ranks, {here}"
+        here = f"{place.local_world_size} on this machine"
+        text = f"{place.launcher} says {place.world_size} ranks, {here}, {where}"
         return place, Finding("launcher", "ok", text)
-    half = [name for name in TORCHRUN[:3] if name in environ]  # an address alone is no job
-    if not half:
+    # An address alone is no job.
+    present = [name for name in TORCHRUN[:3] if name in environ]
+    if not present:
         return None, Finding("launcher", "ok", "no launcher: this process is on its own")
-    missing = [name for name in TORCHRUN[:2] if name not in environ]
-    text = f"set: {', '.join(half)}; not set: {', '.join(missing)}: who started this process?"
-    do = f"start the job by torchrun, or set all of {', '.join(TORCHRUN)}, or unset them."
+    text = f"{', '.join(present)} set, but not all of {', '.join(TORCHRUN)}: who started this?"
+    do = "start the job by torchrun, or set all of them, or unset them."
     return None, Finding("launcher", "fail", text, do)
 
 
 def own_checks(environ: Mapping[str, str], place: Environment | None) -> list[Finding]:
     """Return the findings of the checks that need no other rank."""
     several = place is not None and place.local_world_size < place.world_size
-    told = bool(environ.get("GLOO_SOCKET_IFNAME"))
     there = [name for _, name in socket.if_nameindex()]
     findings = [
-        host_name(socket.gethostname(), several=several, told=told),
+        # As gloo does for each group, unless it is told an interface.
+        host_name(socket.gethostname(), remote=several and "GLOO_SOCKET_IFNAME" not in environ),
         interfaces(there, environ, several=several),
     ]
-    if place is not None and place.main_address:  # else ranks tell it through MPI
-        findings.append(main_address(place.main_address, several=several))
+    # Without an address, ranks tell it to each other through MPI.
+    if place is not None and place.main_address:
+        findings.append(main_address(place.main_address, remote=several))
     return findings
 
 
-def main_address(address: str, *, several: bool) -> Finding:
-    """Look up where rank 0 is reached; ``several``: by other machines too."""
+def main_address(address: str, *, remote: bool) -> Finding:
+    """Look up where rank 0 is reached; ``remote``: by other machines too."""
     do = "set MASTER_ADDR to a name or address of rank 0's machine that all of them reach."
-    return _resolved("main address", f"rank 0's address {address}", address, do, "fail", several)
+    problem = Finding("main address", "fail", f"rank 0's address {address}", do)
+    return _resolved(problem, address, remote)
 
 
-def host_name(name: str, *, several: bool, told: bool) -> Finding:
-    """Look up this machine's own name, as gloo does for each group unless told an interface."""
+def host_name(name: str, *, remote: bool) -> Finding:
+    """Look up this machine's own name; ``remote``: other machines use what it resolves to."""
     do = f"put {name} with the address of its network into /etc/hosts, or set GLOO_SOCKET_IFNAME."
-    bad: Status = "fail" if several and not told else "warn"
-    return _resolved("names", f"the host name {name}", name, do, bad, several)
+    problem = Finding("names", "fail" if remote else "warn", f"the host name {name}", do)
+    return _resolved(problem, name, remote)
 
 
-def _resolved(check: str, what: str, name: str, do: str, bad: Status, several: bool) -> Finding:
+def _resolved(problem: Finding, name: str, remote: bool) -> Finding:
+    """Look up a name; return the problem, with what is wrong, or that all is well."""
     started = time.perf_counter()
     try:
         addresses = lookup(name)
     except (OSError, UnicodeError) as error:
-        return Finding(check, bad, f"{what} does not resolve: {error}", do)
+        return replace(problem, found=f"{problem.found} does not resolve: {error}")
     seconds = time.perf_counter() - started
-    text = f"{what} resolves to {', '.join(addresses)}"
-    if several and all(map(is_loopback, addresses)):
-        return Finding(check, bad, f"{text}, where other machines can't reach it", do)
+    text = f"{problem.found} resolves to {', '.join(addresses)}"
+    if remote and all(ipaddress.ip_address(each).is_loopback for each in addresses):
+        return replace(problem, found=f"{text}, where other machines can't reach it")
     if seconds >= _SLOW_LOOKUP:
         text += f", after {seconds:.1f} s: each connection waits for that"
-        return Finding(check, "warn", text, f"mend the name server (/etc/resolv.conf), or {do}")
-    return Finding(check, "ok", text, numbers={"seconds": seconds})
+        do = f"mend the name server (/etc/resolv.conf), or {problem.do}"
+        return Finding(problem.name, "warn", text, do)
+    return Finding(problem.name, "ok", text)
 
 
 def lookup(name: str) -> list[str]:
     """Return the addresses of a name."""
     entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
-
-
-def is_loopback(address: str) -> bool:
-    """Return True if only this machine reaches an address.
-
-    >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.1")
-    (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:  # no address
-        return False
 
 
 def interfaces(there: Sequence[str], environ: Mapping[str, str], *, several: bool) -> Finding:
@@ -164,30 +160,35 @@ def interfaces(there: Sequence[str], environ: Mapping[str, str], *, several: boo
         environ: the variables of this process.
         several: the job is on several machines.
     """
+    listed = ", ".join(there)
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         value = environ.get(variable, "")
-        taken = matching(variable, value, there) if value else ["any"]
-        local = all(name.startswith("lo") for name in taken)
-        if not taken or (several and local):
-            problem = "is not reached from other machines" if taken else "is not there"
-            text = f"{variable}={value} {problem}; there are: {', '.join(there)}"
-            do = f"unset {variable}, or set it to the interface of the job's network."
-            return Finding("interfaces", "fail", text, do)
-    return Finding("interfaces", "ok", ", ".join(there))
+        # NCCL takes exact names after =, and all others after ^.
+        if not value or value[0] in "=^":
+            continue
+        taken = matching(variable, value, there)
+        if not taken:
+            problem = "is not there"
+        elif several and all(name.startswith("lo") for name in taken):
+            problem = "is not reached from other machines"
+        else:
+            continue
+        text = f"{variable}={value} {problem}; there are: {listed}"
+        do = f"unset {variable}, or set it to the interface of the job's network."
+        return Finding("interfaces", "fail", text, do)
+    return Finding("interfaces", "ok", listed)
 
 
 def matching(variable: str, value: str, there: Sequence[str]) -> list[str]:
     """Return the interfaces that a variable asks for; [] where gloo does not get all of its own.
 
-    NCCL takes prefixes, exact names after ``=``, and all others after ``^``.
+    NCCL takes prefixes.
 
     >>> there = ["lo", "eth0"]
     >>> matching("GLOO_SOCKET_IFNAME", "eth", there), matching("NCCL_SOCKET_IFNAME", "eth", there)
     ([], ['eth0'])
     """
-    names = tuple(name.strip() for name in value.lstrip("^=").split(","))
-    exactly = [name for name in there if name in names]
-    if variable == "GLOO_SOCKET_IFNAME":
-        return exactly if len(exactly) == len(names) else []
-    taken = exactly if "=" in value[:2] else [name for name in there if name.startswith(names)]
-    return [name for name in there if name not in taken] if value.startswith("^") else taken
+    names = tuple(value.split(","))
+    if variable == "NCCL_SOCKET_IFNAME":
+        return [name for name in there if name.startswith(names)]
+    return [*names] if set(names) <= {*there} else []

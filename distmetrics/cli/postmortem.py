@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.guard.postmortem import Divergence, PostMortem, examine
+from distmetrics.guard.postmortem import PostMortem, examine
 from distmetrics.guard.postmortem_page import write
 from distmetrics.guard.postmortem_text import describe, parting
 
@@ -64,19 +63,7 @@ def to_dict(post: PostMortem) -> dict[str, Any]:
         "missing": post.missing,
         "old": post.old,
         "text": parting(post),
-        "divergences": [_divergence(each) for each in post.divergences],
+        "divergences": [asdict(each) for each in post.divergences],
         "errors": errors,
         "ranks": ranks,
     }
-
-
-def _divergence(at: Divergence) -> dict[str, Any]:
-    """Return a divergence with the ranks of each thing that was called."""
-    ranks_of: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for rank, call in at.calls.items():
-        ranks_of[call.op, call.detail, call.site].append(rank)
-    calls = [
-        {"op": op, "detail": detail, "site": site, "ranks": ranks}
-        for (op, detail, site), ranks in ranks_of.items()
-    ]
-    return {"group": at.group, "number": at.number, "absent": at.absent, "calls": calls}

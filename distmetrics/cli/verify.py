@@ -42,13 +42,6 @@ def verify(
 ) -> int:
     """Judge the metrics that a target names, and show the result.
 
-    Args:
-        target: ``package.module:Name`` or ``package.module``.
-        options: how to judge.
-        given: arguments of constructors, ``name=value``.
-        as_json: print JSON.
-        html: a file for the page.
-
     Returns: 0 if no law is broken, 1 if one is, 2 if nothing could be judged.
 
     Raises:
@@ -62,15 +55,15 @@ def verify(
     for number, metric in enumerate(metrics, 1):
         with progress(f"{metric.name} ({number} of {len(metrics)})", quiet=as_json):
             rows.append(judge(metric, wanted, options))
+    records = [row if isinstance(row, dict) else row.to_dict() for row in rows]
     if as_json:
-        records = [row if isinstance(row, dict) else row.to_dict() for row in rows]
         print(json.dumps(records, indent=1))  # noqa: T201
     else:
         show(rows)
     if html is not None:
-        from distmetrics.testing.page import write
+        from distmetrics.testing.page import render
 
-        write(rows, html, f"Laws of {target}")
+        html.write_text(render(records, f"Laws of {target}"), encoding="utf-8")
     reports = [row for row in rows if isinstance(row, Report)]
     return 2 if not reports else int(not all(report.ok for report in reports))
 

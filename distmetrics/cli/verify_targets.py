@@ -162,9 +162,9 @@ def inputs(text: str, guessed: Guess) -> Any:
         raise ConfigurationError(
             f"there are no ready inputs {name!r}; there are {', '.join(ready.__all__)}"
         )
-    return getattr(ready, name)(
-        **{**(guessed.options if name == guessed.inputs else {}), **options}
-    )
+    if name == guessed.inputs:
+        options = {**guessed.options, **options}
+    return getattr(ready, name)(**options)
 
 
 def _call(text: str) -> tuple[str, dict[str, Any]]:

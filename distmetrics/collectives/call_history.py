@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
-from distmetrics.comm.base import Communicator
+from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.comm.base import Communicator, gather_padded
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.liveness.settings import in_force
 
@@ -37,30 +37,19 @@ def direct_calls_hash(comm: Communicator) -> int:
     return int(getattr(comm, "past", 0))
 
 
-def refuse_direct_calls(
-    comm: Communicator, gather: Callable[[Tensor, int], list[Tensor]]
-) -> DistmetricsError:
-    """Build the error for ranks whose direct calls differ; every rank must call this.
-
-    Args:
-        comm: who talks.
-        gather: pads a run of bytes to a length, and gathers it.
-    """
+def refuse_direct_calls(comm: Communicator) -> DistmetricsError:
+    """Build the error for ranks whose direct calls differ; every rank must call this."""
     calls: Sequence[str] = getattr(comm, "direct_calls", ())
-    mine = torch.frombuffer(bytearray(json.dumps([*calls]).encode()), dtype=torch.uint8)
-    mine = mine.to(comm.device)
+    mine = from_bytes(json.dumps([*calls]).encode()).to(comm.device)
     sizes = comm.all_gather(torch.tensor([mine.numel()], device=comm.device))
-    rows = gather(mine, max(map(int, sizes)))
-    per_rank: list[list[str]] = [
-        json.loads(bytes(row[: int(size)].tolist())) for row, size in zip(rows, sizes, strict=True)
-    ]
-    nth = next((n for n, calls in enumerate(zip_longest(*per_rank)) if len({*calls}) > 1), 0)
+    per_rank: list[list[str]] = []
+    for size, row in zip(sizes, gather_padded(comm, mine, int(max(sizes))), strict=True):
+        per_rank.append(json.loads(to_bytes(row[: int(size)])))
+    columns = [*zip_longest(*per_rank, fillvalue="no further call")]
+    differing = next((column for column in columns if len({*column}) > 1), columns[0])
     return MismatchError(
         "ranks disagree on calls that were made on the communicator directly, before this one",
-        per_rank={
-            rank: calls[nth] if nth < len(calls) else "no further call"
-            for rank, calls in enumerate(per_rank)
-        },
+        per_rank=dict(enumerate(differing)),
         notes=["What those calls returned may be wrong on every rank."],
         likely="a collective under a condition, or in a loop, that not all ranks share.",
         do="make every rank call the same collectives; distmetrics.all_reduce and its kin "
@@ -98,10 +87,10 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         return
     since = _lines.setdefault(_innermost(comm), deque(maxlen=_KEPT))
     since.append(manifests)
-    columns = [[calls[rank].site for calls in since] for rank in range(comm.world_size)]
-    ordered = [sorted(map(str, column)) for column in columns]
+    first = [calls[0].site for calls in since]
     for rank in range(1, comm.world_size):
-        if columns[rank] != columns[0] and ordered[rank] == ordered[0]:
+        lines = [calls[rank].site for calls in since]
+        if lines != first and Counter(lines) == Counter(first):
             raise _refused(comm, [*since], "ranks made the same calls in another order")
 
 

@@ -14,13 +14,12 @@ hashes differ.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,12 +29,12 @@ from distmetrics.collectives.call_history import (
     direct_calls_hash,
     refuse_direct_calls,
 )
-from distmetrics.collectives.manifest import Manifest
-from distmetrics.collectives.pack import ALIGN
-from distmetrics.comm.base import Communicator, in_call
+from distmetrics.collectives.manifest import Manifest, check
+from distmetrics.collectives.pack import align, from_bytes, to_bytes
+from distmetrics.comm.base import Communicator, gather_padded, in_call
 from distmetrics.errors import MismatchError
 
-Check = Callable[[Sequence[bytes]], None]
+R = TypeVar("R")
 # Mark and protocol; bytes of the manifest, of inline and of bulk data; hash of direct calls.
 _HEAD = struct.Struct("<QQQQQ")
 _MARK = 0x646D6574_00000004  # "dmet", protocol 4
@@ -95,12 +94,7 @@ def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
     """
     if inline_bytes > capacity:
         return inline_bytes + bulk_bytes
-    return 0 if _after(inline_bytes) + bulk_bytes <= capacity else bulk_bytes
-
-
-def _after(inline_bytes: int) -> int:
-    """Return where bulk data begins that rides along: aligned for every dtype."""
-    return -(-inline_bytes // ALIGN) * ALIGN
+    return 0 if align(inline_bytes) + bulk_bytes <= capacity else bulk_bytes
 
 
 def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int) -> list[Tensor]:
@@ -109,13 +103,17 @@ def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int)
     inline = frame[start : start + (inline_bytes if inline_bytes <= capacity else 0)]
     if follows(inline_bytes, bulk_bytes, capacity):
         return [inline, frame[:0]]
-    start += _after(inline_bytes)
+    start += align(inline_bytes)
     return [inline, frame[start : start + bulk_bytes]]
 
 
 def exchange(
-    comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor, check: Check
-) -> list[tuple[Tensor, Tensor]]:
+    comm: Communicator,
+    manifest: Manifest,
+    inline: Tensor,
+    bulk: Tensor,
+    check: Callable[[Sequence[bytes]], R],
+) -> tuple[R, list[tuple[Tensor, Tensor]]]:
     """Exchange manifests, check them, exchange data.
 
     Args:
@@ -126,11 +124,11 @@ def exchange(
         check: gets the encoded manifests; raises, the same on every rank, if they don't go
             together.
 
-    Returns: every rank's ``(inline, bulk)``, in rank order, on ``comm.device``.
+    Returns: what ``check`` returned; every rank's ``(inline, bulk)``, in rank order, on
+        ``comm.device``.
     """
     if comm.world_size == 1:
-        check([manifest.encode()])
-        return [(inline, bulk)]
+        return check([manifest.encode()]), [(inline, bulk)]
     with in_call(manifest.call()):
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
             sizes = inline.numel(), bulk.numel()
@@ -139,11 +137,27 @@ def exchange(
             frames = _gather_frames(comm, manifest, inline, bulk)
         plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
         blobs = [plain[frame.manifest] for frame in frames]
-        check(blobs)
+        checked = check(blobs)
         if len({frame.direct_calls for frame in frames}) > 1:
-            raise refuse_direct_calls(comm, partial(_gather_padded, comm))
+            raise refuse_direct_calls(comm)
         check_lines(comm, blobs)
-        return _gather_what_follows(comm, inline, bulk, frames)
+        return checked, _gather_what_follows(comm, inline, bulk, frames)
+
+
+def exchange_alike(
+    comm: Communicator, manifest: Manifest, data: Tensor, do: str = ""
+) -> list[Tensor]:
+    """Exchange the data of a call that must be the same on all ranks; return every rank's.
+
+    Args:
+        comm: who talks.
+        manifest: what this rank is about to do.
+        data: uint8 on ``comm.device``.
+        do: advice for shapes that differ, where the operation has some.
+    """
+    agreed = partial(check, rank=comm.rank, do=do)
+    _, runs = exchange(comm, manifest, data, data[:0], agreed)
+    return [run for run, _ in runs]
 
 
 def _gather_what_follows(
@@ -155,7 +169,7 @@ def _gather_what_follows(
     if not any(sizes):
         return [(frame.inline, frame.bulk) for frame in frames]
     rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
-    rows = _gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
+    rows = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
     result = []
     for frame, size, row in zip(frames, sizes, rows, strict=True):
         split = max(0, size - frame.bulk_bytes)  # of what follows: inline data, then bulk data
@@ -191,14 +205,13 @@ def _gather_frames(
     for place, data in zip(_data_in(frame, *sizes, world_size), (inline, bulk), strict=True):
         place.copy_(data[: place.numel()])
     frames = [_read_frame(row, world_size) for row in comm.all_gather(frame)]
-    missing = [frame.manifest_bytes - len(frame.manifest) for frame in frames]
-    if not any(missing):
-        return frames
-    tails = _gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
-    return [
-        frame._replace(manifest=frame.manifest + to_bytes(tail[:size]))
-        for frame, tail, size in zip(frames, tails, missing, strict=True)
-    ]
+    missing = [each.manifest_bytes - len(each.manifest) for each in frames]
+    if any(missing):
+        tails = gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
+        for rank, count in enumerate(missing):
+            whole = frames[rank].manifest + to_bytes(tails[rank][:count])
+            frames[rank] = frames[rank]._replace(manifest=whole)
+    return frames
 
 
 def _read_frame(row: Tensor, world_size: int) -> _Frame:
@@ -218,26 +231,5 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
 
 
-def _gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
-    """Gather runs of different length, each padded to the longest."""
-    padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
-    used = min(data.numel(), longest)
-    padded[:used] = data[:used]
-    return comm.all_gather(padded)
-
-
 def _inflated(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
-
-
-def from_bytes(data: bytes) -> Tensor:
-    """Return bytes as a run of uint8 in memory of its own."""
-    if not data:
-        return torch.empty(0, dtype=torch.uint8, device="cpu")
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def to_bytes(run: Tensor) -> bytes:
-    """Copy a run of uint8 out of torch."""
-    run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
-    return ctypes.string_at(run.data_ptr(), run.numel())

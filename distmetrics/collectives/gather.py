@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange
-from distmetrics.collectives.manifest import check
+from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.pack import pack, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.collectives.reduce import all_reduce
@@ -18,18 +16,15 @@ from distmetrics.comm.base import Communicator
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
 
-def gather_runs(comm: Communicator, mine: Prepared, do: str = "") -> list[Tensor]:
-    """Return every rank's packed tensors; ``do`` is the advice for shapes that differ."""
-    data = pack(mine.tensors, mine.layout, comm.device)
-    agreed = partial(check, rank=comm.rank, do=do)
-    return [inline for inline, _ in exchange(comm, mine.manifest, data, data.new_empty(0), agreed)]
-
-
 def gather_rows(comm: Communicator, mine: Prepared) -> list[Tensor]:
     """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
-    per_rank = [unpack(run, mine.layout) for run in gather_runs(comm, mine, _CAT_INSTEAD)]
-    rows = [torch.stack(leaves) for leaves in zip(*per_rank, strict=True)]
-    return [row.to(leaf.device) for row, leaf in zip(rows, mine.tensors, strict=True)]
+    data = pack(mine.tensors, mine.layout, comm.device)
+    runs = exchange_alike(comm, mine.manifest, data, _CAT_INSTEAD)
+    per_rank = [unpack(run, mine.layout) for run in runs]
+    rows = []
+    for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
+        rows.append(torch.stack(leaves).to(own.device))
+    return rows
 
 
 def gather_with_gradients(comm: Communicator, mine: Prepared) -> list[Tensor]:
@@ -46,17 +41,22 @@ class _Gather(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.name = comm, mine.manifest.name
         rows = gather_rows(comm, mine)
-        ctx.smooth = [row.is_floating_point() or row.is_complex() for row in rows]
-        ctx.mark_non_differentiable(
-            *(row for row, smooth in zip(rows, ctx.smooth, strict=True) if not smooth)
-        )
+        ctx.smooth = []  # the places of the leaves that have gradients
+        for place, row in enumerate(rows):
+            if row.is_floating_point() or row.is_complex():
+                ctx.smooth.append(place)
+        others = [row for place, row in enumerate(rows) if place not in ctx.smooth]
+        ctx.mark_non_differentiable(*others)
         return tuple(rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        sent = [grad for grad, smooth in zip(grads, ctx.smooth, strict=True) if smooth]
-        summed = iter(_SumOfRows.apply(ctx.comm, ctx.name, *sent) if sent else ())  # type: ignore[no-untyped-call]
-        mine = [next(summed) if smooth else None for smooth in ctx.smooth]
+        mine: list[Tensor | None] = [None] * len(grads)
+        if ctx.smooth:
+            sent = [grads[place] for place in ctx.smooth]
+            summed = _SumOfRows.apply(ctx.comm, ctx.name, *sent)  # type: ignore[no-untyped-call]
+            for place, grad in zip(ctx.smooth, summed, strict=True):
+                mine[place] = grad
         return (None, None, *mine)
 
 
@@ -71,7 +71,6 @@ class _SumOfRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        mine = prepare(
-            "all_gather with gradients", f"{ctx.name} (gradients of gradients)".strip(), list(grads)
-        )
+        name = f"{ctx.name} (gradients of gradients)".strip()
+        mine = prepare("all_gather with gradients", name, list(grads))
         return (None, None, *gather_with_gradients(ctx.comm, mine))

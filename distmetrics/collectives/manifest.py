@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
+from distmetrics.collectives.pack import LeafSpec
 from distmetrics.comm.base import Call
 from distmetrics.errors import (
     DistmetricsError,
@@ -21,6 +22,7 @@ from distmetrics.errors import (
     MismatchError,
     Site,
     StateError,
+    by_line,
     who,
 )
 
@@ -43,23 +45,6 @@ class Problem(NamedTuple):
     def of(cls, error: DistmetricsError) -> Problem:
         """Return the problem that an error of this rank tells."""
         return cls(type(error).__name__, error.what, error.do)
-
-
-class LeafSpec(NamedTuple):
-    """One tensor: its place in the tree, dtype and shape, and a note of the layer above."""
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    note: str = ""
-
-    def key(self) -> object:
-        """Return what must be equal on all ranks unless an operation says otherwise: all of it."""
-        return self
-
-    def __str__(self) -> str:
-        parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
-        return " ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +93,7 @@ class Manifest:
         return Call(op, _shorten(self.leaves), self.reported_site or self.site)
 
 
-def refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
+def _refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
     """Raise on every rank what any rank must refuse."""
     problems = {r: m.problem for r, m in enumerate(manifests) if m.problem is not None}
     if not problems:
@@ -134,37 +119,34 @@ def check(blobs: Sequence[bytes], rank: int, *, do: str = "") -> None:
     agree([Manifest.decode(blob) for blob in blobs], rank, do=do)
 
 
-def agree(
-    manifests: Sequence[Manifest],
-    rank: int,
-    *,
-    leaf_key: Callable[[LeafSpec], object] | None = LeafSpec.key,
-    do: str = "",
-) -> None:
+def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: str = "") -> None:
     """Check that all ranks make the same call; raise the same error on every rank otherwise.
 
     Args:
         manifests: every rank's, in rank order.
         rank: the rank that asks, for the error's attributes.
-        leaf_key: what of a leaf must be equal: by default all of it; None to leave the leaves
-            alone.
+        first_axis: the one from which on shapes must be equal.
         do: advice for shapes that differ, where the operation has some.
 
     Raises:
         MismatchError: operation, name, tree or leaves differ.
         InputError: a rank cannot make the call at all.
     """
-    refuse_problems(manifests, rank)
+    agree_on_tree(manifests, rank)
+    if len({len(manifest.leaves) for manifest in manifests}) > 1:
+        raise _mismatch(manifests, rank, _count)
+    columns = zip(*(manifest.leaves for manifest in manifests), strict=True)
+    for index, leaves in enumerate(columns):
+        if len({leaf._replace(shape=leaf.shape[first_axis:]) for leaf in leaves}) > 1:
+            raise _mismatch(manifests, rank, partial(_leaf, index), do)
+
+
+def agree_on_tree(manifests: Sequence[Manifest], rank: int) -> None:
+    """Check all but the leaves, as :func:`agree` does."""
+    _refuse_problems(manifests, rank)
     for part in (_operation, _tree):
         if len(set(map(part, manifests))) > 1:
             raise _mismatch(manifests, rank, part)
-    if leaf_key is None:
-        return
-    if len({len(manifest.leaves) for manifest in manifests}) > 1:
-        raise _mismatch(manifests, rank, _count)
-    for index in range(len(manifests[0].leaves)):
-        if len({leaf_key(manifest.leaves[index]) for manifest in manifests}) > 1:
-            raise _mismatch(manifests, rank, partial(_leaf, index), do)
 
 
 def _operation(manifest: Manifest) -> str:
@@ -187,17 +169,15 @@ def _mismatch(
     manifests: Sequence[Manifest], rank: int, part: Callable[[Manifest], str], do: str = ""
 ) -> DistmetricsError:
     """Build the error for manifests that differ in ``part``, which the text shows of each rank."""
-    groups: dict[str, list[int]] = {}
-    for r, manifest in enumerate(manifests):
-        groups.setdefault(part(manifest), []).append(r)
+    groups = by_line({r: part(manifest) for r, manifest in enumerate(manifests)})
     usual = max(groups, key=lambda view: len(groups[view]))
-    odd = {view: ranks for view, ranks in groups.items() if view != usual}
-    verb = "call" if part is _operation else "send"
+    odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    differences = [
-        f"{who(ranks)} {verb}{'s' * (len(ranks) == 1)} {short[view]}"
-        for view, ranks in [*odd.items()][:_SHOWN]
-    ]
+    differences = []
+    for view in odd[:_SHOWN]:
+        verb = "call" if part is _operation else "send"
+        verb += "s" if len(groups[view]) == 1 else ""
+        differences.append(f"{who(groups[view])} {verb} {short[view]}")
     named = len(groups[usual]) == 1 or len(groups) > _SHOWN + 1
     rest = who(groups[usual]) if named else "the others"
     what = "a collective" if part is _operation else manifests[rank].call().op
@@ -205,7 +185,7 @@ def _mismatch(
     for r, manifest in enumerate(manifests):
         call = manifest.call()
         detail = call.detail if part is _operation else short[part(manifest)]
-        lines[r] = "  ".join(x for x in (f"{call.op} {detail}", str(call.site or "")) if x)
+        lines[r] = str(replace(call, detail=detail))
     likely, advice = _advice(manifests, part)
     return MismatchError(
         f"ranks disagree on {what}: {', '.join(differences)}, {rest} {short[usual]}",
@@ -214,7 +194,7 @@ def _mismatch(
         likely=likely,
         do=do if do and advice is _EQUAL_SHAPES else advice,
         rank=rank,
-        peers=[r for ranks in odd.values() for r in ranks],
+        peers=[r for view in odd for r in groups[view]],
         site=manifests[rank].call().site,
     )
 
@@ -251,11 +231,9 @@ def _clip(views: Sequence[str]) -> list[str]:
         return [*views]
     same = len(commonprefix([*views]))  # noqa: RUF071  (of characters, which are no paths)
     start = max(0, same - _LONG // 2)
-    cut = [view[start : start + _LONG] for view in views]
-    return [
-        f"{'…' * (start > 0)}{part}{'…' * (start + _LONG < len(view))}"
-        for part, view in zip(cut, views, strict=True)
-    ]
+    stop = start + _LONG
+    before = "…" if start else ""
+    return [before + view[start:stop] + ("…" if stop < len(view) else "") for view in views]
 
 
 def _shorten(leaves: Sequence[LeafSpec]) -> str:

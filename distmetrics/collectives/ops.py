@@ -10,16 +10,23 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange, from_bytes, inline_capacity, to_bytes
-from distmetrics.collectives.gather import gather_rows, gather_runs, gather_with_gradients
-from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem, agree, check
-from distmetrics.collectives.pack import Layout, dtype_of, layout, pack, unpack
+from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
+from distmetrics.collectives.gather import gather_rows, gather_with_gradients
+from distmetrics.collectives.manifest import Manifest, Problem, agree
+from distmetrics.collectives.pack import (
+    LeafSpec,
+    dtype_of,
+    from_bytes,
+    layout,
+    pack,
+    to_bytes,
+    unpack,
+)
 from distmetrics.collectives.prepare import prepare
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
@@ -55,7 +62,7 @@ def all_gather(
     op = "all_gather with gradients" if sync_grads else "all_gather"
     mine = prepare(op, name, tree)
     gather = gather_with_gradients if sync_grads and mine.tensors else gather_rows
-    result: T = mine.rebuild(gather(comm, mine))
+    result: T = mine.spec.unflatten(gather(comm, mine))
     return result
 
 
@@ -81,54 +88,46 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     comm = chosen(comm)
     mine = prepare("all_gather_cat", name, tree, at_least_1d=True)
     data = pack(mine.tensors, mine.layout, comm.device)
-    sent: list[Manifest] = []
-    agreed: list[Manifest] = []
 
-    def check_columns(blobs: Sequence[bytes]) -> None:
-        sent.extend(Manifest.decode(blob) for blob in blobs)
-        agreed.extend(_fill_in(sent))
-        agree(agreed, comm.rank, leaf_key=lambda leaf: (leaf.dtype, leaf.shape[1:]))
+    def check_columns(blobs: Sequence[bytes]) -> list[Manifest]:
+        manifests = [Manifest.decode(blob) for blob in blobs]
+        agree(_fill_in(manifests), comm.rank, first_axis=1)
+        return manifests
 
-    runs = exchange(comm, mine.manifest, data, data.new_empty(0), check_columns)
-    per_rank = [
-        unpack(run, _layout_of(manifest)) for (run, _), manifest in zip(runs, sent, strict=True)
-    ]
-    columns = zip(zip(*per_rank, strict=True), agreed[0].leaves, mine.tensors, strict=True)
-    result: T = mine.rebuild([_join(parts, like).to(leaf.device) for parts, like, leaf in columns])
+    sent, runs = exchange(comm, mine.manifest, data, data[:0], check_columns)
+    per_rank = []
+    for manifest, (run, _) in zip(sent, runs, strict=True):
+        per_rank.append(unpack(run, layout(manifest.leaves)))
+    leaves = []
+    for parts, old in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
+        rows = [part for part in parts if part.shape != (0,)]
+        rows = rows or [max(parts, key=_weight)]
+        leaves.append(torch.cat(rows).to(old.device))
+    result: T = mine.spec.unflatten(leaves)
     return result
-
-
-def _join(parts: Sequence[Tensor], like: LeafSpec) -> Tensor:
-    empty = torch.empty(0, *like.shape[1:], dtype=dtype_of(like.dtype), device=parts[0].device)
-    return torch.cat([empty if part.shape == (0,) else part for part in parts])
 
 
 def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
     """Give a rank's ``torch.empty(0)`` the dtype and trailing shape of the ranks that have data."""
-    filled = [list(manifest.leaves) for manifest in manifests]
-    if len({len(leaves) for leaves in filled}) > 1:
+    if len({len(manifest.leaves) for manifest in manifests}) > 1:
         return list(manifests)  # the trees differ, which is for agree() to say
-    for column in range(len(filled[0])):
-        known = max((leaves[column] for leaves in filled), key=_weight)
-        for leaves in filled:
-            if leaves[column].shape == (0,):
-                shape = (0, *known.shape[1:])
-                leaves[column] = leaves[column]._replace(dtype=known.dtype, shape=shape)
-    return [
-        replace(manifest, leaves=tuple(leaves))
-        for manifest, leaves in zip(manifests, filled, strict=True)
-    ]
+    columns = zip(*(manifest.leaves for manifest in manifests), strict=True)
+    known = [max(column, key=_weight) for column in columns]
+    filled = []
+    for manifest in manifests:
+        leaves = []
+        for leaf, like in zip(manifest.leaves, known, strict=True):
+            if leaf.shape == (0,):
+                leaf = leaf._replace(dtype=like.dtype, shape=(0, *like.shape[1:]))
+            leaves.append(leaf)
+        filled.append(replace(manifest, leaves=tuple(leaves)))
+    return filled
 
 
-def _weight(leaf: LeafSpec) -> tuple[bool, bool]:
+def _weight(leaf: LeafSpec | Tensor) -> tuple[bool, bool]:
     """Rank what leaves say of dtype and shape: one with rows most, then one with a chosen dtype."""
-    return leaf.shape != (0,), dtype_of(leaf.dtype) != torch.get_default_dtype()
-
-
-def _layout_of(manifest: Manifest) -> Layout:
-    return layout(
-        [dtype_of(leaf.dtype) for leaf in manifest.leaves], [leaf.shape for leaf in manifest.leaves]
-    )
+    dtype = leaf.dtype if isinstance(leaf, Tensor) else dtype_of(leaf.dtype)
+    return leaf.shape != (0,), dtype != torch.get_default_dtype()
 
 
 def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: str = "") -> T:
@@ -150,23 +149,16 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     [tensor(1), tensor(1)]
     """
     comm = chosen(comm)
-    mine = prepare(
-        f"broadcast from rank {src}", name, tree, problem=_source_problem(src, comm.world_size)
-    )
+    problem = _source_problem(src, comm.world_size)
+    mine = prepare(f"broadcast from rank {src}", name, tree, problem=problem)
     data = pack(mine.tensors, mine.layout, comm.device)
-    nothing = data.new_empty(0)
-    agreed = partial(check, rank=comm.rank)
-    if mine.layout.nbytes <= inline_capacity(comm.world_size):
-        sent = data if comm.rank == src else nothing
-        run = exchange(comm, mine.manifest, sent, nothing, agreed)[src][0]
-    else:
-        exchange(comm, mine.manifest, nothing, nothing, agreed)
-        run = comm.broadcast(data, src)
-    received = unpack(run, mine.layout)
-    copies = [
-        new.to(old.device, copy=True) for new, old in zip(received, mine.tensors, strict=True)
-    ]
-    result: T = mine.rebuild(copies)
+    fits = mine.layout.nbytes <= inline_capacity(comm.world_size)
+    runs = exchange_alike(comm, mine.manifest, data if fits and comm.rank == src else data[:0])
+    received = unpack(runs[src] if fits else comm.broadcast(data, src), mine.layout)
+    copies = []
+    for new, old in zip(received, mine.tensors, strict=True):
+        copies.append(new.to(old.device, copy=True))
+    result: T = mine.spec.unflatten(copies)
     return result
 
 
@@ -184,7 +176,7 @@ def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
     >>> barrier()
     """
     comm = chosen(comm)
-    gather_runs(comm, prepare("barrier", name, ()))
+    gather_rows(comm, prepare("barrier", name, ()))
 
 
 def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
@@ -207,7 +199,7 @@ def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
 
 def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
     problem = None
-    if isinstance(flag, str | bytes) or flag is None:
+    if isinstance(flag, str | bytes | None):
         what = f"the flag must be true or false, got a {type(flag).__name__}"
         problem = Problem("InputTypeError", what)
     return gather_rows(chosen(comm), prepare(op, name, bool(flag), problem=problem))[0]
@@ -229,12 +221,7 @@ def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str =
 
 
 def gather_objects(
-    obj: Any,
-    comm: Communicator,
-    name: str,
-    site: Site | None,
-    *,
-    told: Site | None = None,
+    obj: Any, comm: Communicator, name: str, site: Site | None, *, told: Site | None = None
 ) -> list[Any]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
@@ -252,7 +239,5 @@ def gather_objects(
         what = f"a {type(obj).__name__} cannot be pickled: {error}"
         problem = Problem("InputTypeError", what)
     manifest = Manifest("all_gather_object", name, site=site, problem=problem, reported_site=told)
-    sent = from_bytes(data).to(comm.device)
-    agreed = partial(check, rank=comm.rank)
-    rows = exchange(comm, manifest, sent, sent.new_empty(0), agreed)
-    return [pickle.loads(to_bytes(row)) for row, _ in rows]  # noqa: S301  (documented: trusted ranks)
+    runs = exchange_alike(comm, manifest, from_bytes(data).to(comm.device))
+    return [pickle.loads(to_bytes(run)) for run in runs]  # noqa: S301  (documented: trusted ranks)

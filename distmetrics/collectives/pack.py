@@ -7,9 +7,11 @@ tensors it holds.
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,14 +25,14 @@ class Bucket:
 
     Attributes:
         dtype: of all of them.
-        key: what else they share.
+        key: what else they share; may be empty.
         members: their places in the list that was laid out.
         shapes: theirs, in the order of ``members``.
         start: first byte in the run; ``stop``: the byte after the last.
     """
 
     dtype: torch.dtype
-    key: Hashable
+    key: str
     members: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     start: int
@@ -60,38 +62,69 @@ class Layout:
     nbytes: int
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """Return the torch dtype of a short name.
+class LeafSpec(NamedTuple):
+    """One tensor: its place in the tree, dtype and shape, and a note of the layer above."""
 
-    >>> dtype_of("bfloat16")
-    torch.bfloat16
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    note: str = ""
+
+    @classmethod
+    def of(cls, path: str, tensor: Tensor, note: str = "") -> LeafSpec:
+        """Describe a tensor."""
+        return cls(path, short_name(tensor.dtype), tuple(tensor.shape), note)
+
+    def __str__(self) -> str:
+        parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
+        return " ".join(part for part in parts if part)
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype; :func:`dtype_of` reads it.
+
+    >>> short_name(torch.bfloat16), dtype_of("bfloat16")
+    ('bfloat16', torch.bfloat16)
     """
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the torch dtype of a short name."""
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
-def layout(
-    dtypes: Sequence[torch.dtype],
-    shapes: Sequence[tuple[int, ...]],
-    keys: Sequence[Hashable] | None = None,
-) -> Layout:
+def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:
     """Lay tensors out in buckets by (dtype, key), in order of first appearance.
 
-    >>> layout([torch.int8, torch.float32, torch.int8], [(3,), (2, 2), ()]).nbytes
+    Args:
+        tensors: or what describes them: only ``dtype`` and ``shape`` are read.
+        keys: of each tensor, empty by default.
+
+    >>> layout([torch.zeros(3, dtype=torch.int8), LeafSpec("", "float32", (2, 2))]).nbytes
     32
     """
-    members: dict[tuple[torch.dtype, Hashable], list[int]] = {}
-    for index, dtype in enumerate(dtypes):
-        members.setdefault((dtype, None if keys is None else keys[index]), []).append(index)
+    members: dict[tuple[torch.dtype, str], list[int]] = {}
+    shapes: list[tuple[int, ...]] = []
+    for index, tensor in enumerate(tensors):
+        dtype = dtype_of(tensor.dtype) if isinstance(tensor.dtype, str) else tensor.dtype
+        key = "" if keys is None else keys[index]
+        members.setdefault((dtype, key), []).append(index)
+        shapes.append(tuple(tensor.shape))
     buckets: list[Bucket] = []
     start = 0
     for (dtype, key), places in members.items():
-        own = tuple(tuple(shapes[index]) for index in places)
+        own = tuple(shapes[index] for index in places)
         stop = start + dtype.itemsize * sum(map(math.prod, own))
         buckets.append(Bucket(dtype, key, tuple(places), own, start, stop))
-        start = -(-stop // ALIGN) * ALIGN
+        start = align(stop)
     return Layout(tuple(buckets), len(shapes), start)
+
+
+def align(nbytes: int) -> int:
+    """Return the next place at which a tensor of any dtype may start."""
+    return -(-nbytes // ALIGN) * ALIGN
 
 
 def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tensor:
@@ -114,3 +147,16 @@ def unpack(run: Tensor, where: Layout) -> list[Tensor]:
         for index, part in zip(bucket.members, bucket.split(bucket.view(run)), strict=True):
             tensors[index] = part
     return tensors
+
+
+def from_bytes(data: bytes) -> Tensor:
+    """Return bytes as a run of uint8 in memory of its own."""
+    if not data:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def to_bytes(run: Tensor) -> bytes:
+    """Copy a run of uint8 out of torch."""
+    run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
+    return ctypes.string_at(run.data_ptr(), run.numel())

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem
-from distmetrics.collectives.pack import Layout, layout
+from distmetrics.collectives.manifest import Manifest, Problem
+from distmetrics.collectives.pack import Layout, LeafSpec, layout
 from distmetrics.comm.base import call_site
 from distmetrics.errors import InputTypeError
 from distmetrics.tree import Spec, flatten
@@ -25,10 +25,6 @@ class Prepared:
     spec: Spec
     layout: Layout
     manifest: Manifest
-
-    def rebuild(self, leaves: list[Tensor]) -> Any:
-        """Put the tree together around new leaves."""
-        return self.spec.unflatten(leaves)
 
 
 def prepare(
@@ -63,13 +59,9 @@ def prepare(
     except InputTypeError as error:
         problem = problem or Problem.of(error)
         tensors = []
-    shapes = [tuple(tensor.shape) for tensor in tensors]
-    specs = tuple(
-        LeafSpec(path, str(tensor.dtype).removeprefix("torch."), shape)
-        for path, tensor, shape in zip(spec.paths, tensors, shapes, strict=problem is None)
-    )
+    specs = tuple(map(LeafSpec.of, spec.paths, tensors))
     manifest = Manifest(op, name, spec.text, specs, site, problem)
-    return Prepared(tensors, spec, layout([tensor.dtype for tensor in tensors], shapes), manifest)
+    return Prepared(tensors, spec, layout(tensors), manifest)
 
 
 def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Tensor:

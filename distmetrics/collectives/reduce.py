@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange, inline_capacity
-from distmetrics.collectives.manifest import Problem, check
-from distmetrics.collectives.pack import layout, pack, unpack
+from distmetrics.collectives.exchange import exchange_alike, inline_capacity
+from distmetrics.collectives.manifest import Problem
+from distmetrics.collectives.pack import layout, pack, short_name, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.comm.current import chosen
@@ -57,9 +57,8 @@ def all_reduce(
     if op not in _REDUCTIONS:
         advice = f"use one of {', '.join(_REDUCTIONS)}."
         problem = Problem("InputError", f"no reduction {op!r}", advice)
-    mine = prepare(
-        f"all_reduce {op}", name, tree, refuse=partial(_irreducible, op=op), problem=problem
-    )
+    refuse = partial(_irreducible, op=op)
+    mine = prepare(f"all_reduce {op}", name, tree, refuse=refuse, problem=problem)
     wide = [tensor.detach().to(_wide_dtype(tensor.dtype, op)) for tensor in mine.tensors]
     reduced = _reduce(comm, mine, wide, "sum" if op == "mean" else op)
     if op == "mean":
@@ -118,19 +117,17 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
 
 def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: Op) -> list[Tensor]:
     """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
-    where = layout([x.dtype for x in tensors], [x.shape for x in tensors])
-    agreed = partial(check, rank=comm.rank)
+    where = layout(tensors)
     run = pack(tensors, where, comm.device)
-    nothing = run.new_empty(0)
+    fits = where.nbytes <= inline_capacity(comm.world_size)
+    runs = exchange_alike(comm, mine.manifest, run if fits else run[:0])
     result = torch.empty_like(run)
-    if where.nbytes <= inline_capacity(comm.world_size):
-        runs = [inline for inline, _ in exchange(comm, mine.manifest, run, nothing, agreed)]
-        for bucket in where.buckets:
-            bucket.view(result).copy_(fold([bucket.view(row) for row in runs], op))
-    else:
-        exchange(comm, mine.manifest, nothing, nothing, agreed)
-        for bucket in where.buckets:
-            bucket.view(result).copy_(reduce_large(comm, bucket.view(run), op))
+    for bucket in where.buckets:
+        if fits:
+            reduced = fold([bucket.view(each) for each in runs], op)
+        else:
+            reduced = reduce_large(comm, bucket.view(run), op)
+        bucket.view(result).copy_(reduced)
     return unpack(result, where)
 
 
@@ -178,10 +175,10 @@ def _irreducible(x: Tensor, op: str) -> str:
 
 def _wide_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
     """Return a dtype for ``op`` that loses nothing, and that transports know."""
-    if dtype.is_complex or dtype in (torch.float32, torch.float64):
-        return torch.promote_types(dtype, torch.complex64) if dtype.is_complex else dtype
+    if dtype.is_complex:
+        return torch.promote_types(dtype, torch.complex64)
     if dtype.is_floating_point:
-        return torch.float32
+        return torch.float64 if dtype == torch.float64 else torch.float32
     return torch.float64 if op == "mean" else torch.int64
 
 
@@ -194,7 +191,7 @@ def _rebuilt(mine: Prepared, results: Sequence[Tensor], op: str, rank: int) -> A
     leaves = []
     for result, old in zip(results, mine.tensors, strict=True):
         leaves.append(_narrowed(result, old, op, rank).to(old.device))
-    return mine.rebuild(leaves)
+    return mine.spec.unflatten(leaves)
 
 
 def _narrowed(result: Tensor, old: Tensor, op: str, rank: int) -> Tensor:
@@ -210,7 +207,7 @@ def _narrowed(result: Tensor, old: Tensor, op: str, rank: int) -> Tensor:
     if result.numel() and (result.min() < limits.min or result.max() > limits.max):
         raise InputError(
             f"all_reduce {op}: the result, up to {result.abs().max().item()}, does not fit into "
-            f"{str(dtype).removeprefix('torch.')}",
+            f"{short_name(dtype)}",
             do="reduce x.long().",
             rank=rank,
         )

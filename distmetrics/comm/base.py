@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from torch import Tensor
 from distmetrics.errors import Site
 
 Op = Literal["sum", "prod", "max", "min"]
-OPS: tuple[str, ...] = get_args(Op)
 _PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
@@ -134,6 +133,17 @@ def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
     return rows[0].clone() if len(rows) == 1 else functools.reduce(_PAIRWISE[op], rows)
 
 
+def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
+    """Gather runs of bytes of different length, each padded to the longest.
+
+    Padded further to a multiple of 16, so that each row may be viewed as any dtype.
+    """
+    padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
+    used = min(data.numel(), longest)
+    padded[:used] = data[:used]
+    return comm.all_gather(padded)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made.
@@ -229,3 +239,12 @@ def short_path(file: str) -> str:
     here = Path.cwd()
     path = Path(file)
     return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])
+
+
+def is_of_threads(comm: object) -> bool:
+    """True if the ranks of a communicator, or of one that it wraps, are threads of a process."""
+    while comm is not None:
+        if getattr(comm, "shares_process", False):
+            return True
+        comm = getattr(comm, "inner", None)
+    return False

@@ -36,14 +36,7 @@ _broadcast, _barrier = dist.broadcast, dist.barrier
 
 _SMALL = 1 << 22  # bytes of all ranks together that gloo gathers by all_to_all
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
-_DEVICE_OF = {
-    "nccl": "cuda",
-    "gloo": "cpu",
-    "mpi": "cpu",
-    "ucc": "cpu",
-    "xccl": "xpu",
-    "fake": "cpu",
-}
+_DEVICE_OF = {"nccl": "cuda", "xccl": "xpu"}  # the CPU for other backends
 _REDUCE = {
     "sum": dist.ReduceOp.SUM,
     "prod": dist.ReduceOp.PRODUCT,
@@ -199,11 +192,10 @@ def _let_go() -> None:
 def _transport_device(group: Any) -> torch.device:
     """Return the device that the group's backend wants; the CPU, where it has one for that too."""
     config = str(dist.get_backend_config(group))  # "gloo", or "cpu:gloo,cuda:nccl"
-    devices = [
-        part.split(":")[0] if ":" in part else _DEVICE_OF.get(part, "cpu")
-        for part in config.split(",")
-    ]
-    kind = "cpu" if "cpu" in devices else devices[0]
-    if kind == "cpu":
+    devices = []
+    for part in config.split(","):
+        device, separator, _ = part.partition(":")
+        devices.append(device if separator else _DEVICE_OF.get(part, "cpu"))
+    if "cpu" in devices:
         return torch.device("cpu")
-    return torch.device(kind, torch.accelerator.current_device_index())
+    return torch.device(devices[0], torch.accelerator.current_device_index())

@@ -37,7 +37,7 @@ class Recorded:
 class RecordingCommunicator(Passing):
     """Passes every call on to ``inner`` and keeps a transcript in ``calls``.
 
-    >>> from distmetrics.comm.single import SingleCommunicator
+    >>> from distmetrics.comm.current import SingleCommunicator
     >>> comm = RecordingCommunicator(SingleCommunicator())
     >>> comm.barrier()
     >>> comm.calls

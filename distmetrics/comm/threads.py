@@ -173,7 +173,8 @@ class ThreadWorld:
             meeting.calls[rank], meeting.kinds[rank], meeting.sent[rank] = call, kind, sent
             if len(meeting.calls) == len(members):
                 del self._meetings[members, index]
-                if len(set(meeting.kinds.values())) > 1:
+                kinds = [*meeting.kinds.values()]
+                if any(other != kinds[0] for other in kinds):
                     meeting.verdict = _disagreement(meeting)
                 for member in members:
                     self._waiting.pop(member, None)
@@ -194,14 +195,17 @@ class ThreadWorld:
 
     def _end_vain_waits(self) -> None:
         """End every wait that can't be met any more; called with the lock held at each change."""
-        lines = {rank: f"waits in {meeting.calls[rank]}" for rank, meeting in self._waiting.items()}
-        needed = {rank for meeting in self._waiting.values() for rank in meeting.members}
-        if left := {rank: gone for rank, gone in self._gone.items() if rank in needed}:
-            others = {rank: gone.why for rank, gone in self._gone.items()}
-            self._break(departed(left, lines | others))
-        elif lines and len(lines) + len(self._gone) == self.world_size:
+        lines: dict[int, str] = {}
+        needed: set[int] = set()
+        for rank, meeting in self._waiting.items():
+            lines[rank] = f"waits in {meeting.calls[rank]}"
+            needed.update(meeting.members)
+        lines |= {rank: gone.why for rank, gone in self._gone.items()}
+        left = {rank: gone for rank, gone in self._gone.items() if rank in needed}
+        if left:
+            self._break(departed(left, lines))
+        elif self._waiting and len(lines) == self.world_size:
             what = "every rank waits, and no wait can be met"
-            lines |= {rank: gone.why for rank, gone in self._gone.items()}
             self._break(deadlock(what, sorted(self._waiting), lines))
 
     def _break(self, verdict: Verdict) -> None:
@@ -237,6 +241,8 @@ def _disagreement(meeting: _Meeting) -> Verdict:
 class ThreadCommunicator:
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
+    shares_process = True
+
     device = torch.device("cpu")
 
     def __init__(self, world: ThreadWorld, rank: int, members: tuple[int, ...]) -> None:
@@ -253,43 +259,31 @@ class ThreadCommunicator:
         members = tuple(self._members[rank] for rank in sorted(ranks))
         return ThreadCommunicator(self._world, self._me, members)
 
-    def _meet(self, kind: tuple[Any, ...], sent: list[Tensor], op: str) -> list[list[Tensor]]:
-        x = sent[0] if sent else None
-        copies = [part.detach().clone(memory_format=torch.contiguous_format) for part in sent]
-        call = current_call(op, x)
-        met = self._world.meet(self._me, self._members, (*kind, call.exact), copies, call)
+    def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
+        copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
+        call = current_call(op, sent[0] if sent else None)
+        kind = op, [(x.dtype, x.shape) for x in sent], call.exact
+        met = self._world.meet(self._me, self._members, kind, copies, call)
         return [met[member] for member in self._members]
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""
-        met = self._meet(("all_gather", x.dtype, x.shape), [x], "all_gather")
-        return [row.clone() for (row,) in met]
+        return [row.clone() for (row,) in self._meet("all_gather", x)]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Return the elementwise ``op`` over all ranks, folded in rank order."""
-        met = self._meet(("all_reduce", op, x.dtype, x.shape), [x], f"all_reduce {op}")
-        return fold([row for (row,) in met], op)
+        return fold([row for (row,) in self._meet(f"all_reduce {op}", x)], op)
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Give ``parts[r]`` to rank r; return what each rank gave to this one."""
         check_parts(parts, self.world_size)
-        kind = ("all_to_all", len(parts), *((part.dtype, part.shape) for part in parts))
-        met = self._meet(kind, list(parts), "all_to_all")
-        return [sent[self.rank].clone() for sent in met]
+        return [sent[self.rank].clone() for sent in self._meet("all_to_all", *parts)]
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Return rank ``src``'s ``x``."""
         check_src(src, self.world_size)
-        met = self._meet(("broadcast", src, x.dtype, x.shape), [x], f"broadcast from rank {src}")
-        return met[src][0].clone()
+        return self._meet(f"broadcast from rank {src}", x)[src][0].clone()
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        self._meet(("barrier",), [], "barrier")
-
-
-def is_of_threads(comm: object) -> bool:
-    """True if a communicator is one of a world of threads, or passes its calls on to one."""
-    while comm is not None and not isinstance(comm, ThreadCommunicator):
-        comm = getattr(comm, "inner", None)
-    return comm is not None
+        self._meet("barrier")

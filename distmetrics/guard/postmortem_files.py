@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from dataclasses import dataclass, is_dataclass
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from distmetrics.errors import ConfigurationError
 
@@ -21,6 +23,7 @@ _LET_DOWN = ("diverged", "peer-lost")  # codes of errors that another rank began
 _MOST_RANKS = 1 << 20  # above it a world size is a mistake
 _SHOWN = 20  # files that an error lists
 _LATEST = 1e11  # seconds since 1970, which is in the year 5138
+_fields = functools.cache(get_type_hints)
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -49,13 +52,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that a rank raised; ``peers`` are the ranks that it is about."""
+    """The error that a rank raised; ``peers`` are the ranks that it is about.
+
+    Ranks that raised the same have peers and a place of their own.
+    """
 
     kind: str
     code: str
     text: str
-    peers: tuple[int, ...] | None
-    site: str
+    peers: tuple[int, ...] | None = field(compare=False)
+    site: str = field(compare=False)
 
     @property
     def let_down(self) -> bool:
@@ -92,9 +98,13 @@ class RankReport:
     @property
     def stuck(self) -> list[Call]:
         """The calls that it never got out of, and the one in which it was let down."""
-        let_down = self.error is not None and self.error.let_down
-        last = self.calls[-1:] if let_down else ()
+        last = self.calls[-1:] if self.error and self.error.let_down else ()
         return [call for call in self.calls if call.ended is None or call in last]
+
+    @property
+    def own_error(self) -> Failure | None:
+        """The error that it raised, unless another rank began it."""
+        return None if self.error is None or self.error.let_down else self.error
 
 
 def read(folder: Path) -> dict[int, RankReport]:
@@ -109,30 +119,30 @@ def read(folder: Path) -> dict[int, RankReport]:
     for rank, path in _paths(folder):
         try:
             reports[rank] = _report(rank, path.read_bytes())
-        except OSError as error:
-            problems[rank] = f"cannot be read: {error.strerror or error}"
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             problems[rank] = str(error)
     if problems:
-        more = len(problems) - _SHOWN
-        raise ConfigurationError(
-            f"{len(problems)} of the files in {folder} cannot be used",
-            per_rank=dict([*problems.items()][:_SHOWN]),
-            notes=[f"{more} more are not shown."] if more > 0 else [],
-            likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
-            do="move these files away: their ranks then count as ranks that left no file",
-        )
-    if len({report.world_size for report in reports.values()}) > 1:
+        raise _unusable(folder, problems)
+    sizes = {rank: f"is of a job of {each.world_size} ranks" for rank, each in reports.items()}
+    if len({*sizes.values()}) > 1:
         raise ConfigurationError(
             f"the files in {folder} are of jobs of different size",
-            per_rank={
-                rank: f"is of a job of {report.world_size} ranks"
-                for rank, report in reports.items()
-            },
+            per_rank=sizes,
             likely="files of an earlier job are still in the folder",
             do="give each job a folder of its own, or move the older files away",
         )
     return reports
+
+
+def _unusable(folder: Path, problems: Mapping[int, str]) -> ConfigurationError:
+    more = len(problems) - _SHOWN
+    return ConfigurationError(
+        f"{len(problems)} of the files in {folder} cannot be used",
+        per_rank=dict([*problems.items()][:_SHOWN]),
+        notes=[f"{more} more are not shown."] if more > 0 else [],
+        likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
+        do="move these files away: their ranks then count as ranks that left no file",
+    )
 
 
 def _paths(folder: Path) -> list[tuple[int, Path]]:
@@ -140,8 +150,7 @@ def _paths(folder: Path) -> list[tuple[int, Path]]:
     try:
         paths = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
     except OSError as error:
-        text = f"the folder {folder} cannot be read: {error.strerror or error}"
-        raise ConfigurationError(text, do=do) from error
+        raise ConfigurationError(f"the folder {folder} cannot be read: {error}", do=do) from error
     numbered = sorted((int(match[1]), path) for path, match in paths.items() if match)
     if not numbered:
         raise ConfigurationError(
@@ -154,25 +163,19 @@ def _paths(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _report(rank: int, text: bytes) -> RankReport:
-    if not text.strip():
-        raise ValueError("is empty")
     try:
-        data = json.loads(text, parse_constant=_refuse)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is cut off, or no JSON: {error}") from error
-    schema = data.get("schema") if isinstance(data, dict) else SCHEMA
-    if schema != SCHEMA or schema is True:
-        raise ValueError(f"has schema {_short(schema)}, and this distmetrics reads {SCHEMA}")
+    if type(data) is dict and data.get("schema") != SCHEMA:
+        schema = data.get("schema")
+        raise ValueError(f"has schema {schema!r:.40}, and this distmetrics reads {SCHEMA}")
     report: RankReport = _checked(RankReport, data, "the file")
     if report.rank != rank:
         raise ValueError(f"says that it is of rank {report.rank}")
     if not rank < report.world_size <= _MOST_RANKS:
         raise ValueError(f"says that it is of a job of {report.world_size} ranks")
     return report
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _checked(kind: Any, value: Any, name: str) -> Any:
@@ -188,35 +191,26 @@ def _checked(kind: Any, value: Any, name: str) -> Any:
         return _object(kind, value, name)
     if get_origin(kind) is tuple:
         if type(value) is not list:
-            raise ValueError(f"{name} is {_short(value)}, not a list")
+            raise ValueError(f"{name} is {reprlib.repr(value)}, not a list")
         return tuple(_checked(inner[0], item, f"{name}[{at}]") for at, item in enumerate(value))
-    if kind is str and value is None:  # as for a call from no line of the user's
+    # A call from no line of the user's has no site.
+    if kind is str and value is None:
         return ""
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{name} is {_short(value)}, not {_KINDS[kind]}")
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not {_KINDS[kind]}")
     if kind is not str and not 0 <= value < _LATEST:
-        raise ValueError(f"{name} is {_short(value)}, which is below 0 or too large")
+        raise ValueError(f"{name} is {reprlib.repr(value)}, which is below 0 or too large")
     return value
 
 
 def _object(kind: Any, value: Any, name: str) -> Any:
     """Return a JSON object as a dataclass; what it holds besides is skipped."""
     if type(value) is not dict:
-        raise ValueError(f"{name} is {_short(value)}, not an object")
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not an object")
     values = {}
-    for item, of in _items(kind).items():
+    for item, of in _fields(kind).items():
         if item not in value and NoneType not in get_args(of):
             raise ValueError(f"{item} is missing in {name}")
         inner = item if kind is RankReport else f"{name}.{item}"
         values[item] = _checked(of, value.get(item), inner)
     return kind(**values)
-
-
-@functools.cache
-def _items(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"

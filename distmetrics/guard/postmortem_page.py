@@ -1,4 +1,4 @@
-"""A postmortem as one small HTML page: the text, each error, and the last calls of each rank."""
+"""A postmortem as one small HTML page: the text, and the last calls of each rank."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 from distmetrics.errors import who
 from distmetrics.guard.postmortem import PostMortem
 from distmetrics.guard.postmortem_files import Call, RankReport
-from distmetrics.guard.postmortem_text import parting, raised, summary, where
+from distmetrics.guard.postmortem_text import describe, where
 
 _ERRORS = 30  # that are shown in full
-_LONGEST = 20_000  # letters of one error's text
 _ROWS = 500  # groups of equal ranks
 _FRAMES = 50  # lines of one stack
 _PAGE = string.Template("""<!doctype html>
@@ -31,14 +30,10 @@ td, th { text-align: left; vertical-align: top; padding: 0.3rem 1rem 0.3rem 0; }
 </head>
 <body>
 <h1>$title</h1>
-<pre>$summary</pre>
-<h2>Where the ranks part</h2>
-<pre>$parting</pre>
-<h2>Errors</h2>
-$errors
+<pre>$text</pre>
 <h2>Where each rank was, and its last calls</h2>
 <table>
-<tr><th>ranks</th><th>state</th><th>lines of your code, innermost first</th><th>calls</th></tr>
+<tr><th>ranks</th><th>lines of your code, innermost first</th><th>calls</th></tr>
 $rows
 </table>
 </body>
@@ -56,59 +51,32 @@ def render(post: PostMortem, title: str = "Postmortem") -> str:
 
     Ranks that were at the same place after the same calls share a row.
     """
-    return _PAGE.substitute(
-        title=escape(title),
-        summary=escape(summary(post)),
-        parting=escape(parting(post)),
-        errors=_errors(post),
-        rows=_rows(post),
-    )
-
-
-def _errors(post: PostMortem) -> str:
-    """Return each error's text once, with the ranks that raised it."""
-    parts = []
-    for error, ranks in [*post.errors.items()][:_ERRORS]:
-        head = raised(ranks, error.kind, error.site)
-        text = error.text[:_LONGEST] + "…" * (len(error.text) > _LONGEST)
-        parts.append(_details(head, text, "open"))
-    if left := len(post.errors) - len(parts):
-        parts.append(f"<p>{left} other errors are not shown; they are in the ranks' files.</p>")
-    return "\n".join(parts) or "<p>No rank raised an error.</p>"
-
-
-def _details(head: str, text: str, state: str = "") -> str:
-    shown = f"<summary>{escape(head)}</summary><pre>{escape(text)}</pre>"
-    return f"<details {state}>{shown}</details>"
+    text = describe(post, _ERRORS)
+    return _PAGE.substitute(title=escape(title), text=escape(text), rows=_rows(post))
 
 
 def _rows(post: PostMortem) -> str:
     """Return a row for each group of ranks that did the same."""
-    groups: dict[tuple[object, ...], list[RankReport]] = {}
+    groups: dict[tuple[str, object], list[RankReport]] = {}
     for report in post.reports.values():
-        calls = tuple(
-            (each.group, each.number, each.op, each.ended is None) for each in report.calls
-        )
-        state = f"raised {report.error.kind}" if report.error else "elsewhere"
-        groups.setdefault((state, where(report, _FRAMES), calls), []).append(report)
-    rows = [
-        _row(who(each.rank for each in reports), str(state), str(stack), reports[0].calls)
-        for (state, stack, _), reports in [*groups.items()][:_ROWS]
-    ]
+        calls = tuple((each.number, each.op, each.ended is None) for each in report.calls)
+        groups.setdefault((where(report, _FRAMES), calls), []).append(report)
+    rows = []
+    for (stack, _), reports in [*groups.items()][:_ROWS]:
+        ranks = who(report.rank for report in reports)
+        rows.append(_row(ranks, stack, reports[0].calls))
     if left := len(groups) - len(rows):
-        rows.append(_row(f"{left} more groups", "are not shown"))
-    if post.missing:
-        rows.append(_row(who(post.missing), "left no file"))
+        rows.append(f"<tr><td>{left} more groups are not shown</td></tr>")
     return "\n".join(rows)
 
 
-def _row(ranks: str, state: str, stack: str = "", calls: Sequence[Call] = ()) -> str:
+def _row(ranks: str, stack: str, calls: Sequence[Call]) -> str:
     """Return a row of the table, with a rank's calls and their durations, the newest first."""
-    lines = []
+    listed = ""
     for call in calls[::-1]:
         took = "no end" if call.ended is None else f"{call.ended - call.started:.3f} s"
         named = f"{call.group} {call.number}  {call.op} {call.detail}"
-        lines.append(f"{took:>10}  {named}  {call.site}")
-    cells = "".join(f"<td>{escape(text)}</td>" for text in (ranks, state, stack))
-    text = _details(f"{len(calls)}", "\n".join(lines)) if calls else ""
-    return f"<tr>{cells}<td>{text}</td></tr>"
+        listed += f"{took:>10}  {named}  {call.site}\n"
+    details = f"<summary>{len(calls)}</summary><pre>{escape(listed)}</pre>"
+    cells = f"<td>{escape(ranks)}</td><td>{escape(stack)}</td>"
+    return f"<tr>{cells}<td><details>{details}</details></td></tr>"

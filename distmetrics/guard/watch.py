@@ -14,7 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.collectives.manifest import LeafSpec, Manifest
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import LeafSpec
 from distmetrics.comm.base import call_site, in_call, is_library, is_user_code, short_path
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.replace import Name, Replacing
@@ -80,12 +81,12 @@ def _names() -> list[Name]:
     names = []
     for title, module in [*sys.modules.items()]:
         where = getattr(module, "__dict__", None)
-        if type(where) is dict and (title in _CALLED or title.partition(".")[0] not in _KEEP):
-            names += [
-                Name(where, name, watched[id(value)])
-                for name, value in [*where.items()]
-                if id(value) in watched
-            ]
+        is_kept = title.partition(".")[0] in _KEEP and title not in _CALLED
+        if is_kept or type(where) is not dict:
+            continue
+        for name, value in [*where.items()]:
+            if id(value) in watched:
+                names.append(Name(where, name, watched[id(value)]))
     return names
 
 
@@ -154,14 +155,14 @@ def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:
         parts.append(str(arguments["op"]).rpartition(".")[2].lower())
     for end, word in (("src", "from"), ("dst", "to")):
         rank, within = arguments.get(end), arguments.get(f"group_{end}")
-        if rank is not None or within is not None:
-            parts.append(
-                f"{word} rank {rank}" if rank is not None else f"{word} rank {within} of the group"
-            )
+        if rank is not None:
+            parts.append(f"{word} rank {rank}")
+        elif within is not None:
+            parts.append(f"{word} rank {within} of the group")
     tensor = arguments.get(WATCHED[name])
     leaves: tuple[LeafSpec, ...] = ()
     if isinstance(tensor, Tensor):
-        leaves = (LeafSpec("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)),)
+        leaves = (LeafSpec.of("", tensor),)
     metric, site = _caller()
     return Manifest(" ".join(parts), tree=metric, leaves=leaves, site=site)
 

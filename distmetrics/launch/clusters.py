@@ -70,33 +70,41 @@ def _free_port() -> int:
         return port
 
 
-def own_launch(environ: Variables) -> Environment | None:
-    """Return the place that our own launch gives to the ranks that it starts."""
-    return _torch_style("distmetrics", environ) if OWN_STORE in environ else None
-
-
-def kubeflow(environ: Variables) -> Environment | None:
-    """Return the place that Kubeflow's training operator gives: torchrun's without local ranks.
-
-    There is one process a pod.
-
-    >>> pod = dict(KUBERNETES_PORT="tcp", RANK="1", WORLD_SIZE="2", MASTER_ADDR="job-0")
-    >>> kubeflow(pod).local_rank
-    0
-    """
-    if "KUBERNETES_PORT" not in environ or "LOCAL_RANK" in environ or not _has_torch(environ):
-        return None
-    local = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": environ["RANK"]}
-    return _torch_style("kubeflow", {**environ, **local})
-
-
 def torchrun(environ: Variables) -> Environment | None:
     """Return the place that torchrun gives, and all that speaks like it (Ray, a shell script).
 
+    Our own launch does, and Kubeflow's training operator: without local ranks, since there is one
+    process a pod.
+
     >>> torchrun(dict(RANK="1", WORLD_SIZE="4", MASTER_ADDR="n0", MASTER_PORT="29500")).rank
     1
+    >>> pod = dict(KUBERNETES_PORT="tcp", RANK="1", WORLD_SIZE="2", MASTER_ADDR="job-0")
+    >>> torchrun(pod).launcher
+    'kubeflow'
     """
-    return _torch_style("torchrun", environ) if _has_torch(environ) else None
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    launcher = "torchrun"
+    if OWN_STORE in environ:
+        launcher = "distmetrics"
+    elif "MASTER_ADDR" not in environ:
+        raise ConfigurationError(
+            "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: ranks cannot find each other",
+            do="start the job by torchrun, or set MASTER_ADDR and MASTER_PORT too, or unset both.",
+        )
+    elif "KUBERNETES_PORT" in environ and "LOCAL_RANK" not in environ:
+        launcher = "kubeflow"
+        local = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": environ["RANK"]}
+        environ = {**environ, **local}
+    node = "GROUP_RANK" if "GROUP_RANK" in environ else "NODE_RANK"
+    return _place(
+        launcher,
+        environ,
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        node_rank=_number(launcher, environ, node, 0),
+        main_address=environ.get("MASTER_ADDR", "127.0.0.1"),
+        default_port=0,
+    )
 
 
 def slurm(environ: Variables) -> Environment | None:
@@ -183,37 +191,8 @@ _MPI = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
-# Our own first: a job that we start inside another job. Then torchrun and its kin, which run inside
-# schedulers' jobs.
-DETECTORS: list[Callable[[Variables], Environment | None]] = [
-    own_launch,
-    kubeflow,
-    torchrun,
-    slurm,
-    lsf,
-    mpi,
-]
-
-
-def _has_torch(environ: Variables) -> bool:
-    return "RANK" in environ and "WORLD_SIZE" in environ
-
-
-def _torch_style(launcher: str, environ: Variables) -> Environment:
-    if launcher != "distmetrics" and "MASTER_ADDR" not in environ:
-        raise ConfigurationError(
-            "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: ranks cannot find each other",
-            do="start the job by torchrun, or set MASTER_ADDR and MASTER_PORT too, or unset both.",
-        )
-    node = "GROUP_RANK" if "GROUP_RANK" in environ else "NODE_RANK"
-    return _place(
-        launcher,
-        environ,
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-        node_rank=_number(launcher, environ, node, 0),
-        main_address=environ.get("MASTER_ADDR", "127.0.0.1"),
-        default_port=0,
-    )
+# torchrun and its kin run inside schedulers' jobs, and our own launch inside of any job.
+DETECTORS: list[Callable[[Variables], Environment | None]] = [torchrun, slurm, lsf, mpi]
 
 
 def _place(
@@ -285,14 +264,11 @@ def _tasks_on(node: int, environ: Variables, tasks: int) -> int:
 
 def _rank_file_host(environ: Variables) -> str:
     path = environ.get("LSB_DJOB_RANKFILE")
-    if path is None or not Path(path).is_file():
-        raise ConfigurationError(
-            f"lsf names no machine for rank 0: LSB_DJOB_RANKFILE is {path!r}",
-            do="set MASTER_ADDR to its name.",
-        )
-    hosts = Path(path).read_text().split()
+    hosts = Path(path).read_text().split() if path and Path(path).is_file() else []
     if not hosts:
         raise ConfigurationError(
-            f"lsf's rank file {path} is empty", do="set MASTER_ADDR to rank 0's machine."
+            f"lsf names no machine for rank 0: LSB_DJOB_RANKFILE is {path!r}, no such file or one "
+            "that is empty",
+            do="set MASTER_ADDR to its name.",
         )
     return next((host for host in hosts if host != hosts[0]), hosts[0])

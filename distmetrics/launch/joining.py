@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.launch.environment import Environment
 from distmetrics.liveness.departures import Departures, meet
@@ -45,7 +47,6 @@ def join_group(
     backend: str,
     connect: Connect,
     store: Any,
-    departures: Departures,
     here: Any,
 ) -> GroupCommunicator:
     """Return the communicator of the job's process group, once every rank has joined it.
@@ -55,13 +56,13 @@ def join_group(
         backend: of ``torch.distributed``.
         connect: makes the process group, called as ``torch.distributed.init_process_group``.
         store: of the job, for the group alone, which may block on it.
-        departures: where a rank that leaves says so.
         here: a second handle on the store.
 
     Raises:
         PeerLostError: a rank failed before all had joined.
     """
     rank, world_size = environment.rank, environment.world_size
+    departures = departures_in(here)
     if environment.launcher == "distmetrics":
         use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
@@ -75,6 +76,24 @@ def join_group(
     GroupCommunicator.register(comm)
     meet(PrefixStore("connected", here), departures, rank, world_size)
     return comm
+
+
+@contextmanager
+def taking_part(comm: GroupCommunicator) -> Iterator[None]:
+    """Put a job's communicator in force; where the block raises, tell the other ranks why.
+
+    Raises:
+        PeerLostError: another rank failed and broke the connection of a collective of torch's own.
+    """
+    try:
+        with use(comm):
+            yield
+    except BaseException as error:
+        named = comm.blame(error)
+        comm.leave(named or error)
+        if named is not None:
+            raise named from error
+        raise
 
 
 def cores_per_rank(local_world_size: int) -> int:

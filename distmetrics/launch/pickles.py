@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import pickle
 import sys
@@ -11,7 +12,7 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from distmetrics.errors import DistmetricsError, InputTypeError
 from distmetrics.liveness.outcome import Outcome
@@ -46,22 +47,19 @@ def pickled(job: Any) -> bytes:
     Raises:
         InputTypeError: it cannot be pickled.
     """
-    try:
-        if not has_script():
-            return pickled_by_value(job)
-    except ImportError:
-        pass
+    by_value = importlib.util.find_spec("cloudpickle") is not None
+    if by_value and not has_script():
+        return pickled_by_value(job)
     try:
         return pickle.dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        try:
+        if by_value:
             return pickled_by_value(job)
-        except ImportError:
-            raise InputTypeError(
-                f"this cannot be sent to another process: {error}",
-                likely="a lambda, a local function or class, an open file or a lock.",
-                do="move it to the top level of a module, or pip install cloudpickle.",
-            ) from error
+        raise InputTypeError(
+            f"this cannot be sent to another process: {error}",
+            likely="a lambda, a local function or class, an open file or a lock.",
+            do="move it to the top level of a module, or pip install cloudpickle.",
+        ) from error
 
 
 def pickled_by_value(job: Any) -> bytes:
@@ -74,22 +72,18 @@ def pickled_by_value(job: Any) -> bytes:
     """
     import cloudpickle
 
-    class ByValuePickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        dispatch_table = _dispatch_table(cloudpickle.CloudPickler)
-
-    data = io.BytesIO()
-    ByValuePickler(data).dump(job)
-    return data.getvalue()
-
-
-def _dispatch_table(pickler: Any) -> Any:
-    """Return a pickler's reducers, with one for code that sends the name of its file as well."""
-    reduce_code = pickler.dispatch_table[types.CodeType]
+    table = cloudpickle.CloudPickler.dispatch_table
+    reduce_code = table[types.CodeType]
 
     def reduce_with_file(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _code_of_file, (code.co_filename, *reduce_code(code))
 
-    return ChainMap({types.CodeType: reduce_with_file}, pickler.dispatch_table)
+    class ByValuePickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap({types.CodeType: reduce_with_file}, table)
+
+    data = io.BytesIO()
+    ByValuePickler(data).dump(job)
+    return data.getvalue()
 
 
 def _code_of_file(

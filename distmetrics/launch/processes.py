@@ -26,10 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (
     Connect,
     departures_in,
@@ -37,15 +34,10 @@ from distmetrics.launch.joining import (
     file_store,
     join_group,
     own_place,
+    taking_part,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
-from distmetrics.liveness.departures import (
-    RAISING_GRACE,
-    Departure,
-    Departures,
-    exit_reason,
-    reason,
-)
+from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.settings import in_force, put_in_force
 
@@ -92,10 +84,10 @@ def launch(
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
     # Settings travel with the job: the forkserver has the variables of its own start.
-    job = pickled((fn, args, connect, in_force()))
+    job = pickled((fn, args, world_size, backend, connect, in_force()))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
-        ranks = [_Rank(context, rank, world_size, path, backend, job) for rank in range(world_size)]
+        ranks = [_Rank(context, rank, path, job) for rank in range(world_size)]
         try:
             for rank in ranks:
                 own = variables[rank.rank] if variables else {}
@@ -123,18 +115,13 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 class _Rank:
     """The parent's handle on one rank."""
 
-    def __init__(
-        self, context: Any, rank: int, world_size: int, path: str, backend: str, job: bytes
-    ) -> None:
+    def __init__(self, context: Any, rank: int, path: str, job: bytes) -> None:
         self.rank = rank
         self.stack = _stack_file(path, rank)
         self.stack.touch()
         self.ours, self.theirs = context.Pipe(duplex=False)
-        self.process = context.Process(
-            target=_child,
-            args=(rank, world_size, path, backend, job, self.theirs),
-            name=f"rank {rank}",
-        )
+        args = rank, path, job, self.theirs
+        self.process = context.Process(target=_child, args=args, name=f"rank {rank}")
 
     def end(self) -> None:
         """Kill what still runs, and reap it."""
@@ -148,7 +135,7 @@ class _Rank:
 
     def where(self) -> str:
         """Return the stack of the process's main thread; "" if it does not answer."""
-        if not _CAN_TELL or self.process.pid is None or not self.process.is_alive():
+        if not _CAN_TELL or not self.process.is_alive():
             return ""
         os.kill(self.process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + _ANSWER
@@ -167,21 +154,19 @@ class _Rank:
 
     def outcome(self) -> Outcome | None:
         """Return how the rank ended, if it has; a process that ends without a word was killed."""
+        is_alive = self.process.is_alive()  # asked first: it may report and end in between
         if self.ours.poll():
             with contextlib.suppress(EOFError):  # it died while it wrote: its exit code tells
                 return unpack_outcome(self.rank, self.ours.recv_bytes())
-        if self.process.is_alive() and self.process.exitcode is None:
+        if is_alive:
             return None
         self.process.join()
         code = self.process.exitcode
-        why = f"rank {self.rank} {exit_reason(code)}"
-        if code is None or code >= 0:
+        why, likely = f"rank {self.rank} {exit_reason(code)}", ""
+        if code >= 0:
+            why += " before it could say why"
             likely = "its script has no `if __name__ == '__main__':` guard, or called os._exit."
-            error = PeerLostError(
-                f"{why} before it could say why", likely=likely, peers=[self.rank]
-            )
-        else:
-            error = PeerLostError(why, peers=[self.rank])
+        error = PeerLostError(why, likely=likely, peers=[self.rank])
         return Outcome(self.rank, error=error)
 
 
@@ -192,31 +177,28 @@ def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None
     why = f"was still busy after {limit or 0:g} s, the limit of this run, and was stopped"
     while running := [rank for rank in ranks if rank.rank not in ended]:
         handles = [handle for rank in running for handle in (rank.ours, rank.process.sentinel)]
-        seconds = max(0.0, deadline - time.monotonic())
-        ready = wait(handles, None if seconds == math.inf else seconds)
-        if not ready and time.monotonic() >= deadline:
+        seconds = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        if not wait(handles, seconds):
             ended.update({rank.rank: rank.stopped(why) for rank in running})
-        for rank in running if ready else ():
+            break
+        for rank in running:
             outcome = rank.outcome()
             if outcome is None:
                 continue
             ended[rank.rank] = outcome
-            if outcome.error is not None:
-                grace = time.monotonic() + RAISING_GRACE
-                if grace < deadline:
-                    deadline = grace
-                    why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
-                    why += ", and was stopped"
-                departures.leave_for(
-                    rank.rank,
-                    str(outcome.error).partition("\n")[0].removeprefix(f"rank {rank.rank} "),
-                )
+            if outcome.error is None:
+                continue
+            grace = time.monotonic() + RAISING_GRACE
+            if grace < deadline:
+                deadline = grace
+                why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
+                why += ", and was stopped"
+            first_line = str(outcome.error).partition("\n")[0]
+            departures.leave_for(rank.rank, first_line.removeprefix(f"rank {rank.rank} "))
     return [ended[rank.rank] for rank in ranks]
 
 
-def _child(
-    rank: int, world_size: int, path: str, backend: str, job: bytes, out: Connection
-) -> None:
+def _child(rank: int, path: str, job: bytes, out: Connection) -> None:
     """Run in the new process: join the world, run the job, send home how it ended."""
     # Ctrl-C reaches the parent, and the parent ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -227,45 +209,22 @@ def _child(
         stacks = _stack_file(path, rank).open("w")
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     try:
-        fn, arguments, connect, settings = pickle.loads(job)  # noqa: S301  (our own parent's bytes)
+        # Our own parent's bytes.
+        fn, arguments, world_size, backend, connect, settings = pickle.loads(job)  # noqa: S301
+        stores = file_store(path), file_store(path)
         with put_in_force(settings):
-            environment = own_place(rank, world_size)
-            value = _run(lambda comm: fn(comm, *arguments), environment, path, backend, connect)
+            comm = join_group(own_place(rank, world_size), backend, connect, *stores)
+            # After an error the group is left open: its other ends may hang in it.
+            with taking_part(comm):
+                value = fn(comm, *arguments)
+            comm.leave(None)
+            dist.destroy_process_group()
         out.send_bytes(pack_outcome(Outcome(rank, value)))
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
         out.send_bytes(pack_outcome(Outcome(rank, error=error)))
         out.close()
         exit_now()
     out.close()
-
-
-def _run(
-    body: Callable[[GroupCommunicator], Any],
-    environment: Environment,
-    path: str,
-    backend: str,
-    connect: Connect,
-) -> Any:
-    """Join the process group, call ``body(comm)``, leave; on an error tell the others why.
-
-    The group is left open after an error: its other ends may hang in it, and the caller must end
-    the process.
-    """
-    here, rank = file_store(path), environment.rank
-    departures = departures_in(here)
-    comm = join_group(environment, backend, connect, file_store(path), departures, here)
-    try:
-        with use(comm):
-            value = body(comm)
-    except BaseException as error:
-        departures.leave(Departure(rank, reason(error), failed=True, calls=comm.counts))
-        named = comm.blame(error)
-        if named is not None:
-            raise named from error
-        raise
-    departures.leave(Departure(rank, reason(None), failed=False, calls=comm.counts))
-    dist.destroy_process_group()
-    return value
 
 
 def _stack_file(path: str, rank: int) -> Path:

@@ -10,7 +10,6 @@ rank that is gone.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import tempfile
@@ -23,7 +22,6 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
 from distmetrics.launch.clusters import OWN_STORE, detect, reachable
@@ -35,14 +33,15 @@ from distmetrics.launch.joining import (
     file_store,
     join_group,
     own_place,
+    taking_part,
     use_loopback,
 )
 from distmetrics.launch.subprocess_ranks import (
     SubprocessRanks,
-    clean_up_after_rank_zero,
+    await_end_of_rank_zero,
+    command_line,
     watch_rank_zero,
 )
-from distmetrics.liveness.departures import Departure, Departures, reason
 
 _LOOPBACK = ("localhost", "127.", "::1")
 
@@ -54,14 +53,12 @@ class ScriptWorld:
     Attributes:
         environment: who this process is.
         comm: who it talks through.
-        departures: where a rank that leaves says so; None in a process group of the user's.
         subprocesses: the other ranks, where this process started them.
         error: what ended a call, after which the group can't be used.
     """
 
     environment: Environment
     comm: GroupCommunicator
-    departures: Departures | None = None
     subprocesses: SubprocessRanks | None = None
     error: BaseException | None = None
 
@@ -69,55 +66,30 @@ class ScriptWorld:
     def running(self) -> Iterator[None]:
         """Put the world's communicator in force; where the block raises, tell the others why."""
         try:
-            with naming_the_lost(self.comm), use(self.comm):
+            with taking_part(self.comm):
                 yield
         except BaseException as error:
             self.error = error
-            self._leave(error)
             raise
-
-    def _leave(self, error: BaseException | None) -> None:
-        if self.departures is None:
-            return
-        # The store may be gone, with the process that hosts it.
-        with contextlib.suppress(RuntimeError):
-            failed = error is not None
-            self.departures.leave(
-                Departure(self.environment.rank, reason(error), failed, self.comm.counts)
-            )
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 waits for those that it started."""
         raised = getattr(sys, "last_value", None)  # what ended the script, if something did
         if raised is not None and self.error is None:
             self.error = raised
-            self._leave(raised)
+            self.comm.leave(raised)
         if self.error is not None:
             if self.subprocesses is not None:
                 self.subprocesses.end(patient=isinstance(self.error, PeerLostError | DivergedError))
-            clean_up_after_rank_zero()
+            elif self.environment.launcher == "distmetrics":
+                await_end_of_rank_zero()
             exit_now()
-        self._leave(None)
+        self.comm.leave(None)
         if dist.is_initialized():
             dist.destroy_process_group()
         if self.subprocesses is not None and (lost := self.subprocesses.join()):
             sys.stderr.write("\n".join(["distmetrics: the job failed", *lost, ""]))
             exit_now()
-
-
-@contextmanager
-def naming_the_lost(comm: GroupCommunicator) -> Iterator[None]:
-    """Turn a connection error of torch's own collectives into one that names the lost rank.
-
-    Raises:
-        PeerLostError: another rank failed and broke the connection to this one.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if (named := comm.blame(error)) is not None:
-            raise named from error
-        raise
 
 
 _world: ScriptWorld | None = None
@@ -145,14 +117,20 @@ def join(
         PeerLostError: a rank failed before it came here.
     """
     global _world
-    if _world is None:
-        environment = (
-            _adopted(local_world_size) if dist.is_initialized() else environment or detect()
+    if _world is not None:
+        environment = _world.environment
+    elif dist.is_initialized():
+        environment = _adopted(local_world_size)
+    else:
+        environment = environment or detect()
+    if environment is not None and environment.local_world_size != local_world_size:
+        raise ConfigurationError(
+            f"devices={local_world_size}, but {environment.launcher} runs "
+            f"{environment.local_world_size} processes on this machine",
+            do="give both the same number, or say devices='auto' under a launcher.",
         )
-        if environment is not None:
-            _check_size(environment, local_world_size)
+    if _world is None:
         _world = _make(environment, local_world_size, backend, connect)
-    _check_size(_world.environment, local_world_size)
     if _world.error is not None:
         raise PeerLostError(
             "the world of this script is broken: an earlier call has failed",
@@ -176,15 +154,6 @@ def end_if_alone() -> None:
     _world = None
 
 
-def _check_size(environment: Environment, local_world_size: int) -> None:
-    if environment.local_world_size != local_world_size:
-        raise ConfigurationError(
-            f"devices={local_world_size}, but {environment.launcher} runs "
-            f"{environment.local_world_size} processes on this machine",
-            do="give both the same number, or say devices='auto' under a launcher.",
-        )
-
-
 def _make(
     environment: Environment | None, world_size: int, backend: str, connect: Connect
 ) -> ScriptWorld:
@@ -194,13 +163,12 @@ def _make(
         return ScriptWorld(environment, GroupCommunicator.of(dist.group.WORLD))
     if environment.launcher == "distmetrics":
         watch_rank_zero()
-        path = os.environ[OWN_STORE]
-        return _connected(environment, backend, connect, file_store(path), file_store(path))
+        return _in_file(environment, os.environ[OWN_STORE], backend, connect)
     environment = reachable(environment)
     if environment.main_address.startswith(_LOOPBACK):
         use_loopback()
     store = _meet_at_rank_zero(environment)
-    return _connected(environment, backend, connect, store, store)
+    return _connected(environment, join_group(environment, backend, connect, store, store))
 
 
 def _meet_at_rank_zero(environment: Environment) -> Any:
@@ -214,28 +182,27 @@ def _meet_at_rank_zero(environment: Environment) -> Any:
 
 def _as_rank_zero(world_size: int, backend: str, connect: Connect) -> ScriptWorld:
     """Start the other ranks, which run this script again, and join them."""
+    command_line()  # refused before anything is made
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
     subprocesses = SubprocessRanks(world_size, path, departures_in(file_store(path)))
     try:
-        environment, stores = own_place(0, world_size), (file_store(path), file_store(path))
-        return _connected(environment, backend, connect, *stores, subprocesses)
+        world = _in_file(own_place(0, world_size), path, backend, connect)
     except BaseException:
         subprocesses.end(patient=True)
         raise
+    world.subprocesses = subprocesses
+    return world
 
 
-def _connected(
-    environment: Environment,
-    backend: str,
-    connect: Connect,
-    store: Any,
-    here: Any,
-    subprocesses: SubprocessRanks | None = None,
-) -> ScriptWorld:
-    """Join the process group; ``here`` is a second handle on the store: the first may block."""
-    departures = departures_in(here)
-    comm = join_group(environment, backend, connect, store, departures, here)
-    world = ScriptWorld(environment, comm, departures, subprocesses)
+def _in_file(environment: Environment, path: str, backend: str, connect: Connect) -> ScriptWorld:
+    """Join the process group of a job whose store is a file: the group may block on its handle."""
+    comm = join_group(environment, backend, connect, file_store(path), file_store(path))
+    return _connected(environment, comm)
+
+
+def _connected(environment: Environment, comm: GroupCommunicator) -> ScriptWorld:
+    """Return a world that ends with the script."""
+    world = ScriptWorld(environment, comm)
     atexit.register(world.close)
     return world
 

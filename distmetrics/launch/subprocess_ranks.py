@@ -43,14 +43,7 @@ class SubprocessRanks:
         self._folder = Path(path).parent
         self._departures = departures
         self._closed = threading.Event()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        try:
-            for rank in range(1, world_size):
-                self._processes[rank] = _start(rank, world_size, path)
-        except BaseException:
-            self._kill()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        self._processes = {rank: _start(rank, world_size, path) for rank in range(1, world_size)}
         self._watcher = threading.Thread(
             target=self._watch, name="distmetrics subprocess ranks", daemon=True
         )
@@ -79,13 +72,10 @@ class SubprocessRanks:
     def _clean_up(self) -> None:
         self._closed.set()
         self._watcher.join()
-        self._kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _kill(self) -> None:
         for process in self._processes.values():
             process.kill()
             process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _watch(self) -> None:
         """Publish for each rank that ends without having said why."""
@@ -108,10 +98,10 @@ def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:
         OWN_STORE: path,
         _PARENT: str(os.getpid()),
     }
-    return subprocess.Popen(_command_line(), env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)  # noqa: S603
+    return subprocess.Popen(command_line(), env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)  # noqa: S603
 
 
-def _command_line() -> list[str]:
+def command_line() -> list[str]:
     """Return the command of this process, with ``-m``, ``-c`` and the interpreter's options."""
     if not has_script() and "-c" not in sys.orig_argv:
         raise ConfigurationError(
@@ -145,10 +135,10 @@ def watch_rank_zero() -> None:
     threading.Thread(target=watch, name="distmetrics rank 0", daemon=True).start()
 
 
-def clean_up_after_rank_zero() -> None:
-    """In a rank that rank 0 has started and that failed: remove the job's files if rank 0 can't."""
-    if _PARENT not in os.environ:
-        return
-    time.sleep(2 * _POLL)  # its connections close a moment before its process is gone
-    if os.getppid() != int(os.environ[_PARENT]):
-        shutil.rmtree(Path(os.environ[OWN_STORE]).parent, ignore_errors=True)
+def await_end_of_rank_zero() -> None:
+    """In a rank that rank 0 has started and that failed: let the watcher see whether rank 0 ends.
+
+    Its connections close a moment before its process is gone; the watcher then removes the job's
+    files.
+    """
+    time.sleep(3 * _POLL)

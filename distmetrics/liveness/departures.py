@@ -88,11 +88,12 @@ class Departures:
 
     def before(self, group: str, number: int) -> dict[int, Departure]:
         """Return the departures of ranks that will never make a group's call ``number``."""
-        left = {departure.rank: departure for departure in self.published()}
-        calls = {rank: departure.calls_of(group) for rank, departure in left.items()}
-        return {
-            rank: left[rank] for rank, made in calls.items() if made is not None and made < number
-        }
+        left = {}
+        for departure in self.published():
+            calls = departure.calls_of(group)
+            if calls is not None and calls < number:
+                left[departure.rank] = departure
+        return left
 
 
 def meet(store: Any, departures: Departures, rank: int, world_size: int) -> None:

@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distmetrics.errors import who
 from distmetrics.liveness.departures import Departure, Departures
-from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, asks
+from distmetrics.liveness.guard_store import ALL_ASK, FIRST_ASK, GuardStore
 from distmetrics.liveness.process_info import process_state
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait, ranks_in
 from distmetrics.liveness.verdict import Verdict
@@ -61,8 +60,9 @@ class Diagnosis:
     _questions: dict[int, int] = field(default_factory=dict)
     # Since when each fact holds without a break: its kind, the rank, and where that is.
     _since: dict[tuple[str, int, str], float] = field(default_factory=dict)
-    # For each rank of a circle, the serial number of its wait and the question that confirms it.
-    _suspects: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # For each rank of a circle, the serial number of its wait, and the question that confirms it.
+    _suspects: dict[int, int] = field(default_factory=dict)
+    _confirming: dict[int, int] = field(default_factory=dict)
     _spoken: float = 0.0
     _asked: float = -1.0
 
@@ -97,7 +97,7 @@ class Diagnosis:
         if self.me.world_size > ALL_ASK:
             nth = self.store.come_to(self.wait.place)
             self._first = nth == 1
-            self._asks = asks(nth, self.me.world_size)
+            self._asks = nth <= FIRST_ASK
 
     def _view(self, now: float) -> View:
         statuses = self.store.statuses()
@@ -160,11 +160,13 @@ class Diagnosis:
     ) -> set[int]:
         """Return the suspects that have answered, since all were seen, that they wait as before."""
         confirmed = set()
-        for rank, (serial, question) in self._suspects.items():
+        for rank, serial in self._suspects.items():
             status, answer = statuses.get(rank), answers.get(rank)
             if status is None or status.wait is None or status.wait.serial != serial:
                 continue
-            if answer is not None and answer.question >= question and answer.waits == serial:
+            if answer is None or answer.question < self._confirming[rank]:
+                continue
+            if answer.waits == serial:
                 confirmed.add(rank)
         return confirmed
 
@@ -172,12 +174,14 @@ class Diagnosis:
         """Ask suspects at once, and from time to time those who have not come."""
         circle = [rank for rank in suspects(view) if rank != self.me.rank]
         serials = {rank: view.waits[rank].serial for rank in circle}
-        if {rank: serial for rank, (serial, _) in self._suspects.items()} != serials:
-            self._suspects = {rank: (serial, self._put(rank)) for rank, serial in serials.items()}
+        if serials != self._suspects:
+            self._suspects = serials
+            self._confirming = {rank: self._put(rank) for rank in circle}
         if view.waited < _ASK_AFTER or now < self._asked + min(5.0, max(_SLOWEST, view.waited / 4)):
             return
         self._asked = now
-        for rank in [rank for rank in view.missing if rank not in view.waits][:_ASKED_AT_ONCE]:
+        elsewhere = [rank for rank in view.missing if rank not in view.waits]
+        for rank in elsewhere[:_ASKED_AT_ONCE]:
             self._put(rank)
 
     def _put(self, rank: int) -> int:
@@ -189,9 +193,6 @@ class Diagnosis:
         if view.waited < max(_FIRST_WORD, 2 * self._spoken):
             return
         self._spoken = view.waited
-        late = view.missing
-        if self.me.rank == min(rank for rank in ranks_in(self.wait.members) if rank not in late):
-            text = "%s waits since %.0f s in %s: %s"
-            _log.warning(
-                text, who([self.me.rank]), view.waited, self.wait.text, where_all_are(view)
-            )
+        if self.me.rank == min({*ranks_in(self.wait.members)} - {*view.missing}):
+            text = "rank %d waits since %.0f s in %s: %s"
+            _log.warning(text, self.me.rank, view.waited, self.wait.text, where_all_are(view))

@@ -14,9 +14,9 @@ from distmetrics.liveness.rank_status import Answer, RankStatus, encode
 from distmetrics.liveness.verdict import Verdict
 
 # In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
-# the first three to come do.
+# the first three that come to a call do.
 ALL_ASK = 64
-_FIRST = 3
+FIRST_ASK = 3
 # Seconds between two looks for a question: at most 4 000 looks a second in all.
 _POLL, _POLL_A_RANK = 0.1, 2.5e-4
 T = TypeVar("T")
@@ -35,7 +35,6 @@ class GuardStore:
         self._store = store
         self._rank = rank
         self._status_keys = [f"at/{r}" for r in range(world_size)]
-        self._complete = False
         self._next_question = 1
         self._pause = max(_POLL, world_size * _POLL_A_RANK)
 
@@ -45,8 +44,7 @@ class GuardStore:
 
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
-        self._complete = self._complete or self._store.check(self._status_keys)
-        if self._complete:
+        if self._store.check(self._status_keys):
             texts = dict(enumerate(self._store.multi_get(self._status_keys)))
         else:
             texts = {rank: self._get(key) for rank, key in enumerate(self._status_keys)}
@@ -102,13 +100,13 @@ class GuardStore:
             text = self._store.compare_set(f"verdict/{name}", "", text).decode()
         return Verdict.decode(text)
 
-    def come_to(self, place: tuple[str, int]) -> int:
+    def come_to(self, place: str) -> int:
         """Count this rank among those who wait in a call; return the count."""
-        return int(self._store.add(_count_key(place), 1))
+        return int(self._store.add(f"in/{place}", 1))
 
-    def forget(self, place: tuple[str, int]) -> None:
+    def forget(self, place: str) -> None:
         """Remove the count of a call."""
-        self._store.delete_key(_count_key(place))
+        self._store.delete_key(f"in/{place}")
 
     def goodbyes(self, more: int = 0) -> int:
         """Return how many ranks are done with the store; ``more``: how many have just said so."""
@@ -116,15 +114,6 @@ class GuardStore:
 
     def _get(self, key: str) -> bytes | None:
         return self._store.multi_get([key])[0] if self._store.check([key]) else None
-
-
-def _count_key(place: tuple[str, int]) -> str:
-    return f"in/{place[0]}/{place[1]}"
-
-
-def asks(nth: int, world_size: int) -> bool:
-    """True if the rank that came as the ``nth`` to a call finds out who is missing."""
-    return world_size <= ALL_ASK or nth <= _FIRST
 
 
 def within(seconds: float, fn: Callable[[], T]) -> T | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distmetrics.errors import DivergedError, PeerLostError, who
+from distmetrics.errors import DivergedError, PeerLostError, by_line, who
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,18 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     error = root.error
     assert error is not None
     error.add_note(f"raised on rank {root.rank}")
-    others: dict[str, list[int]] = {}
+    others: dict[int, str] = {}
     for outcome in failed:
         if outcome is not root:
             text = str(outcome.error).partition("\n")[0]
-            others.setdefault(f"{type(outcome.error).__name__}: {text}", []).append(outcome.rank)
-    for text, ranks in others.items():
+            others[outcome.rank] = f"{type(outcome.error).__name__}: {text}"
+    for text, ranks in by_line(others).items():
         error.add_note(f"{who(ranks)} raised {text}")
     raise error
 
 
 def blame(error: BaseException | None) -> int:
     """Return 0 for an error that may be the cause, 1 or 2 for one of a rank that was let down."""
-    return 2 if isinstance(error, PeerLostError) else 1 if isinstance(error, DivergedError) else 0
+    if isinstance(error, PeerLostError):
+        return 2
+    return 1 if isinstance(error, DivergedError) else 0

@@ -6,6 +6,7 @@ guard's, where one watches, else what the published departures mean.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 import zlib
@@ -18,7 +19,7 @@ import torch
 
 from distmetrics.comm.base import Call, under_way
 from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, rank_ranges, who
-from distmetrics.liveness.departures import NAMING_GRACE, Departures, reason
+from distmetrics.liveness.departures import NAMING_GRACE, Departure, Departures, reason
 from distmetrics.liveness.rank_report import PendingCall
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
 from distmetrics.liveness.watchdog import watchdog_of_job
@@ -127,6 +128,15 @@ class PendingCalls:
             time.sleep(_MOMENT)
         doing = "was in a collective of torch.distributed's own (DDP, say)"
         return departed(left, {self._me: doing}).error(self.rank) if left else None
+
+    def leave(self, error: BaseException | None) -> None:
+        """Publish that this rank leaves the job: after an error, or at its end."""
+        if self._departures is None:
+            return
+        departure = Departure(self._me, reason(error), error is not None, self.counts)
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            self._departures.leave(departure)
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import platform
 import threading
 import time
 from collections import deque
@@ -102,7 +102,7 @@ def write_report(folder: Path, me: Identity, log: CallLog, error: DistmetricsErr
         "schema": SCHEMA,
         "rank": me.rank,
         "world_size": me.world_size,
-        "host": os.uname().nodename if hasattr(os, "uname") else "",
+        "host": platform.node(),
         "pid": me.pid,
         "written": time.time(),
         "error": None if error is None else _error(error),

@@ -30,9 +30,9 @@ class Wait:
     alone: bool = True
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> str:
         """The call that this rank is in: ranks in the same place wait for each other rightly."""
-        return self.group, self.number
+        return f"{self.group}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from distmetrics.errors import (
     MismatchError,
     PeerLostError,
     Site,
-    compose,
+    by_line,
     rank_ranges,
     who,
 )
@@ -64,7 +64,7 @@ class Verdict:
         )
 
     def __str__(self) -> str:
-        return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
+        return str(self.error(rank=0))
 
     def encode(self) -> str:
         """Write it for the store; ranks with the same line share it."""
@@ -118,11 +118,3 @@ def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
         do="see to that process first; torchrun hosts the store outside the ranks.",
         notes=(f"The store says: {error}",) if error else (),
     )
-
-
-def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return the ranks of each line."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, line in lines.items():
-        ranks_of.setdefault(line, []).append(rank)
-    return ranks_of

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from distmetrics.errors import DivergedError, MismatchError, PeerLostError, who
+from distmetrics.errors import DivergedError, MismatchError, PeerLostError, by_line, who
 from distmetrics.liveness.departures import Departure
 from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
-from distmetrics.liveness.verdict import SAME_ORDER, Verdict, by_line, deadlock, departed
+from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal

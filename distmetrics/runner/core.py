@@ -26,7 +26,7 @@ from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow_parameters
 from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices, one_flag
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.seed import seed_workers
@@ -86,10 +86,18 @@ class Runner(RunnerWorld):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(Runner, unknown, accelerator)
-        devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-        flags: dict[str, Any] = {"num_nodes": num_nodes, "precision": precision, "plugins": plugins}
-        super().__init__(resolve(strategy, devices=devices, accelerator=accelerator, **flags), seed)
+        refuse_unknown(Runner, unknown)
+        resolved = resolve(
+            strategy,
+            devices=devices,
+            accelerator=accelerator,
+            num_nodes=num_nodes,
+            precision=precision,
+            plugins=plugins,
+            gpus=gpus,
+            tpu_cores=tpu_cores,
+        )
+        super().__init__(resolved, seed)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from distmetrics.arguments import FLAG, PATH, SEED, check
 from distmetrics.collectives import ops, reduce
-from distmetrics.collectives.exchange import to_bytes
+from distmetrics.collectives.pack import to_bytes
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader

@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import Bucket, pack, unpack
+from distmetrics.collectives.pack import Bucket, to_bytes
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, Op, fold
-from distmetrics.state.items import cut
-from distmetrics.state.plan import Sent, StatePlan, SyncPlan
-from distmetrics.state.serialize import deserialize
-from distmetrics.state.spec import FIXED, StateSpec
+from distmetrics.state.adapters.base import StateSpec
+from distmetrics.state.plan import FIXED, Sent, StatePlan, SyncPlan, sizes_of
+from distmetrics.state.serialize import cut, deserialize
 
 _HALF = (torch.bfloat16, torch.float16)
+_OPS: dict[str, Op] = {"max": "max", "min": "min"}
 
 
 def combine(
@@ -37,11 +37,15 @@ def combine(
             them here.
         comm: who talks.
     """
-    mine = plan.sent[comm.rank]
-    pairs = [(run, sent) for (run, _), sent in zip(runs, plan.sent, strict=True)]
-    rows = [_aligned(*pair, plan) for pair in (pairs if plan.rides_along else [(inline, mine)])]
+    rows = []
+    lists = []
+    for sent, (fixed, bulk) in zip(plan.sent, runs, strict=True):
+        if plan.rides_along:
+            rows.append(_aligned(fixed, sent, plan))
+        lists.append(sent.bulk.unpack(bulk))
+    if not plan.rides_along:
+        rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
-    lists = [unpack(run, sent.bulk) for (_, run), sent in zip(runs, plan.sent, strict=True)]
     for state in plan.states.values():
         if state.same_as is not None:
             result[state.path] = result[state.same_as]
@@ -52,49 +56,51 @@ def combine(
 
 def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
     """Bring one rank's states into the layout of all, with neutral values for what it lacks."""
-    if sent.inline == plan.agreed and sent.inline_paths == plan.paths:
+    if sent.inline == plan.agreed:
         return run
-    have = unpack(run, sent.inline)
-    tensors: list[Tensor] = [run] * len(plan.paths)
-    for bucket in plan.agreed.buckets:
-        for index, shape in zip(bucket.members, bucket.shapes, strict=True):
-            place = sent.place.get(plan.paths[index])
-            if place is not None:
-                tensors[index] = have[place].to(bucket.dtype)
-            else:
-                filler = _neutral(bucket)
-                tensors[index] = torch.full(shape, filler, dtype=bucket.dtype, device=run.device)
-    return pack(tensors, plan.agreed, run.device)
+    have = sent.inline.unpack(run)
+    tensors = {}
+    for path in plan.agreed.paths:
+        state = plan.states[path]
+        if path in sent.source:
+            tensors[path] = have[sent.source[path]].to(state.dtype)
+        else:
+            tensors[path] = _neutral(state, run.device)
+    return plan.agreed.pack(tensors, run.device)
 
 
-def _neutral(bucket: Bucket) -> float | int | bool:
-    """Return the value that changes nothing."""
-    if bucket.key not in ("max", "min"):
-        return 0
-    if bucket.dtype == torch.bool:
-        return bucket.key == "min"
-    if bucket.dtype.is_floating_point:
-        return math.inf if bucket.key == "min" else -math.inf
-    limits = torch.iinfo(bucket.dtype)
-    return limits.max if bucket.key == "min" else limits.min
+def _neutral(state: StatePlan, device: torch.device) -> Tensor:
+    """Return a tensor that changes nothing."""
+    value: float = 0
+    if state.kind in ("max", "min"):
+        if state.dtype == torch.bool:
+            lowest, highest = 0.0, 1.0
+        elif state.dtype.is_floating_point:
+            lowest, highest = -math.inf, math.inf
+        else:
+            limits = torch.iinfo(state.dtype)
+            lowest, highest = limits.min, limits.max
+        value = lowest if state.kind == "max" else highest
+    return torch.full(state.shape, value, dtype=state.dtype, device=device)
 
 
 def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -> dict[str, Any]:
     """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
     result: dict[str, Any] = {}
-    for bucket in plan.agreed.buckets:
+    for bucket in plan.agreed.layout.buckets:
         views = [bucket.view(row) for row in rows]
         if bucket.key == "stack":
             whole = torch.stack(views if plan.rides_along else comm.all_gather(views[0]))
         else:
             whole = _fold(views, bucket, plan.rides_along, comm)
         for index, part in zip(bucket.members, bucket.split(whole), strict=True):
-            ranks = plan.states[plan.paths[index]].ranks
+            path = plan.agreed.paths[index]
+            ranks = plan.states[path].ranks
             if bucket.key == "stack":  # one rank's state needs no stack
                 part = part[list(ranks)] if len(ranks) > 1 else part[ranks[0]]
             elif bucket.key == "mean":
                 part = _mean(part, len(ranks), bucket.dtype)
-            result[plan.paths[index]] = part
+            result[path] = part
     return result
 
 
@@ -108,7 +114,7 @@ def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
 
 def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Communicator) -> Tensor:
     """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided."""
-    op: Op = "max" if bucket.key == "max" else "min" if bucket.key == "min" else "sum"
+    op: Op = _OPS.get(bucket.key, "sum")
     dtype = bucket.dtype
     is_mean = bucket.key == "mean"
     if dtype in _HALF:  # loses counts above 256 or 2048
@@ -123,24 +129,26 @@ def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Comm
 
 
 def _combine_lists(
-    state: StatePlan, per_rank: Sequence[Sequence[Tensor]], sent: Sequence[Sent]
+    state: StatePlan, per_rank: Sequence[Mapping[str, Tensor]], sent: Sequence[Sent]
 ) -> Any:
     """Join what has a length of its own on each rank, in rank order."""
-    parts = [per_rank[r][sent[r].place[state.path]] for r in state.ranks]
+    parts = [per_rank[r][sent[r].source[state.path]] for r in state.ranks]
     if state.kind == "each":
         return parts
     if state.kind == "object":
-        lists = [pickle.loads(bytes(part.tolist())) for part in parts]  # noqa: S301  (of our own ranks)
-        return [item for items in lists for item in items]
+        objects: list[Any] = []
+        for part in parts:
+            objects += pickle.loads(to_bytes(part))  # noqa: S301  (of our own ranks)
+        return objects
     parts = [part.to(state.dtype) for part in parts]
     if state.kind == "cat":
         joined = torch.cat(parts)
-        numbers = all(state.path in sent[r].items for r in state.ranks)
+        numbers = all(state.path in sent[r].forms for r in state.ranks)
         return list(joined.unbind()) if numbers else joined  # as one process would hold them
     result: list[Tensor] = []
     for r, part in zip(state.ranks, parts, strict=True):
-        form, place = sent[r].items[state.path]
-        result += cut(part, form, None if place is None else per_rank[r][place])
+        sizes = per_rank[r].get(sizes_of(sent[r].source[state.path]))
+        result += cut(part, sent[r].forms[state.path], sizes)
     return result
 
 

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import from_bytes
-from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem
+from distmetrics.collectives.manifest import Manifest, Problem
+from distmetrics.collectives.pack import LeafSpec, from_bytes, short_name
 from distmetrics.errors import Site, StateError
-from distmetrics.state.items import join
+from distmetrics.state.adapters.base import StateSpec
 from distmetrics.state.metric_set import ABSENT, MetricSet
-from distmetrics.state.plan import SIZES, UPDATES, Sent, sent_by, sizes_of
-from distmetrics.state.serialize import serialize
-from distmetrics.state.spec import REDUCED, StateSpec
+from distmetrics.state.plan import REDUCED, SIZES, UPDATES, Sent, sent_by, sizes_of
+from distmetrics.state.serialize import join, serialize
 
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
 # ranks.
@@ -27,12 +26,11 @@ _CAN_BE_ADDED = frozenset({
 
 
 class Outgoing(NamedTuple):
-    """What this rank sends: the manifest, its layout, and the tensors of its two runs of bytes."""
+    """What this rank sends: the manifest, where each tensor lies, and the tensors by path."""
 
     manifest: Manifest
     sent: Sent
-    fixed: list[Tensor]
-    lists: list[Tensor]
+    tensors: dict[str, Tensor]
 
 
 class _Described:
@@ -52,7 +50,7 @@ class _Described:
         shared = self._shared.get((id(value), spec.kind))
         if shared is not None:
             note = f"{shared.note} ={shared.path}"
-            self.leaves.append(LeafSpec(path, shared.dtype, shared.shape, note))
+            self.leaves.append(shared._replace(path=path, note=note))
             return
         tensor, note, sizes = _sendable(value, spec, path)
         _check(path, spec.kind, tensor)
@@ -62,8 +60,7 @@ class _Described:
 
     def add_tensor(self, path: str, tensor: Tensor, note: str) -> LeafSpec:
         """Describe one tensor."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        self.leaves.append(LeafSpec(path, dtype, tuple(tensor.shape), note))
+        self.leaves.append(LeafSpec.of(path, tensor, note))
         self.tensors[path] = tensor
         return self.leaves[-1]
 
@@ -94,7 +91,6 @@ def describe(
     except StateError as error:  # no data will be moved then
         problem = problem or Problem.of(error)
     leaves = tuple(described.leaves)
-    sent = sent_by(leaves)
     manifest = Manifest(
         "sync of metrics",
         name,
@@ -103,8 +99,7 @@ def describe(
         problem=problem,
         details=metrics.records(),
     )
-    fixed = [described.tensors[path] for path in sent.inline_paths]
-    return Outgoing(manifest, sent, fixed, [described.tensors[path] for path in sent.bulk_paths])
+    return Outgoing(manifest, sent_by(leaves), described.tensors)
 
 
 def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tensor | None]:
@@ -155,10 +150,11 @@ def _check(path: str, kind: str, tensor: Tensor) -> None:
             f"the state {path} is on the meta device, where tensors have no data",
             do="make the metric on a real device.",
         )
-    dtype, name = tensor.dtype, str(tensor.dtype).removeprefix("torch.")
-    ordered = kind in ("max", "min")
-    if kind in REDUCED and (dtype not in _CAN_BE_ADDED or (ordered and dtype.is_complex)):
+    has_none = tensor.dtype not in _CAN_BE_ADDED
+    if kind in ("max", "min"):
+        has_none |= tensor.is_complex()
+    if kind in REDUCED and has_none:
         raise StateError(
-            f"the state {path} is {name}, of which torch has no {kind}",
+            f"the state {path} is {short_name(tensor.dtype)}, of which torch has no {kind}",
             do="keep it in another dtype.",
         )

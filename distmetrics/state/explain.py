@@ -1,23 +1,40 @@
-"""Show what a sync of metrics will do, before anything is run."""
+"""Show what a sync of metrics will do and cost, before anything is run.
+
+Bytes are those that one rank receives. An all_gather brings every other rank's data, (W - 1)·n
+bytes; an all_reduce as a ring brings 2·(W - 1)/W·n, whatever the world's size (Patarasu and Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). So a large state that
+can be reduced must be, and a small one is better gathered: a gather of a frame costs one latency,
+and needs no agreement before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import inline_capacity
+from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, inline_capacity
+from distmetrics.collectives.pack import Bucket
 from distmetrics.comm.current import current
 from distmetrics.errors import InputError, StateError
 from distmetrics.state.adapters import targets
-from distmetrics.state.cost import Cost, cost, cost_state_by_state
 from distmetrics.state.describe import describe
 from distmetrics.state.metric_set import MetricSet, communicator_of
-from distmetrics.state.plan import SyncPlan, plan
-from distmetrics.state.spec import FIXED
+from distmetrics.state.plan import FIXED, SyncPlan, count_of, plan, reductions
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Collectives of one sync, and the bytes that one rank receives in them."""
+
+    rounds: int
+    received: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.rounds + other.rounds, self.received + other.received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +56,7 @@ class Explanation:
     growing: tuple[str, ...]
 
     def __str__(self) -> str:
-        metrics, ranks = _count(self.metrics, "metric"), _count(len(self.plan.sent), "rank")
+        metrics, ranks = count_of(self.metrics, "metric"), count_of(len(self.plan.sent), "rank")
         lines = [
             f"sync of {metrics} over {ranks}: {_text(self.cost)}",
             f"state by state, as torchmetrics does it: {_text(self.one_by_one)}",
@@ -105,11 +122,7 @@ def _gathered(value: Any) -> Iterator[tuple[int, int]]:
 
 
 def _text(cost: Cost) -> str:
-    return f"{_count(cost.rounds, 'collective')}, {_size(cost.received)} received by each rank"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{count_of(cost.rounds, 'collective')}, {_size(cost.received)} received by each rank"
 
 
 def _size(nbytes: float) -> str:
@@ -118,3 +131,64 @@ def _size(nbytes: float) -> str:
             break
         nbytes /= 1024
     return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+
+
+def cost(plan: SyncPlan) -> Cost:
+    """Return what the plan costs: the first round, what is too large for it, and the lists.
+
+    In a large world a plan with lists is taken to have lists of other lengths on other ranks, so
+    that the hashes differ and frames are sent as well.
+    """
+    world_size = len(plan.sent)
+    longest = max(plan.follow)
+    if world_size > LARGE_WORLD:
+        total = _all_reduce(2 * HASH_BYTES, world_size)
+        if longest:
+            total += _all_gather(frame_size(world_size), world_size)
+    else:
+        total = _all_gather(frame_size(world_size), world_size)
+    if longest:
+        total += _all_gather(longest, world_size)
+    if not plan.rides_along:
+        for bucket in plan.agreed.layout.buckets:
+            total += _bucket(bucket, world_size)
+    return total
+
+
+def _bucket(bucket: Bucket, world_size: int) -> Cost:
+    size = bucket.stop - bucket.start
+    if bucket.key == "stack":
+        return _all_gather(size, world_size)
+    if not size:
+        return Cost(0, 0)
+    total = _all_reduce(size, world_size)
+    if reductions(bucket) == 2:  # where the NaNs are, a byte an element
+        total += _all_reduce(size // bucket.dtype.itemsize, world_size)
+    return total
+
+
+def cost_state_by_state(shapes: Iterable[tuple[int, int]], world_size: int) -> Cost:
+    """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9).
+
+    For every state a barrier, a gather of its sizes unless it is a number, and a gather of the
+    data.
+
+    Args:
+        shapes: ``(dimensions, bytes)`` of every tensor that is gathered; a list state that is not
+            concatenated is one for each of its items.
+        world_size: number of ranks.
+    """
+    total = Cost(0, 0)
+    for ndim, nbytes in shapes:
+        total += Cost(1, 0) + _all_gather(nbytes, world_size)
+        if ndim:
+            total += _all_gather(8 * ndim, world_size)
+    return total
+
+
+def _all_gather(nbytes: int, world_size: int) -> Cost:
+    return Cost(1, (world_size - 1) * nbytes)
+
+
+def _all_reduce(nbytes: int, world_size: int) -> Cost:
+    return Cost(1, -(-2 * (world_size - 1) * nbytes // world_size))

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
+from distmetrics.comm.base import fold
 from distmetrics.errors import InputError, InputTypeError, StateError
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
@@ -83,24 +84,20 @@ class FunctionMetric(Generic[T]):
         >>> total.compute()
         tensor(0)
         """
-        self._held = {name: [] for name in self._names()} | {COUNT: 0, SYNCED: False}
-
-    def _names(self) -> Iterator[str]:
+        self._held = {COUNT: 0, SYNCED: False}
         for name, reduction in self.reduce.items():
-            yield name
+            self._held[name] = []
             if reduction == "mean":
-                yield weight_of(name)
+                self._held[weight_of(name)] = []
 
     @property
     def device(self) -> torch.device:
         """Where the values are: the first device that is not the CPU, if there is one."""
-        values = [
-            x
-            for value in self._held.values()
-            for x in (value if isinstance(value, list) else [value])
-        ]
-        devices = [x.device for x in values if isinstance(x, Tensor)]
-        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+        for value in self._held.values():
+            for x in value if isinstance(value, list) else [value]:
+                if isinstance(x, Tensor) and x.device.type != "cpu":
+                    return x.device
+        return torch.device("cpu")
 
     def update(self, **values: Tensor | float) -> None:
         """Add values of one batch, tensors or numbers.
@@ -178,11 +175,8 @@ class FunctionMetric(Generic[T]):
             yield name, reduction, x
             return
         x = _wide(x.float() if not x.dtype.is_floating_point else x)
-        yield (
-            name,
-            "sum",
-            x * weight if weight else torch.zeros_like(x),
-        )  # the mean of no samples is NaN most often
+        # The mean of no samples is NaN most often.
+        yield name, "sum", x * weight if weight else torch.zeros_like(x)
         yield weight_of(name), "sum", torch.tensor(weight, dtype=x.dtype, device=x.device)
 
 
@@ -227,12 +221,11 @@ def _wide(x: Tensor) -> Tensor:
         return x.to(torch.complex128)
     if not x.dtype.is_floating_point:
         return x.to(torch.int64)
-    return x.to(
-        torch.float32 if x.device.type == "mps" else torch.float64
-    )  # there is no float64 there
+    # There is no float64 on mps.
+    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
 
 
-def _joined(name: str, op: str, held: Any, x: Tensor) -> Any:
+def _joined(name: str, op: Any, held: Any, x: Tensor) -> Any:
     """Return ``held`` and ``x`` together, neither changed; ``[]`` holds nothing."""
     if op == "cat":
         return [*held, x.reshape(1) if x.ndim == 0 else x.clone()]
@@ -245,11 +238,4 @@ def _joined(name: str, op: str, held: Any, x: Tensor) -> Any:
             f"{op} is elementwise",
             do=f"reduce over the batch first, such as {name}=x.sum(0), or declare it as cat.",
         )
-    x = x.to(held.device)
-    return (
-        held + x
-        if op == "sum"
-        else torch.maximum(held, x)
-        if op == "max"
-        else torch.minimum(held, x)
-    )
+    return fold([held, x.to(held.device)], op)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distmetrics.collectives.exchange import to_bytes
-from distmetrics.collectives.manifest import Manifest, agree
+from distmetrics.collectives.manifest import Manifest, agree_on_tree
+from distmetrics.collectives.pack import to_bytes
 from distmetrics.comm.base import brief
 
 _PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
@@ -70,21 +70,21 @@ def agree_on_metrics(
     and taken shapes from the data.
     """
     records = [[MetricRecord(*fields) for fields in m.details or ()] for m in manifests]
-    columns = [*zip(*records, strict=False)]
-    updated = [tuple(r for r, each in enumerate(column) if each.is_updated) for column in columns]
+    updated = []
     borrowing = []
-    for place, (column, ranks) in enumerate(zip(columns, updated, strict=True)):
-        if 0 < len(ranks) < len(column) and any(map(column[0].differs, column)):
+    for place, column in enumerate([*zip(*records, strict=False)]):
+        ranks = tuple(r for r, record in enumerate(column) if record.is_updated)
+        updated.append(ranks)
+        if not 0 < len(ranks) < len(column):
+            continue
+        if any(map(column[0].differs, column)):
             borrowing.append(place)
         for r, record in enumerate(column):
-            if ranks and r not in ranks and record.may_become(column[ranks[0]]):
+            if not record.is_updated and record.may_become(column[ranks[0]]):
                 records[r][place] = column[ranks[0]]
     trees = ["; ".join(map(str, each)) for each in records]
-    agree(
-        [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)],
-        rank,
-        leaf_key=None,
-    )
+    compared = [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)]
+    agree_on_tree(compared, rank)
     return tuple(updated), tuple(borrowing)
 
 

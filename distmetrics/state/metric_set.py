@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
-from distmetrics.state.adapters.base import Target
+from distmetrics.state.adapters.base import StateSpec, Target
 from distmetrics.state.metric_record import MetricRecord, digest_of
 from distmetrics.state.plan import UPDATES
-from distmetrics.state.spec import StateSpec
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
@@ -31,7 +30,10 @@ class MetricSet:
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = targets
         self.before: Values = [dict(target.storage) for target in targets]
-        self.updates = [_updates(*each) for each in zip(targets, self.before, strict=True)]
+        self.updates: list[int] = []  # most metrics say it in their storage
+        for target, storage in zip(targets, self.before, strict=True):
+            count = storage.get(target.adapter.counter)
+            self.updates.append(count or target.adapter.updates(target.metric))
         self.states: list[tuple[str, int, StateSpec]] = [
             (_join(target.path, spec.name), place, spec)
             for place, target in enumerate(targets)
@@ -49,14 +51,16 @@ class MetricSet:
 
     def records(self) -> list[MetricRecord]:
         """Return what the other ranks must know of each metric."""
-        return list(map(_record, self.targets, self.updates))
+        return [_record(*each) for each in zip(self.targets, self.updates, strict=True)]
 
     def write(self, values: Values) -> None:
         """Put values into the metrics; an attribute that is ABSENT is taken out."""
         for target, new in zip(self.targets, values, strict=True):
-            target.storage.update({k: value for k, value in new.items() if value is not ABSENT})
-            for name in [name for name, value in new.items() if value is ABSENT]:
-                target.storage.pop(name, None)
+            for name, value in new.items():
+                if value is ABSENT:
+                    target.storage.pop(name, None)
+                else:
+                    target.storage[name] = value
 
     def put_back(self, written: Values) -> None:
         """Put back what was in the metrics under the names of ``written``.
@@ -81,11 +85,6 @@ def _record(target: Target, updates: int) -> MetricRecord:
     attributes = target.adapter.attributes(target.metric)
     others = {name: value for name, value in attributes.items() if name not in arguments}
     return MetricRecord(label, states, arguments, digest_of(others), updates > 0)
-
-
-def _updates(target: Target, storage: Mapping[str, Any]) -> int:
-    """Return how often a metric was updated; most say so in their storage."""
-    return storage.get(target.adapter.counter) or target.adapter.updates(target.metric)
 
 
 def _join(path: str, name: str, separator: str = ".") -> str:

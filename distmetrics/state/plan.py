@@ -12,16 +12,54 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from distmetrics.collectives.exchange import follows
-from distmetrics.collectives.manifest import LeafSpec, Manifest
-from distmetrics.collectives.pack import Bucket, Layout, dtype_of, layout
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import (
+    Bucket,
+    Layout,
+    LeafSpec,
+    dtype_of,
+    layout,
+    pack,
+    short_name,
+    unpack,
+)
 from distmetrics.errors import MismatchError
 from distmetrics.state.metric_record import agree_on_metrics
-from distmetrics.state.spec import FIXED
 
+REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
+# Of a size that does not depend on the data: rides in the first round.
+FIXED = (*REDUCED, "stack")
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where tensors lie in one run of bytes, and their paths in the order of the layout."""
+
+    layout: Layout
+    paths: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[LeafSpec | StatePlan], keys: Sequence[str] | None = None) -> Run:
+        """Lay described tensors out."""
+        return cls(layout(tensors, keys), tuple(each.path for each in tensors))
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the run."""
+        return self.layout.nbytes
+
+    def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
+        """Copy the tensors that belong into a run."""
+        return pack([tensors[path] for path in self.paths], self.layout, device)
+
+    def unpack(self, run: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of a run by their paths, as views of it."""
+        return dict(zip(self.paths, unpack(run, self.layout), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +67,15 @@ class Sent:
     """Where each state of one rank lies in the two runs of bytes that it sends.
 
     Attributes:
-        inline: layout of the states of fixed size; ``bulk``: of the rest.
-        inline_paths: their paths, in the order of the layout; ``bulk_paths`` likewise.
-        place: for each path, its index in its layout; a state that shares another's tensor has that
-            one's.
-        items: for each path of kind "items", the form of the list, and the place of the items'
-            sizes, if it needs any.
+        inline: the states of fixed size; ``bulk``: the rest, and the sizes of lists' items.
+        source: for each path, that of the state whose tensor it has: its own, or another's.
+        forms: for each path whose value is a list of tensors, the form of the list.
     """
 
-    inline: Layout
-    inline_paths: tuple[str, ...]
-    bulk: Layout
-    bulk_paths: tuple[str, ...]
-    place: Mapping[str, int]
-    items: Mapping[str, tuple[str, int | None]]
+    inline: Run
+    bulk: Run
+    source: Mapping[str, str]
+    forms: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +84,7 @@ class StatePlan:
 
     Attributes:
         path: of the state: the metric's path and the state's name.
-        kind: as in :class:`~distmetrics.state.spec.StateSpec`.
+        kind: as in :class:`~distmetrics.state.adapters.StateSpec`.
         ranks: those that have something to add.
         dtype: of the result, to which all ranks' values can be promoted.
         shape: of one rank's value, for kinds of a fixed size.
@@ -73,10 +106,9 @@ class SyncPlan:
     Attributes:
         states: by path, in the order of the metrics; a state that no rank has touched is not among
             them.
-        agreed: layout in which the states of fixed size of all ranks are combined.
-        paths: of the states in the agreed layout.
+        agreed: where the states of fixed size of all ranks lie while they are combined.
         sent: what each rank sends.
-        rides_along: whether the agreed layout fits into the first round.
+        rides_along: whether the states of fixed size fit into the first round.
         follow: bytes of each rank's lists that do not, and go in a second round.
         updated: for each metric, the ranks that have updated it.
         borrowing: places of the metrics of which some rank has no update, and other attributes
@@ -84,8 +116,7 @@ class SyncPlan:
     """
 
     states: Mapping[str, StatePlan]
-    agreed: Layout
-    paths: tuple[str, ...]
+    agreed: Run
     sent: tuple[Sent, ...]
     rides_along: bool
     follow: tuple[int, ...]
@@ -100,30 +131,35 @@ class SyncPlan:
         manifest too long for its part of the first round takes one more. Attributes that a rank
         borrows take one more, and so do large ones.
         """
-        reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.buckets))
+        reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.layout.buckets))
         return 1 + any(self.follow) + reduced + bool(self.borrowing)
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
-        word = "collective" if self.rounds == 1 else "collectives"
         states = len(self.states.keys() - {UPDATES})
-        lines = [f"{states} states, {len(self.sent)} ranks, {self.rounds} {word}"]
+        rounds = count_of(self.rounds, "collective")
+        lines = [f"{states} states, {len(self.sent)} ranks, {rounds}"]
         how = "in the first round" if self.rides_along else "in a round of its own"
-        for bucket in self.agreed.buckets:
-            dtype = str(bucket.dtype).removeprefix("torch.")
-            size = bucket.stop - bucket.start
-            lines.append(
-                f"  {bucket.key!s:5} {dtype:8} {len(bucket.members):4} tensors {size:10} bytes  "
-                f"{how}"
-            )
+        for bucket in self.agreed.layout.buckets:
+            kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
+            lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
         for rank, sent in enumerate(self.sent):
             if size := sent.bulk.nbytes:
                 nth = "second" if self.follow[rank] else "first"
                 lines.append(f"  lists of rank {rank}: {size} bytes  in the {nth} round")
         if self.borrowing:
-            count = f"{len(self.borrowing)} metric{'s' * (len(self.borrowing) > 1)}"
-            lines.append(f"  attributes of {count}, for ranks without an update")
+            metrics = count_of(len(self.borrowing), "metric")
+            lines.append(f"  attributes of {metrics}, for ranks without an update")
         return "\n".join(lines)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> count_of(1, "metric"), count_of(2, "metric")
+    ('1 metric', '2 metrics')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def reductions(bucket: Bucket) -> int:
@@ -152,57 +188,45 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}
     manifests = [decoded[blob] for blob in blobs]
     updated, borrowing = agree_on_metrics(manifests, rank)
-    states: dict[str, StatePlan] = {}
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
         for leaf in manifest.leaves:
             if leaf.note != SIZES:
                 by_path[leaf.path][r] = leaf
-    for path in order:
-        if by_path[path]:
+    states: dict[str, StatePlan] = {}
+    for path, leaves in by_path.items():
+        if leaves:
             states[path] = _state(path, by_path, manifests, rank)
-    fixed = [s for s in states.values() if s.kind in FIXED and s.same_as is None]
-    agreed = layout([s.dtype for s in fixed], [s.shape for s in fixed], [s.kind for s in fixed])
+    fixed = [state for state in states.values() if state.kind in FIXED and state.same_as is None]
+    agreed = Run.of(fixed, [state.kind for state in fixed])
     layouts = {blob: sent_by(manifest.leaves) for blob, manifest in decoded.items()}
     sent = tuple(layouts[blob] for blob in blobs)
-    sizes = [each.inline.nbytes for each in sent]
-    rides_along = max(agreed.nbytes, *sizes) <= capacity
-    # What is too large for the first round goes by other ways than the data of an exchange, unless
-    # it is a list.
-    follow = tuple(
-        follows(size if size <= capacity else 0, each.bulk.nbytes, capacity)
-        for size, each in zip(sizes, sent, strict=True)
-    )
-    paths = tuple(state.path for state in fixed)
-    return SyncPlan(states, agreed, paths, sent, rides_along, follow, updated, borrowing)
+    rides_along = max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity
+    follow = []
+    for each in sent:
+        # What is too large for the first round goes by other ways than the data of an exchange,
+        # unless it is a list.
+        riding = each.inline.nbytes if each.inline.nbytes <= capacity else 0
+        follow.append(follows(riding, each.bulk.nbytes, capacity))
+    return SyncPlan(states, agreed, sent, rides_along, tuple(follow), updated, borrowing)
 
 
 @functools.lru_cache(maxsize=64)
 def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
     """Lay out what a rank with these leaves sends: by this it packs, and the others read."""
-    runs: dict[bool, list[LeafSpec]] = {True: [], False: []}
-    kinds: dict[bool, list[str]] = {True: [], False: []}
-    place: dict[str, int] = {}
-    items: dict[str, tuple[str, int | None]] = {}
+    inline: list[LeafSpec] = []
+    bulk: list[LeafSpec] = []
+    source: dict[str, str] = {}
+    forms: dict[str, str] = {}
     for leaf in leaves:
         kind, shared, form = parse_note(leaf.note)
-        if shared:
-            place[leaf.path] = place[shared]
-        else:
-            place[leaf.path] = len(runs[kind in FIXED])
-            runs[kind in FIXED].append(leaf)
-            kinds[kind in FIXED].append(kind)
+        source[leaf.path] = shared or leaf.path
         if form:
-            items[leaf.path] = items[shared] if shared else (form, None)
-        if kind == SIZES:
-            path = leaf.path.removesuffix(sizes_of(""))
-            items[path] = (items[path][0], place[leaf.path])
-    layouts = [
-        layout([dtype_of(leaf.dtype) for leaf in run], [leaf.shape for leaf in run], kinds[fixed])
-        for fixed, run in runs.items()
-    ]
-    paths = [tuple(leaf.path for leaf in run) for run in runs.values()]
-    return Sent(layouts[0], paths[0], layouts[1], paths[1], place, items)
+            forms[leaf.path] = form
+        if not shared:
+            (inline if kind in FIXED else bulk).append(leaf)
+    fixed = Run.of(inline, [leaf.note for leaf in inline])  # the note is the kind of state
+    return Sent(fixed, Run.of(bulk), source, forms)
 
 
 def parse_note(note: str) -> tuple[str, str, str]:
@@ -228,22 +252,24 @@ def _state(
     rank: int,
 ) -> StatePlan:
     leaves = by_path[path]
-    notes = {r: parse_note(leaf.note) for r, leaf in leaves.items()}
-    kind, *others = {note[0] for note in notes.values()}
-    if others:
-        raise _uneven(path, leaves, manifests, rank)
+    notes = [parse_note(leaf.note) for leaf in leaves.values()]
+    kinds = {kind for kind, _, _ in notes}
+    kind = next(iter(kinds))
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
-    if kind == "cat":
+    shapes: set[tuple[int, ...]] = set()  # as far as they must be equal
+    if kind in FIXED:
+        shapes = {leaf.shape for leaf in leaves.values()}
+    elif kind == "cat":
         ranks = filled
+        shapes = {leaves[r].shape[1:] for r in ranks}
+    if len(kinds) > 1 or len(shapes) > 1:
+        raise _uneven(path, leaves, manifests, rank)
     dtypes = [dtype_of(leaves[r].dtype) for r in filled]
     dtype = functools.reduce(torch.promote_types, dtypes)
-    first = 1 if kind == "cat" else 0  # the axis from which on shapes must be equal
-    if kind in (*FIXED, "cat") and len({leaves[r].shape[first:] for r in ranks}) > 1:
-        raise _uneven(path, leaves, manifests, rank)
-    shared = {notes[r][1] for r in leaves}
-    same_as = shared.pop() if len(shared) == 1 else ""
+    sources = {shared for _, shared, _ in notes}
+    same_as = sources.pop() if len(sources) == 1 else ""
     if same_as and by_path[same_as].keys() != leaves.keys():
         same_as = ""
     return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as or None)

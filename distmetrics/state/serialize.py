@@ -1,8 +1,17 @@
-"""Any value as one run of bytes, and back: tensors' data as it is, the rest pickled. Pure."""
+"""Values as tensors that can be sent, and back: anything, and lists of tensors. Pure.
+
+Of any value, tensors' data travels as it is, and the rest pickled. Lists of tensors become one
+tensor, items unbroken, in order. Most are of one form: numbers, or rows of one width (boxes,
+scores, labels of an image each). Those are joined and cut by one operation, however many they are;
+any other list item by item. What the cutting needs to know beyond the form travels as a tensor too,
+for there may be thousands of items.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import math
 import pickle
 import struct
 from collections.abc import Sequence
@@ -11,12 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import from_bytes, to_bytes
-from distmetrics.collectives.pack import ALIGN, Layout, dtype_of, layout, pack, unpack
+from distmetrics.collectives.pack import LeafSpec, align, from_bytes, layout, pack, to_bytes, unpack
 
-_HEAD = struct.Struct(
-    "<QQ"
-)  # bytes of the pickled part with its padding, and nothing: 16, so that tensors are aligned
+# Bytes of the pickled part with its padding, and nothing: 16, so that tensors are aligned.
+_HEAD = struct.Struct("<QQ")
 
 
 class _Pickler(pickle.Pickler):
@@ -65,24 +72,62 @@ def serialize(value: Any) -> Tensor:
     pickler = _Pickler(file)
     pickler.dump(value)
     tensors = pickler.tensors
-    names = [str(x.dtype).removeprefix("torch.") for x in tensors]
-    shapes = [tuple(x.shape) for x in tensors]
-    form = pickle.dumps((file.getvalue(), names, shapes))
-    size = -(-len(form) // ALIGN) * ALIGN
+    specs = [LeafSpec.of("", x) for x in tensors]
+    form = pickle.dumps((file.getvalue(), specs))
+    size = align(len(form))
     head = from_bytes(_HEAD.pack(size, 0) + form.ljust(size, b"\0"))
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else head.device
-    return torch.cat([head.to(device), pack(tensors, _layout(names, shapes), device)])
+    return torch.cat([head.to(device), pack(tensors, layout(tensors), device)])
 
 
 def deserialize(run: Tensor) -> Any:
     """Return what :func:`serialize` was given; tensors are new, on the device of ``run``."""
     run = run.clone()  # values may be changed in place; and it starts where a view as any dtype may
     size, _ = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
-    form, names, shapes = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)
-    tensors = unpack(run[_HEAD.size + size :], _layout(names, shapes))
+    form, specs = pickle.loads(to_bytes(run[_HEAD.size : _HEAD.size + size]))  # noqa: S301  (of our own ranks)
+    tensors = unpack(run[_HEAD.size + size :], layout(specs))
     return _Unpickler(io.BytesIO(form), tensors).load()
 
 
-def _layout(names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Layout:
-    return layout([dtype_of(name) for name in names], shapes)
+def join(items: Sequence[Tensor]) -> tuple[Tensor, str, Tensor | None]:
+    """Join a list of at least one tensor, all of one dtype.
+
+    Returns: all elements, 1-dim; the form: "numbers", "rows [*width]" or "any"; and the sizes,
+        int64: the length of each item for rows, ``[dimensions, *shape, 0…]`` of each for any,
+            nothing for numbers.
+
+    >>> join([torch.zeros(2, 3), torch.zeros(1, 3)])[1:]
+    ('rows [3]', tensor([2, 1]))
+    """
+    shapes = [item.shape for item in items]
+    dims = set(map(len, shapes))
+    if dims == {0}:
+        return torch.stack(list(items)), "numbers", None
+    widths = {shape[1:] for shape in shapes}
+    if len(dims) == 1 and len(widths) == 1:
+        form = f"rows {json.dumps(widths.pop())}"
+        lengths = torch.tensor([shape[0] for shape in shapes], device="cpu")
+        return torch.cat(list(items)).reshape(-1), form, lengths
+    most = max(dims)
+    sizes = [[len(shape), *shape, *[0] * (most - len(shape))] for shape in shapes]
+    joined = torch.cat([item.reshape(-1) for item in items])
+    return joined, "any", torch.tensor(sizes, device="cpu")
+
+
+def cut(elements: Tensor, form: str, sizes: Tensor | None) -> list[Tensor]:
+    """Return the items that :func:`join` joined, as views of ``elements``.
+
+    >>> [item.shape for item in cut(torch.zeros(9), "rows [3]", torch.tensor([2, 1]))]
+    [torch.Size([2, 3]), torch.Size([1, 3])]
+    """
+    if sizes is None:
+        return list(elements.unbind())
+    known = sizes.tolist()
+    kind, _, width = form.partition(" ")
+    if kind == "rows":
+        rows = elements.reshape(sum(known), *json.loads(width))
+        return list(rows.split_with_sizes(known))
+    shapes = [row[1 : 1 + row[0]] for row in known]
+    pieces = elements.split_with_sizes([math.prod(shape) for shape in shapes])
+    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]

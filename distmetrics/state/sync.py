@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from distmetrics.collectives.exchange import exchange, inline_capacity
-from distmetrics.collectives.manifest import Manifest, Problem, check
-from distmetrics.collectives.pack import pack
+from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
+from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.errors import StateError
@@ -153,25 +152,22 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
 @contextmanager
 def _marked(local: MetricSet, kind: str) -> Iterator[Problem | None]:
     """Mark metrics as being synced; give the problem with metrics that are marked already."""
-    identities = {id(target.metric) for target in local.targets}
-    with _lock:
-        is_shared = not _in_sync.isdisjoint(identities)
-        _in_sync.update(identities)
-    try:
-        yield _shared(kind) if is_shared else None
-    finally:
-        with _lock:
-            _in_sync.difference_update(identities)
-
-
-def _shared(kind: str) -> Problem:
-    return Problem(
+    problem = Problem(
         "StateError",
         f"a metric in this {kind} is being synced already: another rank, a thread of this process, "
         "has the same object, or the call is inside of a block of synced(…)",
         "make the metrics in the function that every rank runs, or copy.deepcopy them there; in "
         "the block call compute() alone.",
     )
+    identities = {id(target.metric) for target in local.targets}
+    with _lock:
+        is_shared = not _in_sync.isdisjoint(identities)
+        _in_sync.update(identities)
+    try:
+        yield problem if is_shared else None
+    finally:
+        with _lock:
+            _in_sync.difference_update(identities)
 
 
 def _values_of_all(
@@ -218,17 +214,15 @@ def _exchange_and_combine(
         MismatchError: the metrics differ between ranks (on every rank, before data moves).
     """
     capacity = inline_capacity(comm.world_size)
-    plans: list[SyncPlan] = []
 
-    def make_plan(blobs: Sequence[bytes]) -> None:
-        plans.append(plan(tuple(blobs), order, comm.rank, capacity))
+    def make_plan(blobs: Sequence[bytes]) -> SyncPlan:
+        return plan(tuple(blobs), order, comm.rank, capacity)
 
-    sent = outgoing.sent
-    inline = pack(outgoing.fixed, sent.inline, comm.device)
-    bulk = pack(outgoing.lists, sent.bulk, comm.device)
-    riding = inline if sent.inline.nbytes <= capacity else inline[:0]
-    runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
-    return plans[0], combine(plans[0], runs, inline, comm)
+    inline = outgoing.sent.inline.pack(outgoing.tensors, comm.device)
+    bulk = outgoing.sent.bulk.pack(outgoing.tensors, comm.device)
+    riding = inline if inline.numel() <= capacity else inline[:0]
+    sync_plan, runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
+    return sync_plan, combine(sync_plan, runs, inline, comm)
 
 
 def _borrowed(
@@ -244,8 +238,8 @@ def _borrowed(
     mine = [described(target.adapter.attributes(target.metric)) for target in targets]
     run = serialize(mine).to(comm.device)
     call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
-    runs = exchange(comm, call, run, run[:0], partial(check, rank=comm.rank))
-    per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs, _ in runs]
+    runs = exchange_alike(comm, call, run)
+    per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs in runs]
     result = {}
     columns = zip(*per_rank, strict=True)
     for place, target, column in zip(sync_plan.borrowing, targets, columns, strict=True):

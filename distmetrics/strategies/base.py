@@ -14,8 +14,7 @@ The trainer asks, in this order::
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
         convert(batch)              a batch on the device, in the precision's dtype
-        weights(module)             what a checkpoint holds; load_weights puts it back
-        optimizer_state(...)        likewise, and so does state()
+        weights, optimizer_state, state: what a checkpoint holds; load_... puts it back
 
 A user's own loop asks for less, and in its own order::
 
@@ -24,12 +23,12 @@ A user's own loop asks for less, and in its own order::
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
 
-Both ``setup`` and ``prepare`` ask ``training_call``, which most strategies override.
+Both ask ``training_call``, which most strategies override.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
@@ -38,19 +37,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.arguments import whole
+from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import current, use
-from distmetrics.comm.single import SingleCommunicator
+from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import Environment
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
-from distmetrics.strategies.tensors import copy_from_rank_zero, parameters_of
+from distmetrics.strategies.tensors import StateDict, parameters_of
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
+Closure = Callable[[], Any] | None
 _ALONE = SingleCommunicator()
 
 
@@ -162,7 +162,15 @@ class Strategy:
         module.to(self.device)
         self.precision.place(module)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        copy_from_rank_zero(tensors, "weights", self.comm())
+        self._copy_from_rank_zero(tensors, "weights")
+
+    def _copy_from_rank_zero(self, tensors: dict[str, Tensor], what: str) -> None:
+        comm = self.comm()
+        if comm.world_size == 1 or not tensors:
+            return
+        with torch.no_grad():
+            for name, value in broadcast(tensors, name=what, comm=comm).items():
+                tensors[name].copy_(value)
 
     def setup(
         self, module: nn.Module, optimizers: Sequence[Optimizer]
@@ -175,28 +183,23 @@ class Strategy:
 
     def prepare(
         self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[Callable[..., Any], list[Optimizer]]:
+    ) -> tuple[TrainingStep, list[Optimizer]]:
         """Return what to call like ``module`` in a loop of the user's, and the optimizers to step.
 
-        Args:
-            module: the user's model, as a call ``module(inputs, method)``; without arguments it
-                does nothing.
-            optimizers: of its parameters.
+        ``module(inputs, method)`` calls the user's model; without arguments it does nothing.
         """
         return self.training_call(module, "forward", optimizers), list(optimizers)
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Return what to call in training for the module's "training_step" or "forward"."""
-        if name != "forward":
-            step: TrainingStep = getattr(module, name)
-            return step
-        if self.comm().world_size > 1:
+        if name == "forward" and self.comm().world_size > 1:
             raise ConfigurationError(
                 f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
             )
-        return module
+        call: TrainingStep = module if name == "forward" else getattr(module, name)
+        return call
 
     def forget(self) -> None:
         """Drop what a launch that failed has left; nothing is sent."""
@@ -222,8 +225,7 @@ class Strategy:
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Return what the steps of an update but its last run in: gradients are not yet shared.
 
-        Args:
-            step: what :meth:`setup` has returned. Its forward and backward must both be inside.
+        Forward and backward of ``step``, which :meth:`setup` has returned, must both be inside.
         """
         return nullcontext()
 
@@ -247,10 +249,7 @@ class Strategy:
         clip_value: float | None = None,
         norm_type: float = 2.0,
     ) -> Tensor | None:
-        """Clip the optimizer's gradients: their norm over all ranks' parts, or each value.
-
-        Returns: the norm before, or None where values were clipped.
-        """
+        """Clip the norm of gradients over all ranks' parts, and return it, or clip each value."""
         self.precision.unscale(optimizer)
         if max_norm is not None:
             return nn.utils.clip_grad_norm_(parameters_of(optimizer), max_norm, norm_type)
@@ -258,15 +257,13 @@ class Strategy:
             nn.utils.clip_grad_value_(parameters_of(optimizer), clip_value)
         return None
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Take the optimizer's step; return what it returns."""
         return self.precision.step(optimizer, closure)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers: running statistics follow each rank's own data."""
-        copy_from_rank_zero(dict(module.named_buffers()), "buffers", self.comm())
+        self._copy_from_rank_zero(dict(module.named_buffers()), "buffers")
 
     def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
         """Return what to call as ``step(batch, batch_idx)`` for the evaluation step ``name``."""
@@ -277,7 +274,7 @@ class Strategy:
         """Return the module's whole state dict; called on every rank."""
         return module.state_dict()
 
-    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module; called on every rank, after :meth:`setup`."""
         module.load_state_dict(weights)
 
@@ -286,7 +283,7 @@ class Strategy:
         return optimizer.state_dict()
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
         optimizer.load_state_dict(dict(state))
@@ -295,6 +292,6 @@ class Strategy:
         """Return what else a checkpoint holds: float16's loss scale; called on every rank."""
         return self.precision.state()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: StateDict) -> None:
         """Go on from what :meth:`state` has returned; called on every rank, after :meth:`setup`."""
         self.precision.load_state(state, self.device_type)

@@ -6,7 +6,7 @@ from torch import nn
 
 from distmetrics.strategies.dp import ReplicaStrategy, Replicated
 from distmetrics.strategies.launchers import ScriptLaunch
-from distmetrics.strategies.parallel import DataParallelStrategy, Entry, StepModule
+from distmetrics.strategies.parallel import DataParallelStrategy, StepModule
 
 
 class DDP2(ScriptLaunch, ReplicaStrategy, DataParallelStrategy):
@@ -31,5 +31,7 @@ class DDP2(ScriptLaunch, ReplicaStrategy, DataParallelStrategy):
 
     def entry(self, module: nn.Module, name: str) -> nn.Module:
         """Return what DistributedDataParallel wraps: the call of this machine's replicas."""
-        call = Replicated(module, name, self)
-        return StepModule(module, call) if name == "training_step" else Entry(module, call)
+        replicated = Replicated(module, name, self)
+        if name == "forward":
+            return replicated
+        return StepModule(replicated, replicated.forward)

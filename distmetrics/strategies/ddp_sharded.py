@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
-from distmetrics.strategies.tensors import parameters_of, to_host
+from distmetrics.strategies.tensors import StateDict, parameters_of, to_host
 
 
 class ShardedUpdates(Strategy):
@@ -30,7 +32,7 @@ class ShardedUpdates(Strategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
 
         Raises:
@@ -43,52 +45,51 @@ class ShardedUpdates(Strategy):
             )
         return super().training_call(module, name, optimizers)
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Step the parameters that this rank owns; share their new values."""
-        parameters, rank = parameters_of(optimizer), self.comm().rank
-        owners = owners_of(parameters, self.comm().world_size)
-        gradients = [parameter.grad for parameter in parameters]
+        comm = self.comm()
+        parameters = parameters_of(optimizer)
+        owners = owners_of(parameters, comm.world_size)
         self.precision.unscale(optimizer)  # an overflow in any gradient is every rank's
+        others = {}
         for parameter, owner in zip(parameters, owners, strict=True):
-            if owner != rank:
+            if owner != comm.rank:
+                others[parameter] = parameter.grad
                 parameter.grad = None
         result = super().step(module, optimizer, closure)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient in others.items():
             parameter.grad = gradient
         self._share(parameters, owners)
         return result
 
+    @torch.no_grad()
     def _share(self, parameters: Sequence[Tensor], owners: Sequence[int]) -> None:
         """Send each rank's parameters to all, as one tensor a rank and dtype."""
-        comm = self.comm()
-        groups: dict[tuple[int, str], list[Tensor]] = {}
+        groups: dict[tuple[int, torch.dtype], list[Tensor]] = defaultdict(list)
         for parameter, owner in zip(parameters, owners, strict=True):
-            groups.setdefault((owner, str(parameter.dtype)), []).append(parameter.detach())
-        for (owner, _), group in sorted(groups.items(), key=lambda item: item[0]):
-            flat = comm.broadcast(torch.cat([tensor.reshape(-1) for tensor in group]), owner)
-            if owner != comm.rank:
-                parts = torch.split(flat, [tensor.numel() for tensor in group])
-                for tensor, part in zip(group, parts, strict=True):
-                    tensor.copy_(part.view_as(tensor))
+            groups[owner, parameter.dtype].append(parameter)
+        for (owner, _), group in groups.items():
+            flat = self.comm().broadcast(parameters_to_vector(group), owner)
+            parts = torch.split(flat, [tensor.numel() for tensor in group])
+            for tensor, part in zip(group, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, brought together on the CPU of every rank."""
         mine = optimizer.state_dict()
         parts = all_gather_object(to_host(mine["state"]), comm=self.comm(), name="optimizer states")
-        state = {index: entry for part in parts for index, entry in part.items()}
-        return {**mine, "state": dict(sorted(state.items()))}
+        state = ChainMap(*parts)
+        return {**mine, "state": {index: state[index] for index in sorted(state)}}
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer: this rank's part of it is kept."""
         comm = self.comm()
-        owners = owners_of(parameters_of(optimizer), comm.world_size)
-        owned = {
-            index: entry for index, entry in state["state"].items() if owners[index] == comm.rank
-        }
+        owned = {}
+        for index, owner in enumerate(owners_of(parameters_of(optimizer), comm.world_size)):
+            if owner == comm.rank and index in state["state"]:
+                owned[index] = state["state"][index]
         optimizer.load_state_dict({**state, "state": owned})
 
 
@@ -99,10 +100,12 @@ def owners_of(parameters: Sequence[Tensor], world_size: int) -> list[int]:
     [0, 1, 1]
     """
     load = [0] * world_size
-    owners = [0] * len(parameters)
-    for index in sorted(range(len(parameters)), key=lambda i: -parameters[i].numel()):
-        owners[index] = min(range(world_size), key=load.__getitem__)
-        load[owners[index]] += max(parameters[index].numel(), 1)
+    sizes = [parameter.numel() for parameter in parameters]
+    owners = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        owner = load.index(min(load))
+        owners[index] = owner
+        load[owner] += max(sizes[index], 1)
     return owners
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.devices import Devices
+from distmetrics.strategies.base import Closure, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.split import SplitStrategy
+from distmetrics.strategies.tensors import StateDict
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
 
 _TAKES = {
@@ -26,9 +27,10 @@ _TAKES = {
 }
 
 
-class DeepSpeedProcesses(SplitStrategy):
-    """One process a device; a DeepSpeed engine takes the steps, with torch's own optimizer inside.
+class DeepSpeed(ScriptLaunch, SplitStrategy):
+    """A DeepSpeed engine takes the steps; every rank is a run of the script.
 
+    The optimizer inside is torch's own.
     Stage 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also weights. At stage 3
     every rank needs as many training batches.
 
@@ -37,6 +39,8 @@ class DeepSpeedProcesses(SplitStrategy):
         config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our
             stage unless it names one.
     """
+
+    name = "deepspeed"
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:
         super().__init__()
@@ -49,6 +53,7 @@ class DeepSpeedProcesses(SplitStrategy):
 
         Raises:
             ConfigurationError: a precision that this strategy has not.
+            MissingDependencyError: DeepSpeed is not installed.
         """
         super().configure(**flags)
         if self.precision.name not in ("32-true", "bf16-mixed"):
@@ -56,19 +61,11 @@ class DeepSpeedProcesses(SplitStrategy):
                 f"strategy={self.name!r} runs precision=32 and 'bf16-mixed', got "
                 f"{self.precision.name!r}"
             )
-
-    def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags.
-
-        Raises:
-            MissingDependencyError: DeepSpeed is not installed.
-        """
         _library()
-        super().bind(devices, accelerator)
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Make the engine around the module; in own loops one without optimizers stays as it is.
 
         Raises:
@@ -93,6 +90,7 @@ class DeepSpeedProcesses(SplitStrategy):
             config=self.settings(),
             dist_init_required=False,
         )
+        zero.sharded = any(hasattr(parameter, "ds_id") for parameter in zero.parameters)
         if zero.sharded:
             zero.without_batch = "DeepSpeed's stage 3", "DeepSpeed(stage=2)"
         self.modules.append(zero)
@@ -134,9 +132,7 @@ class DeepSpeedProcesses(SplitStrategy):
         self.zero.clip(limits.get("max_norm") or 0.0)
         return None
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Let the engine clip, step and clear the gradients.
 
         Raises:
@@ -153,10 +149,15 @@ class DeepSpeedProcesses(SplitStrategy):
         """Return the whole state dict; called on every rank."""
         if not self.modules:
             return super().weights(module)
-        with self.zero.whole_for_now():
-            return {name: value.detach().clone() for name, value in module.state_dict().items()}
+        zero = self.zero
+        were_parts = not zero.is_whole
+        zero.be_whole()
+        weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        if were_parts:
+            zero.be_parts()
+        return weights
 
-    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module and into the engine's own copies."""
         if not self.modules:
             super().load_weights(module, weights)
@@ -168,20 +169,10 @@ class DeepSpeedProcesses(SplitStrategy):
         return whole_states(self.zero, optimizer)
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put such a state dict back; called on every rank."""
         load_states(self.zero, optimizer, state)
-
-
-class DeepSpeed(ScriptLaunch, DeepSpeedProcesses):
-    """DeepSpeed with every rank a run of the script, with :class:`DeepSpeedProcesses`' options.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-
-    name = "deepspeed"
 
 
 def _library() -> Any:

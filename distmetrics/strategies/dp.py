@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +12,12 @@ from torch.nn.parallel import replicate
 from torch.optim import Optimizer
 
 from distmetrics.errors import InputError
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.replica import replay, replicas
+from distmetrics.strategies.replica import noted, replay
+from distmetrics.strategies.tensors import map_tensors
 from distmetrics.strategies.threaded import in_threads
-from distmetrics.tree import flatten, map_leaves
+from distmetrics.tree import flatten
 
 
 class ReplicaStrategy(Strategy):
@@ -53,12 +54,12 @@ class DP(ReplicaStrategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Run the call on replicas; what they return is joined, numbers stacked."""
         return Replicated(module, name, self)
 
 
-class Replicated:
+class Replicated(nn.Module):
     """A method of a module that cuts the batch, runs the replicas and joins what they return.
 
     Args:
@@ -68,47 +69,49 @@ class Replicated:
     """
 
     def __init__(self, module: nn.Module, name: str, strategy: Strategy) -> None:
+        super().__init__()
         self.module = module
         self.name = name
-        self.devices = [torch.device(strategy.device_type, index) for index in strategy.device_ids]
         self.on_cpu = strategy.device_type == "cpu"
+        self.devices = [
+            torch.device("cpu") if self.on_cpu else torch.device("cuda", index)
+            for index in strategy.device_ids
+        ]
 
-    def __call__(self, batch: Any, *args: Any) -> Any:
+    def forward(self, batch: Any, *args: Any) -> Any:
         """Run the method on the parts of a batch."""
         shares = parts(batch, len(self.devices))
         devices = self.devices[: len(shares)]
         if self.on_cpu:
             copies = [_shallow(self.module, first=index == 0) for index in range(len(shares))]
         else:
-            shares = [_moved(share, device) for share, device in zip(shares, devices, strict=True)]
             copies = _on_gpus(self.module, devices)
-        sizes = [_size(share) for share in shares]
-        notes = replicas(self.module, copies, sizes)
-        calls = [
-            self._call(copied, share, device, args)
-            for copied, share, device in zip(copies, shares, devices, strict=True)
-        ]
+        notes = []
+        calls = []
+        for copied, share, device in zip(copies, shares, devices, strict=True):
+            notes.append(noted(self.module, copied, _size(share)))
+            calls.append(partial(self._run, copied, share, device, args))
         outputs = in_threads(calls)
         replay(self.module, notes)
-        output = joined(outputs, None if self.on_cpu else devices[0])
+        output = joined(outputs)
         if self.name == "training_step" and not _overridden(self.module, "training_step_end"):
-            return _with_one_loss(output, outputs, sizes)
+            return _with_one_loss(output, outputs, [each.size for each in notes])
         return output
 
-    def _call(
+    def _run(
         self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]
-    ) -> Callable[[], Any]:
-        def call() -> Any:
-            with nullcontext() if self.on_cpu else torch.cuda.device(device):
-                return getattr(copied, self.name)(share, *args)
-
-        return call
+    ) -> Any:
+        method = getattr(copied, self.name)
+        if self.on_cpu:
+            return method(share, *args)
+        with torch.cuda.device(device):
+            return method(map_tensors(lambda tensor: tensor.to(device), share), *args)
 
 
 def _overridden(module: nn.Module, name: str) -> bool:
     """True if a class of the user's has the method; the trainer's own does nothing."""
-    owner = next((cls for cls in type(module).__mro__ if name in vars(cls)), None)
-    return owner is not None and not owner.__module__.startswith("distmetrics.train.")
+    method = getattr(type(module), name, None)
+    return method is not None and not method.__module__.startswith("distmetrics.train.")
 
 
 def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | None]) -> Any:
@@ -117,12 +120,13 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
     losses = [each["loss"] for each in outputs] if in_dict else outputs
     if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
         return output
-    weights = [1 if size is None else size for size in sizes]
-    total = sum(
-        loss.to(losses[0].device).reshape(()) * weight
-        for loss, weight in zip(losses, weights, strict=True)
-    )
-    mean = total / max(sum(weights), 1)
+    total: Any = 0
+    count = 0
+    for loss, size in zip(losses, sizes, strict=True):
+        weight = 1 if size is None else size
+        total += loss.to(losses[0].device).reshape(()) * weight
+        count += weight
+    mean = total / max(count, 1)
     return {**output, "loss": mean} if in_dict else mean
 
 
@@ -144,10 +148,10 @@ def parts(batch: Any, count: int) -> list[Any]:
         if _has_rows(leaf)
     }
     if len(set(sizes.values())) > 1:
-        found = ", ".join(f"batch{path} has {size}" for path, size in sizes.items())
+        texts = [f"batch{path} has {size}" for path, size in sizes.items()]
         raise InputError(
             "strategy 'dp' cuts a batch along the first dimension of its tensors, and they "
-            f"differ: {found}",
+            f"differ: {', '.join(texts)}",
             do="give all tensors of a batch the samples as the first dimension, or say "
             "strategy='ddp'.",
         )
@@ -162,14 +166,13 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.ndim > 0
 
 
-def joined(outputs: Sequence[Any], device: torch.device | None = None) -> Any:
+def joined(outputs: Sequence[Any]) -> Any:
     """Join what replicas returned: tensors along their first dimension, numbers in tensors stacked.
 
     Other values that are equal in all replicas stay as they are, else they come as a list.
 
     Args:
-        outputs: trees of one structure, one a replica.
-        device: where to put tensors; default where they are.
+        outputs: trees of one structure, one a replica; tensors go where the first replica's are.
 
     Raises:
         InputError: the trees differ.
@@ -178,17 +181,17 @@ def joined(outputs: Sequence[Any], device: torch.device | None = None) -> Any:
     {'loss': tensor([1., 2.])}
     """
     leaves, specs = zip(*map(flatten, outputs), strict=True)
-    texts = {spec.text for spec in specs}
+    texts = sorted({spec.text for spec in specs})
     if len(texts) > 1:
-        different = " and ".join(sorted(texts))
+        different = " and ".join(texts)
         raise InputError(f"the replicas' steps returned different things: {different}")
     columns = zip(*leaves, strict=True)
-    return specs[0].unflatten([_join(column, device) for column in columns])
+    return specs[0].unflatten([_join(column) for column in columns])
 
 
-def _join(column: Sequence[Any], device: torch.device | None) -> Any:
+def _join(column: Sequence[Any]) -> Any:
     if all(isinstance(leaf, Tensor) for leaf in column):
-        moved = [leaf if device is None else leaf.to(device) for leaf in column]
+        moved = [leaf.to(column[0].device) for leaf in column]
         return torch.stack(moved) if moved[0].ndim == 0 else torch.cat(moved)
     return column[0] if all(leaf == column[0] for leaf in column) else list(column)
 
@@ -196,10 +199,6 @@ def _join(column: Sequence[Any], device: torch.device | None) -> Any:
 def _size(share: Any) -> int | None:
     """Return the number of samples of a part of a batch, or None where that can't be told."""
     return next((leaf.shape[0] for leaf in flatten(share)[0] if _has_rows(leaf)), None)
-
-
-def _moved(share: Any, device: torch.device) -> Any:
-    return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, share)
 
 
 def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
@@ -213,15 +212,9 @@ def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
     for part in module.modules():
         copied = copies[id(part)] = part._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         copied._parameters = part._parameters.copy()
-        copied._buffers = {
-            name: None if buffer is None else buffers[id(buffer)]
-            for name, buffer in part._buffers.items()
-        }
+        copied._buffers = {name: buffers.get(id(old)) for name, old in part._buffers.items()}
     for copied in copies.values():
-        copied._modules = {
-            name: None if child is None else copies[id(child)]
-            for name, child in copied._modules.items()
-        }
+        copied._modules = {name: copies.get(id(old)) for name, old in copied._modules.items()}
     return copies[id(module)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +19,12 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import Closure, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
 from distmetrics.strategies.split import SplitStrategy
-from distmetrics.strategies.tensors import parameters_of
+from distmetrics.strategies.tensors import StateDict, parameters_of
 from distmetrics.tree import map_leaves
 
 
@@ -127,7 +128,7 @@ class FullyShardedStrategy(SplitStrategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Shard the module; the optimizers hold the parts in the place of the whole parameters."""
         sharding = Sharding(module, optimizers, self.wrap, entry_of(module, name), self.reshard)
         self.modules.append(sharding)
@@ -139,9 +140,7 @@ class FullyShardedStrategy(SplitStrategy):
         norm: Tensor | None = whole(super().clip(module, optimizer, **limits))
         return norm
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Step this rank's parts."""
         self.be_parts()
         return super().step(module, optimizer, closure)
@@ -155,7 +154,7 @@ class FullyShardedStrategy(SplitStrategy):
             sharding.be_whole()
         return weights
 
-    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module, each rank its parts."""
         self.be_parts()
         mine = module.state_dict()
@@ -167,7 +166,7 @@ class FullyShardedStrategy(SplitStrategy):
         return map_leaves(whole, optimizer.state_dict())
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
         parameters = parameters_of(optimizer)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.processes import launch
-from distmetrics.launch.script import join, naming_the_lost
+from distmetrics.launch.script import join
 from distmetrics.launch.subprocess_ranks import watch_rank_zero
 from distmetrics.liveness.outcome import settle
 from distmetrics.preflight import find_unpicklable
@@ -129,20 +129,20 @@ class SpawnLaunch(ProcessStrategy):
             InputTypeError: something can't be pickled; the text says which attribute.
             Exception: the error of the rank that failed first.
         """
-        options: dict[str, Any] = {
-            "start_method": self.start_method,
-            "backend": self.backend,
-            "connect": self.init_process_group,
-        }
         try:
-            outcomes = launch(_rank, self.devices, fn, args, **options)
+            outcomes = launch(
+                _rank,
+                self.devices,
+                fn,
+                args,
+                start_method=self.start_method,
+                backend=self.backend,
+                connect=self.init_process_group,
+            )
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
-            names = inspect.signature(fn).parameters
-            parts = [
-                part
-                for name, arg in zip(names, args, strict=False)
-                for part in find_unpicklable(arg, name)
-            ]
+            parts = []
+            for name, value in inspect.signature(fn).bind(*args).arguments.items():
+                parts += find_unpicklable(value, name)
             if not parts:
                 raise
             raise InputTypeError(
@@ -156,6 +156,5 @@ class SpawnLaunch(ProcessStrategy):
 
 
 def _rank(comm: GroupCommunicator, fn: Callable[..., T], args: tuple[Any, ...]) -> T | None:
-    with naming_the_lost(comm):
-        value = fn(*args)
+    value = fn(*args)
     return value if comm.rank == 0 else None

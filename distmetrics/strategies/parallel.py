@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ class DataParallelStrategy(ProcessStrategy):
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Put the call inside :meth:`wrap`, but a model that has nothing to learn in own loops."""
         entry = self.entry(module, name)
         learns = any(parameter.requires_grad for parameter in module.parameters())
@@ -143,28 +143,10 @@ def _check_options(who: str, options: Mapping[str, Any]) -> None:
         )
     takes = {name: FLAG for name, default in known.items() if isinstance(default, bool)}
     takes["broadcast_buffers"] = FLAG.or_none()
-    check(who, options, {name: takes[name] for name in options if name in takes})
+    check(who, {**known, **options}, takes)
 
 
-class Entry(nn.Module):
-    """What a wrapper wraps: the parameters of the user's module, and what its forward calls.
-
-    Args:
-        module: the user's.
-        call: called in training.
-    """
-
-    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
-        super().__init__()
-        self.module = module
-        self.call = call
-
-    def forward(self, *args: Any) -> Any:
-        """Make the call."""
-        return self.call(*args)
-
-
-class StepModule(Entry):
+class StepModule(nn.Module):
     """The module with its training step as ``forward``, which is the one call that wrappers hook.
 
     Args:
@@ -172,8 +154,10 @@ class StepModule(Entry):
         step: what to call for a batch; default the module's ``training_step``.
     """
 
-    def __init__(self, module: nn.Module, step: Callable[..., Any] | None = None) -> None:
-        super().__init__(module, module.training_step if step is None else step)  # type: ignore[arg-type]
+    def __init__(self, module: nn.Module, step: TrainingStep | None = None) -> None:
+        super().__init__()
+        self.module = module
+        self.step: Any = step or module.training_step
 
     def forward(self, batch: Any = None, batch_idx: int = 0) -> Any:
         """Take a training step; without a batch, one that contributes nothing."""
@@ -181,7 +165,7 @@ class StepModule(Entry):
             if not torch.is_grad_enabled():
                 return None
             return sum((p * 0).sum() for p in self.module.parameters() if p.requires_grad)
-        output = self.call(batch, batch_idx)
+        output = self.step(batch, batch_idx)
         if output is None:
             raise ConfigurationError(
                 "training_step returned None: a step that one rank skips leaves the others waiting",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.tensors import map_tensors
 
 T = TypeVar("T")
 _DTYPES = {
@@ -65,8 +65,6 @@ class Precision:
         Raises:
             ConfigurationError: nothing that we know.
         """
-        if isinstance(flag, Precision):
-            return cls(flag.name)
         text = "32-true" if flag is None else str(flag)
         return cls(_SHORT.get(text, text))
 
@@ -80,11 +78,10 @@ class Precision:
 
     def convert(self, batch: T) -> T:
         """Return the batch with its floating tensors converted."""
-        return map_leaves(self._converted, batch) if self.true else batch
+        return map_tensors(self._converted, batch) if self.true else batch
 
-    def _converted(self, leaf: Any) -> Any:
-        floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
-        return leaf.to(self.dtype) if floats else leaf
+    def _converted(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def forward(self, device_type: str) -> AbstractContextManager[Any]:
         """Return what a step runs in."""

@@ -12,24 +12,24 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import ClusterEnvironment, Environment
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices, device_kind, device_list
+from distmetrics.strategies.devices import Devices, device_kind, device_list, one_flag
 
-# Names to factories, or to a module of this package and the class in it, imported when it is asked.
+# Names to factories, or to the name of a class of this package, imported when it is asked.
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
-    "single": "single:Single",
-    "dp": "dp:DP",
-    "ddp": "ddp:DDP",
-    "ddp2": "ddp2:DDP2",
-    "ddp_spawn": "ddp_spawn:DDPSpawn",
-    "ddp_fork": "ddp_fork:DDPFork",
-    "ddp_notebook": "ddp_fork:DDPFork",
-    "ddp_sharded": "ddp_sharded:ShardedDDP",
-    "ddp_sharded_spawn": "ddp_sharded:ShardedDDPSpawn",
-    "fsdp": "fsdp:FSDP",
-    "fsdp_spawn": "fsdp:FSDPSpawn",
-    "deepspeed": "deepspeed:DeepSpeed",
-    "xla": "xla:XLA",
-    "tpu_spawn": "xla:XLA",
+    "single": "Single",
+    "dp": "DP",
+    "ddp": "DDP",
+    "ddp2": "DDP2",
+    "ddp_spawn": "DDPSpawn",
+    "ddp_fork": "DDPFork",
+    "ddp_notebook": "DDPFork",
+    "ddp_sharded": "ShardedDDP",
+    "ddp_sharded_spawn": "ShardedDDPSpawn",
+    "fsdp": "FSDP",
+    "fsdp_spawn": "FSDPSpawn",
+    "deepspeed": "DeepSpeed",
+    "xla": "XLA",
+    "tpu_spawn": "XLA",
 }
 
 
@@ -55,6 +55,8 @@ def resolve(
     num_nodes: int = 1,
     precision: Any = None,
     plugins: ClusterEnvironment | Sequence[ClusterEnvironment] = (),
+    gpus: Devices = None,
+    tpu_cores: Devices = None,
 ) -> Strategy:
     """Return the strategy that the trainer's flags ask for, bound to them.
 
@@ -68,6 +70,8 @@ def resolve(
         num_nodes: number of machines.
         precision: 64, 32, 16, "bf16" and the like; None leaves it as it is.
         plugins: at most one environment of one's own.
+        gpus: short for ``devices=gpus, accelerator="gpu"``.
+        tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
 
     Raises:
         ConfigurationError: an unknown name, or flags that contradict each other.
@@ -75,6 +79,12 @@ def resolve(
     >>> resolve("auto").name
     'single'
     """
+    if accelerator in list(_REGISTRY):
+        raise ConfigurationError(
+            f"accelerator={accelerator!r} is how older guides name a strategy",
+            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
+        )
+    devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
     plugin = _plugin(plugins if isinstance(plugins, Sequence) else [plugins])
     if strategy == "auto":
         strategy = _automatic(devices, accelerator, num_nodes, plugin)
@@ -125,6 +135,5 @@ def _by_name(name: str) -> Strategy:
         )
     factory = _REGISTRY[name]
     if isinstance(factory, str):
-        module, _, attribute = factory.partition(":")
-        factory = getattr(importlib.import_module(f"distmetrics.strategies.{module}"), attribute)
+        factory = getattr(importlib.import_module("distmetrics.strategies"), factory)
     return factory()

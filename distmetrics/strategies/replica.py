@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -25,12 +25,12 @@ _STEP_END = "return what it needs, and use the metric in training_step_end or va
 class Logged(NamedTuple):
     """A call of ``self.log`` in a replica, or of ``self.log_dict`` with metrics: then without name.
 
-    ``metric`` is the path of a metric's own object in the module, "" for other values; ``size`` the
-    number of samples behind the value, None where that can't be told.
+    ``value`` is the module's own metric where ``is_metric``; ``size`` is the number of samples
+    behind a value, None where that can't be told.
     """
 
     value: Any
-    metric: str
+    is_metric: bool
     options: dict[str, Any]
     size: int | None
 
@@ -42,82 +42,80 @@ class Notes:
     Attributes:
         size: number of samples of its part of the batch; None where that can't be told.
         logged: name and call of each ``self.log``.
-        updates: path of a metric in the module, and the arguments of its ``update``.
-        metrics: path of each metric, by the id of what stands for it in the replica.
+        updates: calls of ``update`` of the module's metrics.
+        metrics: the module's own metrics, by the id of what stands for each in the replica.
         before: parts of the replica by path, and their attributes before the step.
     """
 
     size: int | None
     logged: list[tuple[str, Logged]] = field(default_factory=list)
-    updates: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
-    metrics: dict[int, str] = field(default_factory=dict)
+    updates: list[Callable[[], Any]] = field(default_factory=list)
+    metrics: dict[int, Any] = field(default_factory=dict)
     before: list[tuple[str, nn.Module, dict[str, Any]]] = field(default_factory=list)
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Stand for ``self.log`` in a replica."""
         size = options.get("batch_size") or self.size
-        metric = self.metrics.get(id(value), "")
-        self.logged.append((name, Logged(value, metric, options, size)))
+        own = self.metrics.get(id(value), value)
+        self.logged.append((name, Logged(own, own is not value, options, size)))
 
     def log_dict(self, values: Any, **options: Any) -> None:
         """Stand for ``self.log_dict`` in a replica."""
-        for name, value in [("", values)] if _is_metric(values) else values.items():
+        if _is_metric(values):
+            self.log("", values, **options)
+            return
+        for name, value in values.items():
             self.log(name, value, **options)
 
-    def stand_for(self, metric: str) -> dict[str, Callable[..., Any]]:
-        """Return methods for a metric in a replica: updates are noted, what has a value refused."""
+    def stand_for(self, metric: Any, path: str, holder: Any) -> None:
+        """Give a metric's place in a replica methods that note updates, and refuse the rest."""
 
         def update(*args: Any, **kwargs: Any) -> None:
-            self.updates.append((metric, args, kwargs))
+            self.updates.append(partial(metric.update, *args, **kwargs))
 
-        refused = {name: _refusal(metric, name) for name in ("forward", "compute", "reset")}
-        return {"update": update, **refused}
+        self.metrics[id(holder)] = metric
+        holder.update = update
+        holder.forward = _refusal(f"self.{path}(...)", path)
+        holder.compute = _refusal(f"self.{path}.compute()", path)
+        holder.reset = _refusal(f"self.{path}.reset()", path)
 
 
-def replicas(
-    module: nn.Module, copies: Sequence[nn.Module], sizes: Sequence[int | None]
-) -> list[Notes]:
-    """Make each copy note what its step logs and updates; return the notes.
+def noted(module: nn.Module, copied: nn.Module, size: int | None) -> Notes:
+    """Make a copy of a module note what its step logs and updates; return the notes.
 
     Args:
         module: the user's.
-        copies: shallow copies of it, as torch's replicate makes them.
-        sizes: number of samples that each copy will see, None where that can't be told.
+        copied: a shallow copy of it, as torch's replicate makes them.
+        size: number of samples that it will see, None where that can't be told.
     """
-    all_notes = []
-    for copied, size in zip(copies, sizes, strict=True):
-        notes = Notes(size)
-        shadow = {"log": notes.log, "log_dict": notes.log_dict, "all_gather": _refuse_gather}
-        vars(copied).update({name: shadow[name] for name in shadow if hasattr(module, name)})
-        for path, part in copied.named_modules():
-            if _is_metric(part):
-                notes.metrics[id(part)] = path
-                vars(part).update(notes.stand_for(path))
-            for name, value in list(vars(part).items()):
-                if name.startswith("_") or isinstance(value, nn.Module):
-                    continue
-                if _is_metric(value):
-                    where = f"{path}.{name}".lstrip(".")
-                    stand_in = vars(part)[name] = SimpleNamespace(**notes.stand_for(where))
-                    notes.metrics[id(stand_in)] = where
-            notes.before.append((path, part, dict(vars(part))))
-        all_notes.append(notes)
-    return all_notes
+    notes = Notes(size)
+    shadow = {"log": notes.log, "log_dict": notes.log_dict, "all_gather": _refuse_gather}
+    for name, method in shadow.items():
+        if hasattr(module, name):
+            vars(copied)[name] = method
+    for path, part in copied.named_modules():
+        if _is_metric(part):
+            notes.stand_for(module.get_submodule(path), path, part)
+        for name, value in list(vars(part).items()):
+            if not name.startswith("_") and _is_metric(value):
+                stand_in = vars(part)[name] = SimpleNamespace()
+                notes.stand_for(value, f"{path}.{name}".lstrip("."), stand_in)
+        notes.before.append((path, part, dict(vars(part))))
+    return notes
 
 
 def _is_metric(value: Any) -> bool:
-    methods = (getattr(value, name, None) for name in ("update", "compute", "reset"))
-    return not isinstance(value, type) and all(map(callable, methods))
+    if isinstance(value, type):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset"))
 
 
-def _refusal(metric: str, name: str) -> Callable[..., Any]:
-    what = f"self.{metric}(...)" if name == "forward" else f"self.{metric}.{name}()"
-
+def _refusal(what: str, path: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise ConfigurationError(
             f"{what} in a step under strategy 'dp': each replica sees its part of the batch "
             "alone, and is thrown away",
-            do=f"{_STEP_END}; self.{metric}.update(...) and self.log(name, self.{metric}) are "
+            do=f"{_STEP_END}; self.{path}.update(...) and self.log(name, self.{path}) are "
             "fine in a step.",
         )
 
@@ -143,8 +141,8 @@ def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
     """
     calls: dict[str, list[Logged]] = {}
     for notes in all_notes:
-        for path, args, kwargs in notes.updates:
-            attrgetter(path)(module).update(*args, **kwargs)
+        for update in notes.updates:
+            update()
         _warn_of_lost(notes)
         for name, logged in notes.logged:
             calls.setdefault(name, []).append(logged)
@@ -153,14 +151,12 @@ def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
 
 
 def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
-    first, options = entries[0], entries[0].options
-    if first.metric:
-        metric = attrgetter(first.metric)(module)
-        if name:
-            module.log(name, metric, **options)
-        else:
-            module.log_dict(metric, **options)
-    elif None in [entry.size for entry in entries]:  # a batch that was not cut
+    first = entries[0]
+    if first.is_metric and name:
+        module.log(name, first.value, **first.options)
+    elif first.is_metric:
+        module.log_dict(first.value, **first.options)
+    elif any(entry.size is None for entry in entries):  # a batch that was not cut
         for entry in entries:
             module.log(name, entry.value, **entry.options)
     else:
@@ -169,43 +165,31 @@ def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
 
 def _log_combined(module: Any, name: str, entries: Sequence[Logged]) -> None:
     """Log one value for all replicas' values of one name."""
-    first, options = entries[0].value, entries[0].options
-    if len({_without_size(entry.options) for entry in entries}) > 1:
+    options = entries[0].options
+    if any(_without_size(entry.options) != _without_size(options) for entry in entries):
         raise ConfigurationError(
             f"the replicas of strategy 'dp' log {name!r} with different options"
         )
-    combine = _COMBINE.get(options.get("reduce_fx", "mean"))
+    reduce_fx = options.get("reduce_fx", "mean")
     refused = [entry.value for entry in entries if not _is_number(entry.value)]
-    if refused or combine is None:
-        module.log(name, (refused or [first])[0], **options)  # says itself what is wrong
+    if refused or reduce_fx not in ("mean", "sum", "max", "min"):
+        value = refused[0] if refused else entries[0].value
+        module.log(name, value, **options)  # says itself what is wrong
         return
-    device = first.device if isinstance(first, Tensor) else torch.device("cpu")
-    values = torch.stack([_number(entry.value).to(device) for entry in entries])
-    weights = torch.tensor([entry.size for entry in entries], dtype=torch.float64, device=device)
-    if combine is _mean:
-        options = options | {"batch_size": int(weights.sum())}
-    module.log(name, combine(values, weights), **options)
+    numbers = [torch.as_tensor(entry.value).detach().double().reshape(()) for entry in entries]
+    values = torch.stack([number.to(numbers[0].device) for number in numbers])
+    if reduce_fx == "mean":
+        sizes = torch.tensor([entry.size for entry in entries]).to(values)
+        count = sizes.sum()
+        options = options | {"batch_size": int(count)}
+        value = (sizes * values).sum() / count if count else values[0]
+    else:
+        value = getattr(values, reduce_fx)()
+    module.log(name, value, **options)
 
 
-def _number(value: Any) -> Tensor:
-    return torch.as_tensor(value, dtype=torch.float64).detach().reshape(())
-
-
-def _without_size(options: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((k, repr(v)) for k, v in options.items() if k != "batch_size"))
-
-
-def _mean(values: Tensor, weights: Tensor) -> Tensor:
-    total = weights.sum()
-    return (weights * values).sum() / total if total else values[0]
-
-
-_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mean": _mean,
-    "sum": lambda values, weights: values.sum(),
-    "max": lambda values, weights: values.max(),
-    "min": lambda values, weights: values.min(),
-}
+def _without_size(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != "batch_size"}
 
 
 def _is_number(value: Any) -> bool:
@@ -220,7 +204,8 @@ def _warn_of_lost(notes: Notes) -> None:
     for path, part, before in notes.before:
         for name, value in vars(part).items():
             where = f"self.{path}.{name}".replace("..", ".")
-            if (name in before and before[name] is value) or where in _warned:
+            is_kept = name in before and before[name] is value
+            if is_kept or where in _warned:
                 continue
             _warned.add(where)
             warnings.warn(

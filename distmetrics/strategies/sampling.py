@@ -59,12 +59,9 @@ class _Dealt(Sampler[Any]):
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
         if not isinstance(self.source, Sampler) or isinstance(self.source, SequentialSampler):
             return range(len(self.source))
-        state = torch.get_rng_state()
-        try:
+        with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.seed + self.epoch)
             return list(self.source)
-        finally:
-            torch.set_rng_state(state)
 
 
 class EvaluationSampler(_Dealt):
@@ -173,9 +170,8 @@ def _warn(loader: Any, world_size: int, train: bool) -> None:
     """Warn of samples that will count several times, or not at all."""
     text = ""
     if not _has_order(loader):
-        what = f"a {type(loader).__name__}"
-        if isinstance(loader, DataLoader):
-            what = "an IterableDataset"
+        is_iterable = isinstance(loader, DataLoader)
+        what = "an IterableDataset" if is_iterable else f"a {type(loader).__name__}"
         text = (
             f"every rank reads the whole {'training' if train else 'evaluation'} data: {what} has "
             f"no sampler that could be dealt out to {world_size} ranks. Serve each rank its part "

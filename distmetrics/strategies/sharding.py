@@ -50,34 +50,25 @@ class Sharding(SplitModule):
         ]
         if len(self.groups) > 1:  # their order is not known without a batch
             self.without_batch = "FSDP with several groups", "FSDP() without wrap="
-        self._whole = False
         self._reshard = reshard
         parts = dict(module.named_parameters())
+        part_of = {parameter: parts[name] for parameter, name in names.items()}
         for optimizer in optimizers:
-            _hold_parts(optimizer, names, parts)
+            _hold_parts(optimizer, part_of)
         with torch.no_grad():
             self.engine()  # the first call says which group is the outermost
 
-    @property
-    def is_whole(self) -> bool:
-        """True if every parameter is whole on this rank."""
-        return self._whole
+    def gather(self) -> None:
+        """Make every parameter whole, and keep it so over forward passes."""
+        for group in self.groups:
+            group.set_reshard_after_forward(False, recurse=False)
+            group.unshard()
 
-    def be_whole(self) -> None:
-        """Make every parameter whole, until :meth:`be_parts`; all ranks must call it."""
-        if not self._whole:
-            for group in self.groups:
-                group.set_reshard_after_forward(False, recurse=False)
-                group.unshard()
-            self._whole = True
-
-    def be_parts(self) -> None:
-        """Give back what other ranks own; nothing is sent."""
-        if self._whole:
-            for group in self.groups:
-                group.reshard()
-                group.set_reshard_after_forward(self._reshard, recurse=False)
-            self._whole = False
+    def give_back(self) -> None:
+        """Keep this rank's parts alone."""
+        for group in self.groups:
+            group.reshard()
+            group.set_reshard_after_forward(self._reshard, recurse=False)
 
     def share_gradients(self, enabled: bool) -> None:
         """Let the gradients of the next backward passes travel, or stay on each rank."""
@@ -99,22 +90,20 @@ class Sharding(SplitModule):
             _make_plain(part)
 
 
-def _hold_parts(
-    optimizer: Optimizer, names: Mapping[Any, str], parts: Mapping[str, nn.Parameter]
-) -> None:
+def _hold_parts(optimizer: Optimizer, part_of: Mapping[Any, nn.Parameter]) -> None:
     """Give an optimizer the parts of the parameters that it holds, and the parts of its states."""
     states = dict(optimizer.state)
     optimizer.state.clear()
     for group in optimizer.param_groups:
         for index, parameter in enumerate(group["params"]):
-            if parameter not in names:
+            if parameter not in part_of:
                 raise ConfigurationError(
                     f"the {type(optimizer).__name__} holds a tensor of shape "
                     f"{list(parameter.shape)} that is no parameter of the module: FSDP can't "
                     "shard it",
                     do="make it an attribute of the module, as an nn.Parameter.",
                 )
-            part = group["params"][index] = parts[names[parameter]]
+            part = group["params"][index] = part_of[parameter]
             if parameter in states:
                 optimizer.state[part] = parts_like(states[parameter], part)
 

@@ -23,9 +23,12 @@ class SplitModule(ABC):
         engine: the library's own object, which is called for a training step.
         without_batch: who needs a batch on every rank, and what to say instead; None where a rank
             without a batch can take part.
+        sharded: whether weights are shared out at all.
     """
 
     engine: Any
+    sharded = True
+    _gathered = False
     without_batch: tuple[str, str] | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -41,17 +44,29 @@ class SplitModule(ABC):
         return self.engine(*args)
 
     @property
-    @abstractmethod
     def is_whole(self) -> bool:
         """True if every parameter is whole on this rank."""
+        return self._gathered or not self.sharded
 
-    @abstractmethod
     def be_whole(self) -> None:
         """Make every parameter whole, until :meth:`be_parts`; all ranks must call it."""
+        if not self.is_whole:
+            self.gather()
+            self._gathered = True
 
-    @abstractmethod
     def be_parts(self) -> None:
         """Give back what other ranks own; nothing is sent."""
+        if self._gathered:
+            self.give_back()
+            self._gathered = False
+
+    @abstractmethod
+    def gather(self) -> None:
+        """Make every parameter whole, of which only parts are here."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """Keep this rank's parts alone."""
 
     @abstractmethod
     def share_gradients(self, enabled: bool) -> None:
@@ -86,14 +101,14 @@ class SplitStrategy(ProcessStrategy):
     @contextmanager
     def accumulate(self, step: TrainingStep) -> Iterator[None]:
         """Add up whole gradients on each rank, and let none travel."""
-        split = [step] if isinstance(step, SplitModule) else []
-        for module in split:
-            module.share_gradients(False)
+        if not isinstance(step, SplitModule):
+            yield
+            return
+        step.share_gradients(False)
         try:
             yield
         finally:
-            for module in split:
-                module.share_gradients(True)
+            step.share_gradients(True)
 
     def align(self, module: nn.Module) -> None:
         """Give every rank rank 0's buffers, and whole weights until training goes on."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -20,16 +22,17 @@ def in_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     if len(calls) == 1:
         return [calls[0]()]
     modes = _modes()
-    results: dict[int, Any] = {}
-    errors: dict[int, BaseException] = {}
+    futures: list[Future[Any]] = [Future() for _ in calls]
 
     def run(index: int) -> None:
         try:
-            with _entered(*modes):
-                results[index] = calls[index]()
+            with ExitStack() as stack:
+                for mode in modes:
+                    stack.enter_context(mode())
+                futures[index].set_result(calls[index]())
         except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
             error.add_note(f"raised in replica {index} of strategy 'dp'")
-            errors[index] = error
+            futures[index].set_exception(error)
 
     threads = [
         Thread(target=contextvars.copy_context().run, args=(run, index), name=f"replica {index}")
@@ -39,30 +42,19 @@ def in_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:
-        raise errors[min(errors)]
-    return [results[index] for index in range(len(calls))]
+    return [future.result() for future in futures]
 
 
-def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
-    """Return this thread's modes, which torch keeps for each thread."""
-    kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    autocast = [
-        (kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)
+def _modes() -> list[Callable[[], AbstractContextManager[Any]]]:
+    """Return what puts this thread's modes in force in another: torch keeps them for each."""
+    modes: list[Callable[[], AbstractContextManager[Any]]] = [
+        partial(torch.inference_mode, torch.is_inference_mode_enabled()),
+        partial(torch.set_grad_enabled, torch.is_grad_enabled()),
     ]
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
-
-
-@contextmanager
-def _entered(
-    grad: bool, inference: bool, autocast: Sequence[tuple[str, torch.dtype]]
-) -> Iterator[None]:
-    with ExitStack() as stack:
-        if inference:
-            stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.set_grad_enabled(grad))
-        for kind, dtype in autocast:
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
             # The cache is one for all threads: gradients of all would be added up in its low
             # precision.
-            stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
-        yield
+            modes.append(partial(torch.autocast, kind, dtype=dtype, cache_enabled=False))
+    return modes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,11 +23,10 @@ from distmetrics.arguments import FLAG, check
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.devices import ACCELERATORS, Devices
 from distmetrics.strategies.parallel import StepModule
-from distmetrics.strategies.tensors import to_host
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.tensors import StateDict, map_tensors, to_host
 
 T = TypeVar("T")
 
@@ -103,11 +102,11 @@ class XLA(Strategy):
         import torch_xla.distributed.spmd as spmd
 
         mesh = spmd.get_1d_mesh("data")
-        return map_leaves(lambda leaf: _laid_out(leaf, mesh, spmd.mark_sharding), batch)
+        return map_tensors(lambda tensor: _laid_out(tensor, mesh, spmd.mark_sharding), batch)
 
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> Callable[..., Any]:
+    ) -> TrainingStep:
         """Return the training step, which a rank without a batch can take too."""
         call = super().training_call(module, name, optimizers)
         return StepModule(module) if name == "training_step" else call
@@ -117,9 +116,7 @@ class XLA(Strategy):
         self._reduce(optimizer)
         return super().clip(module, optimizer, **limits)
 
-    def step(
-        self, module: nn.Module, optimizer: Optimizer, closure: Callable[[], Any] | None = None
-    ) -> Any:
+    def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Step by gradients averaged over the processes; then let XLA run what was asked for."""
         self._reduce(optimizer)
         self._reduced.discard(id(optimizer))
@@ -154,7 +151,7 @@ class XLA(Strategy):
         """Return the optimizer's state dict, on the host."""
         return to_host(optimizer.state_dict())
 
-    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a state dict into the module, on its device."""
         module.load_state_dict(weights)
         _library().sync()
@@ -185,14 +182,13 @@ def _rank(index: int, folder: str, world_size: int, job: bytes) -> None:
     dist.destroy_process_group()
 
 
-def _laid_out(leaf: Any, mesh: Any, mark: Callable[..., Any]) -> Any:
+def _laid_out(tensor: Tensor, mesh: Any, mark: Callable[..., Any]) -> Tensor:
     """Cut a tensor along its first dimension, or copy it to all devices if that does not divide."""
-    if isinstance(leaf, Tensor):
-        axes: list[str | None] = [None] * leaf.ndim
-        if leaf.ndim and leaf.shape[0] % mesh.size() == 0:
-            axes[0] = "data"
-        mark(leaf, mesh, tuple(axes))
-    return leaf
+    axes: list[str | None] = [None] * tensor.ndim
+    if axes and tensor.shape[0] % mesh.size() == 0:
+        axes[0] = "data"
+    mark(tensor, mesh, tuple(axes))
+    return tensor
 
 
 def _count(devices: Devices) -> int:

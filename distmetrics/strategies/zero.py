@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.strategies.split import SplitModule
-from distmetrics.strategies.tensors import parameters_of
+from distmetrics.strategies.tensors import StateDict, parameters_of
 
 # What DeepSpeed changes on modules: their parameters' dict, and hooks that gather and give back
 # weights.
@@ -48,75 +48,47 @@ class ZeroModule(SplitModule):
             for part in module.modules()
         ]
         # What DeepSpeed has put in their place, while the module is whole.
-        self._set_aside: list[tuple[nn.Module, dict[str, Any]]] | None = None
+        self._set_aside: list[dict[str, Any]] = []
 
-    @property
-    def sharded(self) -> bool:
-        """True if weights are shared out."""
-        return any(hasattr(parameter, "ds_id") for parameter in self.parameters)
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every parameter is whole on this rank."""
-        return self._set_aside is not None or not self.sharded
-
-    @contextmanager
-    def _gathered(self, modifier: int | None = None) -> Iterator[None]:
+    def _whole_inside(self, modifier: int | None = None) -> AbstractContextManager[None]:
         import deepspeed
 
-        if not self.sharded:
-            yield
-            return
         parameters = list(self.engine.module.parameters())
-        with deepspeed.zero.GatheredParameters(parameters, modifier_rank=modifier):
-            yield
+        gathered: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(
+            parameters, modifier_rank=modifier, enabled=self.sharded
+        )
+        return gathered
 
-    def be_whole(self) -> None:
-        """Make the module a plain one with whole weights, until :meth:`be_parts`; on all ranks."""
-        if self.is_whole:
-            return
+    def gather(self) -> None:
+        """Make the module a plain one, with copies of the whole weights."""
         wholes: dict[Any, nn.Parameter] = {}
-        with self._gathered():
-            for part, _ in self._plain:
-                for parameter in part._parameters.values():
-                    if parameter is not None and parameter not in wholes:
-                        wholes[parameter] = nn.Parameter(
-                            parameter.detach().clone(), requires_grad=parameter.requires_grad
-                        )
-        self._set_aside = [
-            (part, {name: vars(part)[name] for name in _CHANGED}) for part, _ in self._plain
-        ]
+        with self._whole_inside():
+            for parameter in self.module.parameters():
+                wholes[parameter] = nn.Parameter(
+                    parameter.detach().clone(), requires_grad=parameter.requires_grad
+                )
         for part, before in self._plain:
+            self._set_aside.append({name: vars(part)[name] for name in _CHANGED})
             vars(part).update({name: value.copy() for name, value in before.items()})
-            part._parameters = {
-                name: None if p is None else wholes[p] for name, p in part._parameters.items()
-            }
+            parameters: dict[str, Any] = part._parameters
+            for name, old in parameters.items():
+                if old is not None:
+                    parameters[name] = wholes[old]
 
-    def be_parts(self) -> None:
-        """Give back what other ranks own; nothing is sent."""
-        for part, changed in self._set_aside or ():
+    def give_back(self) -> None:
+        """Put DeepSpeed's parameters and hooks in their places again."""
+        for (part, _), changed in zip(self._plain, self._set_aside, strict=True):
             vars(part).update(changed)
-        self._set_aside = None
+        self._set_aside.clear()
 
     def share_gradients(self, enabled: bool) -> None:
         """Let the gradients of the next backward passes travel, or stay on each rank."""
         self.engine.set_gradient_accumulation_boundary(enabled)
 
-    @contextmanager
-    def whole_for_now(self) -> Iterator[None]:
-        """Be whole inside the block."""
-        were_parts = self._set_aside is None
-        self.be_whole()
-        try:
-            yield
-        finally:
-            if were_parts:
-                self.be_parts()
-
-    def load(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+    def load(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module, and into the engine's copies of its weights."""
         self.be_parts()
-        with self._gathered(modifier=0), torch.no_grad():
+        with self._whole_inside(modifier=0), torch.no_grad():
             module.load_state_dict(dict(weights))
         for name, parameter in module.named_parameters():
             _put(parameter, weights[name].to(parameter.device))
@@ -130,11 +102,10 @@ class ZeroModule(SplitModule):
     def undo(self) -> None:
         """Make the module whole and plain for good, and end the engine; all ranks must call it."""
         self.be_whole()
-        if self._set_aside is None:
+        if not self.sharded:
             for part, before in self._plain:
                 hooks = {name: value for name, value in before.items() if name != "_parameters"}
                 vars(part).update(hooks)
-        self._set_aside = None
         self.engine.destroy()
 
 
@@ -148,13 +119,13 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
     zero.be_parts()
     _link(zero)
     entry: dict[str, Any] = next(filter(None, optimizer.state.values()), {})
-    tensors = [key for key, value in entry.items() if _is_per_element(value)]
-    numbers = {key: value for key, value in entry.items() if key not in tensors}
-    states = {}
+    states: dict[int, dict[str, Any]] = {}
     for index, parameter in enumerate(zero.parameters if entry else ()):
-        states[index] = {key: _copied(value) for key, value in numbers.items()}
-        for key in tensors:
-            states[index][key] = _copied(safe_get_full_optimizer_state(parameter, key))
+        states[index] = {}
+        for key, value in entry.items():
+            per_element = _is_per_element(value)
+            own = safe_get_full_optimizer_state(parameter, key) if per_element else value
+            states[index][key] = _copied(own)
     groups = [
         {**options, "params": indices}
         for indices, options in zip(zero.groups, optimizer.param_groups, strict=True)
@@ -162,7 +133,7 @@ def whole_states(zero: ZeroModule, optimizer: Optimizer) -> dict[str, Any]:
     return {"state": states, "param_groups": groups}
 
 
-def load_states(zero: ZeroModule, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+def load_states(zero: ZeroModule, optimizer: Optimizer, state: StateDict) -> None:
     """Put such a state dict back; all ranks must call it."""
     if zero.engine.optimizer is optimizer:
         optimizer.load_state_dict(dict(state))

@@ -10,9 +10,9 @@ from distmetrics.errors import InputError, InputTypeError, LawViolation, Missing
 from distmetrics.testing.batches import Batch, Shards, as_batch
 from distmetrics.testing.equality import CLOSE, Equality
 from distmetrics.testing.law import Law, Laws
-from distmetrics.testing.law_runner import LawRunner
+from distmetrics.testing.law_runner import judged
 from distmetrics.testing.laws import DEFAULT
-from distmetrics.testing.report import Report, tell
+from distmetrics.testing.report import Report, listeners
 from distmetrics.testing.shards import partitions, shapes
 from distmetrics.testing.subject import Sync
 from distmetrics.testing.world import Backend
@@ -65,11 +65,8 @@ def check_metric(
     worlds = tuple(sorted(set(world_sizes)))
     if not worlds or worlds[0] < 1:
         raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
-    on_all_shards = [law for law in chosen if law.on_all_shards]
-    with LawRunner.of(make, sync, chosen, backend) as runner:
-        for shards, by_all_laws in _cases(batches, worlds, max_examples, seed):
-            runner.judge(shards, chosen if by_all_laws else on_all_shards)
-        report = runner.report(worlds)
+    cases = _cases(batches, worlds, max_examples, seed, chosen)
+    report = judged(make, cases, chosen, sync=sync, backend=backend, world_sizes=worlds)
     if not report.judged and chosen:
         reasons = "\n".join(f"  {law}: {why}" for law, why in list(report.skipped.items())[:3])
         raise InputError(
@@ -77,7 +74,8 @@ def check_metric(
             likely="the batches are not what its update() takes.",
             do="update one by hand with a batch of yours, and see what it says.",
         )
-    tell(report)
+    for listener in tuple(listeners):
+        listener(report)
     return report
 
 
@@ -124,25 +122,33 @@ def replay(
     """
     chosen = Laws.of(law).equal(equality)
     dealt = tuple(tuple(map(as_batch, shard)) for shard in shards)
-    with LawRunner.of(make, sync, chosen, backend, shrinks=False) as runner:
-        runner.judge(dealt, chosen)
-        return runner.report((len(dealt),))
+    return judged(
+        make,
+        [(dealt, chosen)],
+        chosen,
+        sync=sync,
+        backend=backend,
+        world_sizes=[len(dealt)],
+        shrinks=False,
+    )
 
 
 def _cases(
-    batches: Any, worlds: Sequence[int], max_examples: int, seed: int
-) -> Iterator[tuple[Shards, bool]]:
-    """Yield shards, and whether all laws are to be judged on them."""
+    batches: Any, worlds: Sequence[int], max_examples: int, seed: int, laws: Laws
+) -> Iterator[tuple[Shards, Iterable[Law]]]:
+    """Yield shards, and the laws that are to be judged on them."""
+    on_all_shards = [law for law in laws if law.on_all_shards]
     if hasattr(batches, "example") and hasattr(batches, "map"):
         for example in drawn(batches, max_examples, seed):
-            for number, shards in enumerate(shapes(_listed(example), worlds).values()):
-                yield shards, number == 0
+            first, *others = shapes(_listed(example), worlds).values()
+            yield first, laws
+            yield from ((shards, on_all_shards) for shards in others)
         return
     listed = _listed(batches)
     for label, shards in shapes(listed, worlds).items():
-        yield shards, label.startswith("in turn")
+        yield shards, laws if label.startswith("in turn") else on_all_shards
     for shards in drawn(partitions(listed, worlds), max_examples, seed):
-        yield shards, False
+        yield shards, on_all_shards
 
 
 def _listed(batches: Any) -> list[Batch]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distmetrics.comm.base import brief as type_of
+
 _SHOWN = 60
 
 
@@ -72,7 +74,7 @@ class Equality:
     def _tensors(self, expected: Tensor, got: Tensor) -> str:
         expected, got = expected.detach().cpu(), got.detach().cpu()
         if expected.shape != got.shape or (self.types and expected.dtype != got.dtype):
-            return f"{_type(got)} instead of {_type(expected)}"
+            return " instead of ".join(type_of(x.dtype, x.shape) for x in (got, expected))
         if expected.dtype != got.dtype:
             both = torch.promote_types(expected.dtype, got.dtype)
             wide = torch.promote_types(both, torch.float64)
@@ -118,13 +120,9 @@ def brief(value: Any) -> str:
     """
     if isinstance(value, Tensor):
         text = repr(value.tolist())
-        return text if len(text) <= _SHOWN and value.numel() else _type(value)
+        return text if len(text) <= _SHOWN and value.numel() else type_of(value.dtype, value.shape)
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
-def _type(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
 def _instead(got: Any, expected: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -136,20 +137,22 @@ def _run_on_rank(comm: Communicator, case: _Case) -> _Record:
     return _run_here(case)
 
 
-def _run_here(case: _Case) -> _Record:
-    """Train and validate, and leave the random generators as they were."""
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Leave the random generators as they were."""
     python = random.getstate()
     try:
         with torch.random.fork_rng(devices=[]):
-            return _trained(case)
+            yield
     finally:
         random.setstate(python)
 
 
-def _trained(case: _Case) -> _Record:
+@_generators_kept()
+def _run_here(case: _Case) -> _Record:
+    """Train and validate."""
     torch.manual_seed(case.seed)
-    module = _new(case.module, Module)
-    data = _data(case)
+    module, data = _new(case.module, Module), _data(case)
     strategy = copy.deepcopy(case.strategy)
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
@@ -224,10 +227,10 @@ def _split(loader: Any, world_size: int) -> Any:
             "would count twice",
             do=f"take a batch size and a number of samples that {world_size} divides.",
         )
-    clone = copy.copy(loader)
-    batches = BatchSampler(loader.sampler, whole // world_size, loader.drop_last)
-    for name, value in (("batch_size", whole // world_size), ("batch_sampler", batches)):
-        object.__setattr__(clone, name, value)
+    clone, part = copy.copy(loader), whole // world_size
+    # A loader refuses another batch size by __setattr__, for its iterators use the old one.
+    vars(clone)["batch_size"] = part
+    vars(clone)["batch_sampler"] = BatchSampler(loader.sampler, part, loader.drop_last)
     return clone
 
 
@@ -241,9 +244,9 @@ def _differences(record: _Record, expected: _Record, rtol: float, atol: float) -
         tolerance = atol if name.startswith(_WEIGHT) else 0.0
         if not torch.allclose(got, wanted, rtol=rtol, atol=tolerance, equal_nan=True):
             worst = (got.double() - wanted.double()).abs().argmax()
-            numbers = (f"{x.flatten()[worst].item():.8g}" for x in (wanted, got))
-            text = "{}: expected {}, got {}".format(name, *numbers)
-            yield text + (" at its worst" if wanted.dim() else "")
+            numbers = [_shown(x.flatten()[worst]) for x in (wanted, got)]
+            note = " at its worst" if wanted.dim() else ""
+            yield f"{name}: expected {numbers[0]}, got {numbers[1]}{note}"
 
 
 def _shown(value: Tensor | None) -> str:

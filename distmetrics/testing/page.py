@@ -6,45 +6,36 @@ import string
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from distmetrics.testing import laws
-from distmetrics.testing.report import Report
 
 _MARKS = {"judged": "✓", "skipped": "–", "off": "○"}
 
 
-def write(
-    reports: Sequence[Report | Mapping[str, Any]], path: str | Path, title: str = "Laws of metrics"
-) -> None:
-    """Write the page of reports to a file; see :func:`render`."""
-    Path(path).write_text(render(reports, title), encoding="utf-8")
-
-
-def render(reports: Sequence[Report | Mapping[str, Any]], title: str = "Laws of metrics") -> str:
+def render(reports: Sequence[Mapping[str, Any]], title: str = "Laws of metrics") -> str:
     """Return the page of reports as HTML: it works from a file, and loads nothing.
 
     Args:
-        reports: what ``check_metric`` returned, or ``to_dict()`` of it. A dictionary with an
-            ``error`` says why its metric could not be judged.
+        reports: ``to_dict()`` of what ``check_metric`` returned. One with an ``error`` says why its
+            metric could not be judged.
         title: of the page.
 
     >>> "0 metrics" in render([], "Nothing yet")
     True
     """
-    dicts = [report.to_dict() if isinstance(report, Report) else report for report in reports]
-    spoken_of = {law for report in dicts for kind in _MARKS for law in report.get(kind, ())}
+    spoken_of = {law for report in reports for kind in _MARKS for law in report.get(kind, ())}
     columns = [law.name for law in laws.ALL if law.name in spoken_of]
-    broken = sum(bool(report.get("violations")) for report in dicts)
-    errors = sum("error" in report for report in dicts)
+    broken = sum(bool(report.get("violations")) for report in reports)
+    errors = sum("error" in report for report in reports)
+    counts = f"{len(reports)} metrics, {broken} of them break a law"
     template = (files("distmetrics.testing") / "data" / "page.html").read_text(encoding="utf-8")
     return string.Template(template).substitute(
         title=escape(title),
-        counts=f"{len(dicts)} metrics, {broken} of them break a law, {errors} could not be judged",
+        counts=f"{counts}, {errors} could not be judged",
         heads="".join(f'<th scope="col" class="law"><span>{name}</span></th>' for name in columns),
-        rows="\n".join(_row(number, report, columns) for number, report in enumerate(dicts)),
-        texts="\n".join(_text(number, report) for number, report in enumerate(dicts)),
+        rows="\n".join(_row(number, report, columns) for number, report in enumerate(reports)),
+        texts="\n".join(_text(number, report) for number, report in enumerate(reports)),
     )
 
 

@@ -26,6 +26,7 @@ from distmetrics.errors import (
 )
 from distmetrics.launch.pickles import pickled_by_value
 from distmetrics.liveness.outcome import Outcome, blame, settle
+from distmetrics.preflight import find_unpicklable
 from distmetrics.testing import world as worlds
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.faults import Fault
@@ -123,12 +124,11 @@ def _is_wanted(outcome: Outcome, faults: tuple[Fault, ...]) -> bool:
     """Return True if a rank ended as a fault was to end it: it is its survivors that are tested."""
     error = outcome.error
     is_lost = isinstance(error, PeerLostError) and error.peers == (outcome.rank,)
-    own = [fault for fault in faults if fault.rank == outcome.rank]
-    return any(
-        (fault.kind == "kill" and is_lost)
-        or (fault.kind == "raises" and repr(error) == repr(fault.raised()))
-        for fault in own
-    )
+    for fault in faults:
+        is_raised = fault.kind == "raises" and repr(error) == repr(fault.raised())
+        if fault.rank == outcome.rank and (is_raised or (fault.kind == "kill" and is_lost)):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,12 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> Callab
     cloudpickle.register_pickle_by_value(item.module)
     try:
         for name, value in values.items():
-            try:
-                pickled_by_value(value)
-            except Exception as error:
+            for part in find_unpicklable(value, name):
                 raise InputTypeError(
                     f"{item.nodeid} runs on processes, and its argument {name} can't be sent to "
-                    f"one: {error}",
+                    f"one: {part}",
                     do="make it inside the test, or run this test on threads.",
-                ) from error
+                )
         return functools.partial(_run_pickled, pickled_by_value(job))
     finally:
         cloudpickle.unregister_pickle_by_value(item.module)
@@ -179,18 +177,19 @@ def _run_pickled(job: bytes, comm: Any) -> Any:
     return pickle.loads(job)(comm)  # noqa: S301  (our own parent's bytes)
 
 
-def _reduce(kind: str, outcome: BaseException) -> tuple[Any, ...]:
-    return _restored, (kind, str(outcome)), vars(outcome)
+def _reduce(outcome: BaseException) -> tuple[Any, ...]:
+    return _restored, (type(outcome).__name__, str(outcome)), vars(outcome)
 
 
-def _restored(kind: str, text: str) -> BaseException:
-    error: BaseException = getattr(pytest, kind).Exception(text)
-    return error
+def _restored(name: str, text: str) -> BaseException:
+    return _EXCEPTIONS[name](text)
 
 
-# pytest.skip, xfail and fail raise what claims to be of builtins, where no pickle finds it.
-for _kind in ("skip", "xfail", "fail"):
-    copyreg.pickle(getattr(pytest, _kind).Exception, functools.partial(_reduce, _kind))
+# What these functions raise claims to be of builtins, where no pickle finds it.
+_EXCEPTIONS: dict[str, Callable[[str], BaseException]] = {}
+for _kind in (pytest.skip, pytest.xfail, pytest.fail):
+    _EXCEPTIONS[_kind.Exception.__name__] = _kind.Exception
+    copyreg.pickle(_kind.Exception, _reduce)
 
 
 class ReportPage:
@@ -213,7 +212,7 @@ class ReportPage:
             return
         from distmetrics.testing import page
 
-        page.write(self._reports, self._path)
+        self._path.write_text(page.render(self._reports), encoding="utf-8")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

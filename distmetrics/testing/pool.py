@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import pickle
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -61,9 +63,12 @@ class Pool:
                 replies[rank] = Outcome(rank, value)
         if len(replies) < self.world_size:
             self.close()
-            lost = {ended.rank: ended for ended in self._ended if ended.error is not None}
-            replies = lost | replies
-        return [replies.get(rank) or _silent(rank) for rank in range(self.world_size)]
+            for ended in self._ended:
+                error = ended.error or PeerLostError(
+                    f"rank {ended.rank} ended without a word", rank=ended.rank
+                )
+                replies.setdefault(ended.rank, Outcome(ended.rank, error=error))
+        return [outcome for _, outcome in sorted(replies.items())]
 
     def _start(self) -> None:
         with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
@@ -95,12 +100,9 @@ class Pool:
             self._launcher = None
 
 
-def _silent(rank: int) -> Outcome:
-    return Outcome(rank, error=PeerLostError(f"rank {rank} ended without a word", rank=rank))
-
-
 def _serve(comm: Any, address: str, limit: float) -> None:
-    """Be one rank: run jobs until the parent hangs up."""
+    """Be one rank: run jobs until the parent hangs up; warnings are silenced, as on threads."""
+    warnings.simplefilter("ignore")
     with Client(address, family="AF_UNIX") as parent, Path(os.devnull).open("w") as nowhere:
         parent.send_bytes(str(comm.rank).encode())
         while True:
@@ -119,13 +121,7 @@ def _serve(comm: Any, address: str, limit: float) -> None:
 @contextlib.contextmanager
 def pools(limit: float = _LIMIT) -> Iterator[Callable[[int], Pool]]:
     """Yield what gives the pool of a world size, made once; all of them end with the block."""
-    by_size: dict[int, Pool] = {}
-
-    def pool_of(world_size: int) -> Pool:
-        return by_size.setdefault(world_size, Pool(world_size, limit))
-
-    try:
-        yield pool_of
-    finally:
-        for pool in by_size.values():
-            pool.close()
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(
+            lambda size: stack.enter_context(contextlib.closing(Pool(size, limit)))
+        )

@@ -34,7 +34,7 @@ class Violation:
     def __str__(self) -> str:
         law = self.law
         lines = [f"{self.metric} breaks the law {law.name} ({law.number}): {law.title}", ""]
-        lines += [f"  rank {rank} was given  {shard}" for rank, shard in enumerate(self.shards)]
+        lines += given_lines(self.shards)
         lines.append(f"  expected  {self.expected}")
         lines += [f"  rank {rank} got  {value}" for rank, value in enumerate(self.got)]
         lines += [textwrap.indent(self.detail, "  "), "", "To see it again:"]
@@ -44,6 +44,11 @@ class Violation:
         """Return it as what JSON can hold."""
         texts = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**texts, "law": self.law.name, "number": self.law.number}
+
+
+def given_lines(shards: Sequence[str]) -> list[str]:
+    """Return a line for each rank with its batches."""
+    return [f"  rank {rank} was given  {shard}" for rank, shard in enumerate(shards)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +99,6 @@ class Report:
 
 
 listeners: list[Callable[[Report], None]] = []  # called with every report that is made
-
-
-def tell(report: Report) -> None:
-    """Hand a report to whoever listens."""
-    for listener in tuple(listeners):
-        listener(report)
 
 
 def columns(reports: Sequence[Report]) -> list[Law]:

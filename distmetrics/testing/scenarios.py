@@ -18,7 +18,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.threads import ThreadCommunicator
-from distmetrics.launch.pickles import pickled_by_value
+from distmetrics.launch.pickles import pickled
 from distmetrics.state.adapters import targets
 from distmetrics.state.sync import sync_and_compute, synced
 from distmetrics.testing.batches import Batch
@@ -109,16 +109,14 @@ def _interrupted(rank: Rank, metric: Any) -> bool:
         with contextlib.suppress(Interruption), synced(metric, comm=rank.comm):
             raise Interruption
         return True
-    wrap = getattr(metric, "_wrap_compute", None)
-    if wrap is None:
+    if not hasattr(metric, "_wrap_compute"):
         return False
 
     def compute() -> Any:
         raise Interruption
 
-    metric.compute = wrap(compute)
     with contextlib.suppress(Interruption):
-        metric.compute()
+        metric._wrap_compute(compute)()
     return True
 
 
@@ -155,14 +153,6 @@ def round_trips(rank: Rank) -> list[Same]:
     ]
 
 
-def _pickled(subject: Subject, metric: Any) -> Any:
-    try:
-        data = pickled_by_value(metric)  # takes classes of a test function along
-    except ImportError:
-        data = pickle.dumps(metric)
-    return pickle.loads(data)  # noqa: S301  (our own bytes)
-
-
 def _through_state_dict(subject: Subject, metric: Any) -> Any:
     if not (hasattr(metric, "state_dict") and hasattr(metric, "load_state_dict")):
         return None
@@ -176,7 +166,7 @@ def _through_state_dict(subject: Subject, metric: Any) -> Any:
 
 
 _WAYS: dict[str, Callable[[Subject, Any], Any]] = {
-    "pickle": _pickled,
+    "pickle": lambda subject, metric: pickle.loads(pickled(metric)),  # noqa: S301  (our own bytes)
     "deepcopy": lambda subject, metric: copy.deepcopy(metric),
     "state_dict": _through_state_dict,
 }
@@ -205,15 +195,15 @@ def _dtypes(state: dict[str, Any]) -> dict[str, str]:
 
 def in_subgroup(rank: Rank) -> Any:
     """Sync within the group of all ranks but the second one; return the value, and None there."""
-    mine, world = rank.comm.rank, rank.comm
+    world = rank.comm
     members = [member for member in range(world.world_size) if member != 1]
     if isinstance(world, RecordingCommunicator):
         world = world.inner
     if isinstance(world, ThreadCommunicator):
-        group: Any = world.subgroup(members) if mine != 1 else None
+        group: Communicator | None = world.subgroup(members) if world.rank != 1 else None
     else:
         handle = torch.distributed.new_group(members)  # all ranks must call it
-        group = GroupCommunicator.of(handle) if mine != 1 else None
+        group = GroupCommunicator.of(handle) if world.rank != 1 else None
     return None if group is None else sync_and_compute(rank.filled(), comm=group)
 
 
@@ -242,9 +232,6 @@ def _merged(rank: Rank, metric: Any) -> Any:
     for target in targets(other):
         if target.adapter.flag:
             target.storage[target.adapter.flag] = False
-        for name in ("_cache", "_computed"):
-            if name in target.storage:
-                target.storage[name] = None
     return other
 
 

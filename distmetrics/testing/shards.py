@@ -77,8 +77,10 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
         layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
     doubling = [min((index + 1).bit_length(), _MOST) - 1 for index in range(n)]
     layouts["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
-    distinct = {identities(shards): label for label, shards in reversed(layouts.items())}
-    return {label: layouts[label] for label in layouts if label in distinct.values()}
+    distinct: dict[Any, tuple[str, Shards]] = {}
+    for label, shards in layouts.items():
+        distinct.setdefault(identities(shards), (label, shards))
+    return dict(distinct.values())
 
 
 def world_sizes(largest: int = 4) -> SearchStrategy[int]:
@@ -101,19 +103,15 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
     def draw_shards(draw: Any) -> Shards:
         world = draw(st.sampled_from(sorted(worlds)))
         shards: list[list[Batch]] = [[] for _ in range(world)]
-        keeps_empty = False
         for batch in whole:
             rank, cut = draw(st.integers(0, world - 1)), draw(st.sampled_from((None, 0, 1)))
-            rows = count(batch)
-            keeps_empty = keeps_empty or cut == 0
-            if cut is None or not rows:
+            rows = count(batch) or 0
+            if cut is None or cut >= rows:
                 shards[rank].append(batch)
             else:
                 shards[rank].append(take(batch, range(cut)))
                 shards[(rank + 1) % world].append(take(batch, range(cut, rows)))
-        return tuple(
-            tuple(batch for batch in shard if keeps_empty or count(batch) != 0) for shard in shards
-        )
+        return tuple(map(tuple, shards))
 
     return draw_shards()
 
@@ -125,16 +123,16 @@ def permutations(n: int) -> SearchStrategy[list[int]]:
     return st.permutations(range(n))
 
 
-def padded(batches: Sequence[Any], world_size: int, argument: str = "indices") -> Shards:
+def padded(batches: Sequence[Any], world_size: int) -> Shards:
     """Deal samples in turn, and the first ones again until all ranks have equally many.
 
-    So does ``torch.utils.data.DistributedSampler``. ``argument`` names the argument of ``update``
-    that holds the samples' places in the data set.
+    So does ``torch.utils.data.DistributedSampler``. The argument ``indices`` of ``update`` holds
+    the samples' places in the data set.
     """
     whole = join([as_batch(batch) for batch in batches])
     rows = count(whole)
-    if not rows or argument not in whole.kwargs:
-        raise InputError(f"the batches need an argument {argument}= with a place for each sample")
+    if not rows or "indices" not in whole.kwargs:
+        raise InputError("the batches need an argument indices= with a place for each sample")
     each = -(-rows // world_size)
     order = [index % rows for index in range(each * world_size)]
     return tuple((take(whole, order[rank::world_size]),) for rank in range(world_size))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from distmetrics.testing.batches import Shards, count, take
+from distmetrics.testing.batches import Batch, Shards, count, take
+
+Shard = tuple[Batch, ...]
 
 
 def shrunk(shards: Shards, breaks: Callable[[Shards], bool], tries: int = 80) -> Shards:
@@ -32,22 +34,25 @@ def _smaller(shards: Shards) -> Iterator[Shards]:
     if len(shards) > 1:
         for rank in reversed(range(len(shards))):
             yield shards[:rank] + shards[rank + 1 :]
-    for rank, shard in enumerate(shards):
-        if len(shard) > 1:
-            yield (*shards[:rank], shard[: len(shard) // 2], *shards[rank + 1 :])
-    places = [(rank, at) for rank, shard in enumerate(shards) for at in range(len(shard))]
-    for rank, at in places:
-        shard = shards[rank]
-        yield (*shards[:rank], shard[:at] + shard[at + 1 :], *shards[rank + 1 :])
-    for rank, at in places:
-        shard = shards[rank]
-        rows = count(shard[at]) or 0
-        for kept in (
-            range(rows // 2),
-            range(rows // 2, rows),
-            range(rows - 1),
-            range(1, rows),
-        ):
-            if 0 < len(kept) < rows:
-                smaller = (*shard[:at], take(shard[at], kept), *shard[at + 1 :])
+    for step in (_half, _without_a_batch, _without_samples):
+        for rank, shard in enumerate(shards):
+            for smaller in step(shard):
                 yield (*shards[:rank], smaller, *shards[rank + 1 :])
+
+
+def _half(shard: Shard) -> Iterator[Shard]:
+    if len(shard) > 1:
+        yield shard[: len(shard) // 2]
+
+
+def _without_a_batch(shard: Shard) -> Iterator[Shard]:
+    for at in range(len(shard)):
+        yield shard[:at] + shard[at + 1 :]
+
+
+def _without_samples(shard: Shard) -> Iterator[Shard]:
+    for at, batch in enumerate(shard):
+        rows = count(batch) or 0
+        for kept in (range(rows // 2), range(rows // 2, rows), range(rows - 1), range(1, rows)):
+            if 0 < len(kept) < rows:
+                yield (*shard[:at], take(batch, kept), *shard[at + 1 :])

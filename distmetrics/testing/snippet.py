@@ -6,9 +6,8 @@ import ast
 import functools
 import importlib
 import inspect
+import linecache
 import math
-import textwrap
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,14 @@ def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str
         lines.insert(0, "import torch")
     if "nan" in numbers or "inf" in numbers:
         lines.insert(0, "from math import inf, nan")
-    options = [f"law=laws.{law.name.upper().replace('-', '_')}"]
-    options += [f'sync="{sync}"'] if sync != "distmetrics" else []
-    options += [f'backend="{backend}"'] if backend != "threads" else []
+    options = f"law=laws.{law.name.upper().replace('-', '_')}"
+    if sync != "distmetrics":
+        options += f', sync="{sync}"'
+    if backend != "threads":
+        options += f', backend="{backend}"'
     lines += [f"make = {source}", "shards = [  # of each rank its updates"]
-    lines += [*(f"    {row}" for row in rows), "]"]
-    return "\n".join([*lines, f"print(replay(make, shards, {', '.join(options)}))"])
+    lines += [*(f"    {row}" for row in rows), "]", f"print(replay(make, shards, {options}))"]
+    return "\n".join(lines)
 
 
 def _batch(batch: Batch) -> str:
@@ -64,33 +65,21 @@ def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_literal(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return f"[{_literals(value)}]"
+        return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, tuple):
-        return f"({_literals(value)}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
-
-
-def _literals(values: Iterable[Any]) -> str:
-    return ", ".join(map(_literal, values))
 
 
 def _tensor(x: Tensor) -> str:
     if x.numel() == 0:
         return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype})"
     numbers = x.detach().cpu().tolist()
-    if x.is_floating_point():
-        numbers = _short(numbers)
+    if x.is_floating_point() and x.dtype != torch.float64:
+        # NumPy writes a float32 with no more digits than it takes to get it back.
+        numbers = x.detach().cpu().float().numpy().astype(str).astype(float).tolist()
     dtype = "" if x.dtype in _PLAIN else f", dtype={x.dtype}"
     return f"torch.tensor({numbers}{dtype})"
-
-
-def _short(numbers: Any) -> Any:
-    """Return float32 numbers with no more digits than it takes to get them back."""
-    if isinstance(numbers, list):
-        return [_short(number) for number in numbers]
-    shorter = (float(f"{numbers:.{digits}g}") for digits in range(3, 10))
-    same = (short for short in shorter if torch.tensor(short) == torch.tensor(numbers))
-    return next(same, numbers)
 
 
 def _maker(make: Any) -> tuple[str, list[str]]:
@@ -106,35 +95,28 @@ def _maker(make: Any) -> tuple[str, list[str]]:
     first = name.partition(".")[0]
     if module == "__main__":
         return name, [f"# {first}: as in your program"]
-    return name, [f"from {_public(module, name)} import {first}"]
-
-
-def _public(module: str, name: str) -> str:
-    """Return the package from which torchmetrics' documentation imports a name of its own."""
     package = ".".join(module.split(".")[:2])
-    is_shown = package.startswith("torchmetrics.") and hasattr(
-        importlib.import_module(package), name
-    )
-    return package if is_shown else module
+    # torchmetrics' documentation imports its names from packages.
+    if package.startswith("torchmetrics.") and hasattr(importlib.import_module(package), name):
+        module = package
+    return name, [f"from {module} import {first}"]
 
 
 def _lambda(make: Any) -> tuple[str, list[str]]:
     """Return the source of a lambda; the reader is told where it is if it cannot be read alone."""
     code = getattr(make, "__code__", None)
-    where = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else type(make).__name__
-    unknown = f"...  # as in {where}"
-    if code is None or code.co_freevars:
-        return unknown, []
-    try:
-        source = textwrap.dedent(inspect.getsource(make))
-        tree = ast.parse(source.strip().rstrip(",)") if source.lstrip().startswith(".") else source)
-    except (OSError, SyntaxError):
-        return unknown, []
-    lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
-    if len(lambdas) != 1:
-        return unknown, []
+    if code is None:
+        return f"...  # as in {type(make).__name__}", []
+    tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    lambdas = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno
+    ]
+    if len(lambdas) != 1 or code.co_freevars:
+        return f"...  # as in {Path(code.co_filename).name}:{code.co_firstlineno}", []
     imports = []
-    for name in sorted({node.id for node in ast.walk(lambdas[0]) if isinstance(node, ast.Name)}):
+    for name in sorted(code.co_names):
         value = make.__globals__.get(name)
         if inspect.isclass(value) or inspect.isfunction(value):
             imports += _maker(value)[1]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,16 +21,15 @@ from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.function import FunctionMetric
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.testing.batches import Batch
+from distmetrics.tree import map_leaves
 
 Sync = Literal["distmetrics", "own"]
+T = TypeVar("T")
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[Any]:
     """Silence warnings, for all threads: most metrics warn of samples as small as those tried."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 @dataclass(slots=True)
@@ -133,19 +132,16 @@ class Subject:
     def state(self, metric: Any) -> dict[str, Any]:
         """Return a copy of the local state, by name."""
         if adapter_of(metric) is None:
-            return {name: _copied(value) for name, value in vars(metric).items()}
+            return _copied({**vars(metric)})
         state: dict[str, Any] = {}
-        for target in targets(metric):
-            adapter = target.adapter
+        for path, judged, adapter, specs, values in targets(metric):
+            names = [spec.name for spec in specs]
             if isinstance(adapter, MergingAdapter):
                 # Its one state in the specs is the metric itself: what it holds is compared here.
-                values = {**adapter.state(target.metric)}
-                values.pop(adapter.flag, None)
-            else:
-                values = {spec.name: target.storage.get(spec.name) for spec in target.states}
-            for name, value in values.items():
-                state[f"{target.path}.{name}".lstrip(".")] = _copied(value)
-        return state
+                values = adapter.state(judged)
+                names = [name for name in values if name != adapter.flag]
+            state |= {f"{path}.{name}".lstrip("."): values.get(name) for name in names}
+        return _copied(state)
 
 
 def _check_metric(metric: Any, sync: Sync) -> None:
@@ -165,25 +161,24 @@ def _check_metric(metric: Any, sync: Sync) -> None:
         raise InputTypeError(f"make() returned a {kind}, which has no update() and compute()")
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: T) -> T:
     """Return a copy that later updates cannot change: of tensors and modules, others may refuse."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_copied(each) for each in value]
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_copied(each) for each in value)
-    return copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().clone()
+        # Subclasses of dict and list are leaves of a tree.
+        is_mutable = isinstance(leaf, (torch.nn.Module, dict, list))
+        return copy.deepcopy(leaf) if is_mutable else leaf
+
+    return map_leaves(copied, value)
 
 
 def _needs_argument(make: Callable[..., Any]) -> bool:
-    if inspect.isclass(make):
-        return False
     try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # of C
-        return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in positional and p.default is p.empty for p in parameters)
+        inspect.signature(make).bind()
+    except TypeError:
+        return not inspect.isclass(make)
+    except ValueError:  # a function of C says nothing of its arguments
+        pass
+    return False

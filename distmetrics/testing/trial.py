@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import use
+from distmetrics.comm.current import SingleCommunicator, use
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.comm.single import SingleCommunicator
 from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
@@ -23,7 +22,7 @@ from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import pools
 from distmetrics.testing.scenarios import Rank, Scenario, plain
 from distmetrics.testing.shards import in_runs
-from distmetrics.testing.subject import Subject, quiet
+from distmetrics.testing.subject import Subject
 
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
 Job = Callable[[Communicator], Any]
@@ -35,7 +34,7 @@ def worlds(backend: str) -> Iterator[RunWorld]:
     """Give what runs worlds of threads, or of processes, which end with the block."""
     if backend == "gloo":
         with pools() as pool_of:
-            yield lambda size, job: pool_of(size).outcomes(partial(_quietly, job))
+            yield lambda size, job: pool_of(size).outcomes(job)
     else:
         with ThreadPool() as pool:
             yield lambda size, job: ThreadWorld(size, pool=pool).outcomes(job)
@@ -50,14 +49,18 @@ class RankResult:
             breaks.
         value: what the scenario returned.
         collectives: the operations that the rank's transport was asked for.
-        text: the error, on a line; ``error``: it.
+        error: what the rank raised.
     """
 
     kind: str
     value: Any = None
     collectives: tuple[str, ...] = ()
-    text: str = ""
     error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        """The error, on a line."""
+        return f"{type(self.error).__name__}: {self.error}".strip().partition("\n")[0]
 
 
 @dataclass(eq=False)
@@ -83,15 +86,15 @@ class Trial:
 
     Attributes:
         subject: the metric.
-        shards: of each rank its batches.
         equality: when two values are the same.
         run_world: runs worlds, of :func:`worlds`.
+        shards: of each rank its batches.
     """
 
     subject: Subject
-    shards: Shards
     equality: Equality
     run_world: RunWorld
+    shards: Shards
     # Keys are identities of batches, so that the batches are kept alive next to the results.
     _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
 
@@ -101,7 +104,7 @@ class Trial:
         kept = [tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards]
         if not any(kept):
             raise NotJudged("no rank has samples")
-        return tuple(shard for shard in kept if shard)
+        return tuple(filter(None, kept))
 
     @property
     def pooled(self) -> tuple[Batch, ...]:
@@ -110,9 +113,9 @@ class Trial:
 
     def parts(self, world_size: int) -> Shards:
         """Deal all batches to so many ranks, each with some; they are cut if they are too few."""
-        batches = self.pooled
+        batches: Sequence[Batch] = self.pooled
         if len(batches) < world_size:
-            batches = tuple(part for batch in batches for part in cut(batch, world_size))
+            batches = [part for batch in batches for part in cut(batch, world_size)]
         if len(batches) < world_size:
             raise NotJudged(f"there are not enough samples for {world_size} ranks")
         return in_runs(batches, world_size)
@@ -124,12 +127,12 @@ class Trial:
 
     def single(self, batches: Sequence[Batch] | None = None) -> RankResult:
         """Return what a single process gets, from the data of all ranks by default."""
-        with use(SingleCommunicator()), quiet():
+        with use(SingleCommunicator()):
             try:
                 metric = self.subject.filled(batches or self.pooled)
                 return RankResult("value", self.subject.value(metric))
             except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
-                return RankResult("raised", text=_first_line(error), error=error)
+                return RankResult("raised", error=error)
 
     def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
         """Run a scenario on every rank of a world that has these shards."""
@@ -137,7 +140,7 @@ class Trial:
         if key not in self._runs:
             job = partial(_on_rank, scenario, self.subject, shards)
             calls_torch = self.subject.sync == "own" or self.subject.is_function
-            with quiet(), routed() if calls_torch else contextlib.nullcontext():
+            with routed() if calls_torch else contextlib.nullcontext():
                 self._runs[key] = shards, _results(self.run_world(len(shards), job))
         return self._runs[key][1]
 
@@ -188,6 +191,12 @@ class Trial:
                     detail = f"{what}, on rank {rank}: {difference}"
                     raise LawBroken(expected, [got], detail, self.dense)
 
+    def keeps_value(self, expected: Any, shards: Shards, note: str = "") -> None:
+        """Compare rank 0's value with one that is expected; an error on any rank is none."""
+        ranks = self.settled(shards)
+        no_error(expected, ranks, shards)
+        compare(expected, [ranks[0].value], self.loosely, shards, note)
+
 
 def compare(
     expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
@@ -215,12 +224,6 @@ def _on_rank(
     return value, tuple(call.op for call in recording.calls)
 
 
-def _quietly(job: Job, comm: Communicator) -> Any:
-    """Run a job in a process of its own, where warnings are silenced anew."""
-    with quiet():
-        return job(comm)
-
-
 def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
     """Tell values, errors and stuck ranks apart; one that another's error let down is not stuck."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
@@ -228,13 +231,9 @@ def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
     return [
         RankResult("value", *outcome.value)
         if outcome.error is None
-        else RankResult(kind, text=_first_line(outcome.error), error=outcome.error)
+        else RankResult(kind, error=outcome.error)
         for outcome in outcomes
     ]
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
 def _is_stuck(error: BaseException) -> bool:

@@ -48,13 +48,17 @@ def run(
     >>> run(2, lambda comm: comm.rank)
     [0, 1]
     """
-    options: dict[str, Any] = {
-        "backend": backend,
-        "faults": faults,
-        "limit": limit,
-        "hash_seeds": hash_seeds,
-    }
-    return settle(outcomes(world_size, fn, *args, **options))
+    return settle(
+        outcomes(
+            world_size,
+            fn,
+            *args,
+            backend=backend,
+            faults=faults,
+            limit=limit,
+            hash_seeds=hash_seeds,
+        )
+    )
 
 
 def outcomes(

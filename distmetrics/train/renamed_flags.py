@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Iterable, Mapping
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.registry import available
 
 # What a flag of an older guide is called today.
 _TODAY = {
+    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
     "distributed_backend": "strategy=...",
     "use_ddp": "strategy='ddp'",
     "use_ddp2": "strategy='ddp2'",
@@ -90,18 +90,13 @@ _WITHOUT = {
 }
 
 
-def refuse_unknown(owner: type, flags: Iterable[str], accelerator: object) -> None:
-    """Refuse flags that ``owner`` does not take, and a strategy's name as accelerator.
+def refuse_unknown(owner: type, flags: Iterable[str]) -> None:
+    """Refuse flags that ``owner`` does not take.
 
     Raises:
         ConfigurationError: a flag of an older guide.
         TypeError: any other.
     """
-    if isinstance(accelerator, str) and accelerator != "auto" and accelerator in available():
-        raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy",
-            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
-        )
     names = [name for name in inspect.signature(owner).parameters if name != "unknown"]
     who = owner.__name__
     advice = {

@@ -10,7 +10,7 @@ from typing import Any
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices, one_flag
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
 from distmetrics.train.config import Limit, TrainerConfig
@@ -44,8 +44,7 @@ class Trainer(RunContext):
         precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
         plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of
             those that are known fits.
-        gpus: short for ``devices=gpus, accelerator="gpu"``.
-        tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
+        gpus, tpu_cores: short for ``devices`` with ``accelerator="gpu"`` or ``"tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
@@ -129,10 +128,32 @@ class Trainer(RunContext):
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(Trainer, unknown, accelerator)
-        flags = locals()
-        self.config = TrainerConfig(**{name: flags[name] for name in _FLAGS}).resolved()
-        devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
+        refuse_unknown(Trainer, unknown)
+        self.config = TrainerConfig(
+            max_epochs=max_epochs,
+            max_steps=max_steps,
+            limit_train_batches=limit_train_batches,
+            limit_val_batches=limit_val_batches,
+            limit_test_batches=limit_test_batches,
+            limit_predict_batches=limit_predict_batches,
+            val_check_interval=val_check_interval,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            num_sanity_val_steps=num_sanity_val_steps,
+            accumulate_grad_batches=accumulate_grad_batches,
+            gradient_clip_val=gradient_clip_val,
+            log_every_n_steps=log_every_n_steps,
+            default_root_dir=default_root_dir,  # type: ignore[arg-type]  # made a Path there
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            enable_checkpointing=enable_checkpointing,
+            fast_dev_run=fast_dev_run,
+            seed=seed,
+            deterministic=deterministic,
+            detect_anomaly=detect_anomaly,
+            terminate_on_nan=terminate_on_nan,
+            require_same_names=require_same_names,
+            use_distributed_sampler=use_distributed_sampler,
+        ).resolved()
         self.strategy = resolve(
             strategy,
             devices=devices,
@@ -140,6 +161,8 @@ class Trainer(RunContext):
             num_nodes=num_nodes,
             precision=precision,
             plugins=plugins,
+            gpus=gpus,
+            tpu_cores=tpu_cores,
         )
         self.callbacks: list[Callback] = chosen_callbacks(callbacks, self.config)
         self.loggers = chosen_loggers(logger, self.config)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import kit, kit_zoo
 from distmetrics import ThreadWorld, sync_and_compute
-from tests.testing.zoo import inhabitants
+from tests.testing.zoo import sample_metrics
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -37,7 +37,7 @@ def test_the_zoo_page_counts_what_was_right_and_tells_the_rest() -> None:
         "tour": [19, Counter({"sample-order": 3, "": 1}), 70],
         "f1": [20, Counter({"": 3, "no-hang": 1}), 80],
     }
-    page = kit_zoo.page(inhabitants, found, examples=4)
+    page = kit_zoo.page(sample_metrics, found, examples=4)
     assert "## Mutants: 3 of 4 verdicts right, 1 metrics" in page
     assert "| tour | sample-order | 19 | 70 | 3 of 4 | nothing (1 ×) |" in page
     assert "## Right metrics: 3 of 4 verdicts right, 1 metrics" in page

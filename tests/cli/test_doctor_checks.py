@@ -7,10 +7,11 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 from distmetrics.cli import doctor, doctor_checks, doctor_ranks
 from distmetrics.cli.doctor_checks import Finding, interfaces, launcher, merged, of_error
-from distmetrics.cli.doctor_ranks import RankFacts, Speed, compared, measured, on_gpus
+from distmetrics.cli.doctor_ranks import RankFacts, compared, measured, on_gpus
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.processes import launch
 
@@ -28,13 +29,8 @@ NODE0 = {
     [
         ({}, "ok", "no launcher: this process is on its own"),
         (NODE0, "ok", "torchrun says 4 ranks, 2 on this machine, rank 0 at node0:29500"),
-        ({"RANK": "0"}, "fail", "set: RANK; not set: WORLD_SIZE"),
-        (
-            {"WORLD_SIZE": "2", "LOCAL_RANK": "0"},
-            "fail",
-            "set: WORLD_SIZE, LOCAL_RANK; not set: RANK",
-        ),
-        ({"LOCAL_RANK": "0"}, "fail", "set: LOCAL_RANK; not set: RANK, WORLD_SIZE"),
+        ({"RANK": "0"}, "fail", "RANK set, but not all of RANK, WORLD_SIZE, LOCAL_RANK"),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "fail", "WORLD_SIZE, LOCAL_RANK set, but not"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "fail", "MASTER_ADDR is not: ranks cannot find"),
         (NODE0 | {"RANK": "4"}, "fail", "torchrun says rank 4 in a world of 4"),
         (NODE0 | {"WORLD_SIZE": "four"}, "fail", "set WORLD_SIZE='four', which is no number"),
@@ -65,38 +61,27 @@ UNKNOWN = socket.gaierror("Name or service not known")
 
 
 @pytest.mark.parametrize(
-    ("answer", "after", "several", "told", "status", "text"),
+    ("answer", "after", "remote", "status", "text"),
     [
-        (["127.0.1.1"], 0, False, False, "ok", "the host name node0 resolves to 127.0.1.1"),
-        (["127.0.1.1"], 0, True, False, "fail", "where other machines can't reach it"),
-        (["127.0.1.1", "10.0.0.1"], 0, True, False, "ok", "resolves to"),
-        (["127.0.1.1"], 0, True, True, "warn", "where other machines can't reach it"),
-        (["10.0.0.1"], 5.01, False, False, "warn", "after 5.0 s: each connection waits for that"),
-        (UNKNOWN, 0, False, False, "warn", "does not resolve: Name or service not known"),
-        (UNKNOWN, 0, True, False, "fail", "does not resolve: Name or service not known"),
-    ],
-)
-def test_names(monkeypatch, answer, after, several, told, status, text):
-    answering(monkeypatch, answer, after)
-    finding = doctor_checks.host_name("node0", several=several, told=told)
-    assert (finding.status, text in finding.found) == (status, True), finding
-    assert bool(finding.do) == (status != "ok")
-
-
-@pytest.mark.parametrize(
-    ("answer", "after", "several", "status", "text"),
-    [
-        (["10.0.0.1"], 0, True, "ok", "rank 0's address node0 resolves to 10.0.0.1"),
+        (["127.0.1.1"], 0, False, "ok", "node0 resolves to 127.0.1.1"),
+        (["127.0.1.1"], 0, True, "fail", "where other machines can't reach it"),
+        (["127.0.1.1", "10.0.0.1"], 0, True, "ok", "resolves to"),
+        (["10.0.0.1"], 5.01, False, "warn", "after 5.0 s: each connection waits for that"),
         (UNKNOWN, 0, True, "fail", "does not resolve: Name or service not known"),
-        (["127.0.0.1"], 0, True, "fail", "where other machines can't reach it"),
-        (["127.0.0.1"], 0, False, "ok", "resolves to 127.0.0.1"),
-        (["10.0.0.1"], 5.0, True, "warn", "after 5.0 s: each connection waits for that"),
     ],
 )
-def test_main_address(monkeypatch, answer, after, several, status, text):
+def test_names(monkeypatch, answer, after, remote, status, text):
     answering(monkeypatch, answer, after)
-    finding = doctor_checks.main_address("node0", several=several)
-    assert (finding.status, text in finding.found) == (status, True), finding
+    for check in (doctor_checks.host_name, doctor_checks.main_address):
+        finding = check("node0", remote=remote)
+        assert (finding.status, text in finding.found) == (status, True), finding
+        assert bool(finding.do) == (status != "ok")
+
+
+def test_a_host_name_that_nobody_else_uses_is_a_warning_and_rank_0_s_address_is_needed(monkeypatch):
+    answering(monkeypatch, UNKNOWN)
+    assert doctor_checks.host_name("node0", remote=False).status == "warn"
+    assert doctor_checks.main_address("node0", remote=False).status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -110,10 +95,8 @@ def test_main_address(monkeypatch, answer, after, several, status, text):
         ({"GLOO_SOCKET_IFNAME": "lo"}, False, "ok", "lo, eth0"),
         ({"GLOO_SOCKET_IFNAME": "lo"}, True, "fail", "is not reached from other machines"),
         ({"NCCL_SOCKET_IFNAME": "eth"}, True, "ok", "lo, eth0"),
-        ({"NCCL_SOCKET_IFNAME": "=eth"}, True, "fail", "NCCL_SOCKET_IFNAME==eth is not there"),
         ({"NCCL_SOCKET_IFNAME": "=eth0"}, True, "ok", "lo, eth0"),
         ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, True, "ok", "lo, eth0"),
-        ({"NCCL_SOCKET_IFNAME": "^lo,eth,ib"}, True, "fail", "=^lo,eth,ib is not there"),
         ({"NCCL_SOCKET_IFNAME": "lo"}, True, "fail", "NCCL_SOCKET_IFNAME=lo is not reached"),
         ({"NCCL_SOCKET_IFNAME": "en"}, True, "fail", "NCCL_SOCKET_IFNAME=en is not there"),
     ],
@@ -152,30 +135,24 @@ def test_an_error_s_advice_stands_apart():
     assert of_error("rendezvous", error) == Finding(
         "rendezvous", "fail", "rank 1 never came\nLikely: a firewall", "read its log."
     )
-    assert of_error("rendezvous", OSError("no")).found == "OSError: no"
+    plain = of_error("rendezvous", OSError("no"))
+    assert plain.found == "OSError: no"
+    assert "see the other checks" in plain.do
 
 
-def test_tables(capsys, monkeypatch):
-    findings = [OK, replace(BAD, ranks=(1, 2), found="first\n[second]")]
-    doctor.show(findings, as_json=False)
-    with_rich = capsys.readouterr().out
-    assert "ranks 1-2: first" in with_rich
-    assert "[second]" in with_rich  # no markup of rich's
-    assert "Do: mend it" in with_rich
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    doctor.show(findings, as_json=False)
+def test_one_line_for_each_finding(capsys):
+    doctor.show([OK, replace(BAD, ranks=(1, 2), found="first\n[second]")], as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "ok    names          node0 resolves",
         "fail  names          ranks 1-2: first",
         "                     [second]",
         "                     Do: mend it",
-        "1 check failed, no warnings, 1 ok.",
+        "1 check failed.",
     ]
 
 
-CPU = [RankFacts(host="n0"), RankFacts(host="n0")]
-GPUS = [RankFacts(gpu=f"H200 GPU-{name}", nccl=True) for name in "ab"]
-NO_NCCL = [replace(facts, nccl=False) for facts in GPUS]
+CPU = [RankFacts([], "torch 2.6.0", "", 0.0)] * 2
+GPUS = [replace(CPU[0], gpu=f"H200 GPU-{name}") for name in "ab"]
 ON_ONE = [GPUS[0], GPUS[0]]
 MIXED = [GPUS[0], CPU[1]]
 
@@ -184,13 +161,11 @@ MIXED = [GPUS[0], CPU[1]]
     ("ranks", "backend", "status", "text", "fast"),
     [
         (CPU, "auto", "ok", "gloo, on the processors", False),
-        (CPU, "nccl", "fail", "no GPU for ranks 0-1", False),
+        (CPU, "nccl", "fail", "no GPU, or a torch without nccl, for ranks 0-1", False),
         (GPUS, "auto", "ok", "nccl, a GPU of its own for each rank: H200", True),
         (GPUS, "gloo", "ok", "gloo, on the processors", False),
-        (NO_NCCL, "auto", "warn", "each rank has a GPU, and torch has no nccl", False),
-        (NO_NCCL, "nccl", "fail", "each rank has a GPU, and torch has no nccl", False),
-        (ON_ONE, "auto", "fail", "ranks share a GPU\nranks 0-1: H200 GPU-a", False),
-        (MIXED, "auto", "fail", "no GPU for rank 1", False),
+        (ON_ONE, "auto", "fail", "ranks share a GPU\n\n  ranks 0-1  H200 GPU-a", False),
+        (MIXED, "auto", "fail", "no GPU, or a torch without nccl, for rank 1", False),
     ],
 )
 def test_devices(ranks, backend, status, text, fast):
@@ -201,52 +176,50 @@ def test_devices(ranks, backend, status, text, fast):
 
 
 def test_versions_of_ranks():
-    same = {"torch": "2.6.0", "distmetrics": "0.1.0", "python": "3.11.7"}
-    ranks = [RankFacts(versions=same)] * 2 + [RankFacts(versions=same | {"torch": "2.7.0"})]
+    ranks = [*CPU, replace(CPU[0], versions="torch 2.7.0")]
     finding = doctor_ranks.versions(ranks)
     assert finding.status == "fail"
     assert finding.found.splitlines() == [
-        "ranks have different versions of torch",
+        "ranks have different versions",
         "",
         "  ranks 0-1  torch 2.6.0",
         "  rank 2     torch 2.7.0",
     ]
-    assert doctor_ranks.versions(ranks[:2]).status == "ok"
-    other = [ranks[0], RankFacts(versions=same | {"python": "3.12.1"})]
-    assert doctor_ranks.versions(other).status == "warn"
+    assert doctor_ranks.versions(CPU).status == "ok"
 
 
 def test_rendezvous():
-    ranks = [RankFacts(seconds=3.0), RankFacts(seconds=0.5, host="n1"), RankFacts(seconds=1.0)]
+    ranks = [replace(CPU[0], seconds=3.0), replace(CPU[0], seconds=0.5)]
     finding = doctor_ranks.rendezvous(ranks)
-    text = "3 ranks on 2 machines connected in 3.0 s; rank 1 came last"
-    assert (finding.status, finding.found) == ("ok", text)
+    assert (finding.status, finding.found) == ("ok", "2 ranks connected in 3.0 s")
     names = [each.name for each in compared(CPU, "auto")]
     assert names == ["rendezvous", "versions", "devices"]
 
 
-FAST = Speed(0.0001, 0.0002, 1e9)
-
-
 def test_latency():
-    finding = doctor_ranks.latency([FAST, FAST])
-    text = "all_reduce of 8 bytes: median 0.10 ms, 99th percentile 0.20 ms"
+    finding = doctor_ranks.latency([0.0001] * 200)
+    text = "all_reduce of 8 bytes: median 0.10 ms, 99th percentile 0.10 ms"
     assert (finding.status, finding.found) == ("ok", text)
-    assert finding.numbers == {"median_s": 0.0001, "p99_s": 0.0002}
-    assert doctor_ranks.latency([FAST._replace(median=0.02)]).status == "warn"
-    stalls = doctor_ranks.latency([FAST, FAST._replace(late=5.0)])
+    assert finding.numbers == {"median_s": 0.0001, "p99_s": 0.0001}
+    assert doctor_ranks.latency([0.02] * 200).status == "warn"
+    stalls = doctor_ranks.latency([0.0001] * 190 + [5.0] * 10)
     assert stalls.status == "warn"
     assert "99th percentile 5000.00 ms: each small collective" in stalls.found
 
 
-def test_bandwidth():
-    finding = doctor_ranks.bandwidth([FAST, FAST])
-    text = "all_reduce of 16 MiB: 1.00 GB/s over the bus of each rank"
-    assert (finding.status, finding.found) == ("ok", text)
-    assert doctor_ranks.bandwidth([FAST._replace(bandwidth=0.0)]).status == "ok"  # one rank
-    assert doctor_ranks.bandwidth([FAST._replace(bandwidth=0.05e9)] * 2).status == "warn"
-    slow_gpus = [FAST._replace(device="cuda", bandwidth=0.9e9)] * 2
-    assert doctor_ranks.bandwidth(slow_gpus).status == "warn"
+@pytest.mark.parametrize(
+    ("speed", "device", "status"),
+    [
+        (1e9, "cpu", "ok"),
+        (0.0, "cpu", "ok"),  # one rank
+        (0.05e9, "cpu", "warn"),
+        (0.9e9, "cuda", "warn"),
+    ],
+)
+def test_bandwidth(speed, device, status):
+    finding = doctor_ranks.bandwidth(speed, device)
+    assert finding.status == status
+    assert f"all_reduce of 16 MiB: {speed / 1e9:.2f} GB/s over the bus of each rank" in finding.found
 
 
 @pytest.mark.gloo
@@ -255,16 +228,14 @@ def test_measured_between_processes():
     outcomes = launch(measured, 3, limit=100)
     assert [outcome.error for outcome in outcomes] == [None] * 3
     latency, bandwidth = outcomes[0].value
-    assert [outcome.value for outcome in outcomes] == [[latency, bandwidth]] * 3
     assert latency.numbers["p99_s"] >= latency.numbers["median_s"] > 0
     assert bandwidth.numbers["all_reduce_bytes_per_s"] > 0
 
 
 def test_own_facts():
-    facts = doctor_ranks.own_facts(0, 0.0)
-    assert facts.host == socket.gethostname()
-    assert {"python", "torch", "distmetrics"} == facts.versions.keys()
+    facts = doctor_ranks.own_facts(0, 0.0, [OK])
+    assert facts.versions.startswith(f"torch {torch.__version__}, distmetrics ")
     assert doctor_checks.lookup("127.0.0.1") == ["127.0.0.1"]
     started = time.monotonic()
-    assert doctor_checks.main_address("no.such.host.invalid", several=False).status == "fail"
+    assert doctor_checks.main_address("no.such.host.invalid", remote=False).status == "fail"
     assert time.monotonic() - started < 60

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from distmetrics import InputTypeError, MismatchError, SingleCommunicator
 from distmetrics.collectives.exchange import LARGE_WORLD, exchange, frame_size, inline_capacity, manifest_area
-from distmetrics.collectives.manifest import LeafSpec, Manifest, Problem, agree, check
-from distmetrics.collectives.pack import ALIGN, dtype_of, layout, pack, unpack
+from distmetrics.collectives.manifest import Manifest, Problem, agree, check
+from distmetrics.collectives.pack import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
 from distmetrics.collectives.prepare import prepare
 from distmetrics.errors import Site
 from distmetrics.testing import run
@@ -83,7 +83,7 @@ def test_packed_tensors_come_out_unchanged(made: list[tuple[torch.dtype, tuple[i
     tensors = [filled(dtype, shape, index) for index, (dtype, shape, _) in enumerate(made)]
     tensors = [x.transpose(0, -1) if flip and x.ndim > 1 else x for x, (_, _, flip) in zip(tensors, made, strict=True)]
     keys = ["sum" if flip else "max" for _, _, flip in made]
-    where = layout([x.dtype for x in tensors], [tuple(x.shape) for x in tensors], keys)
+    where = layout(tensors, keys)
     run_of_bytes = pack(tensors, where, torch.device("cpu"))
     assert (run_of_bytes.dtype, run_of_bytes.numel()) == (torch.uint8, where.nbytes)
     assert all(same_bits(new, old) for new, old in zip(unpack(run_of_bytes, where), tensors, strict=True))
@@ -92,7 +92,7 @@ def test_packed_tensors_come_out_unchanged(made: list[tuple[torch.dtype, tuple[i
 @given(st.lists(st.tuples(dtypes, shapes), min_size=1, max_size=8))
 def test_a_layout_is_aligned_and_does_not_overlap(made: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
     """Each bucket starts where any dtype may, after the end of the one before."""
-    where = layout([dtype for dtype, _ in made], [shape for _, shape in made])
+    where = layout([filled(dtype, shape, 0) for dtype, shape in made])
     end = 0
     for bucket in where.buckets:
         assert bucket.start % ALIGN == 0
@@ -106,7 +106,7 @@ def test_a_layout_is_aligned_and_does_not_overlap(made: list[tuple[torch.dtype, 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes_have_names(dtype: torch.dtype) -> None:
     """A dtype travels by its name."""
-    assert dtype_of(str(dtype).removeprefix("torch.")) is dtype
+    assert dtype_of(short_name(dtype)) is dtype
 
 
 @given(st.integers(1, 100_000))
@@ -137,7 +137,7 @@ def test_what_ranks_exchange_arrives_whole(sizes: list[tuple[int, int, int]]) ->
 
         seen: list[Sequence[bytes]] = []
         manifest = Manifest(letters[: sizes[comm.rank][2]])
-        got = exchange(comm, manifest, data(comm.rank, 0), data(comm.rank, 1), seen.append)
+        _, got = exchange(comm, manifest, data(comm.rank, 0), data(comm.rank, 1), seen.append)
         for rank, (inline, bulk) in enumerate(got):
             assert torch.equal(inline, data(rank, 0))
             assert torch.equal(bulk, data(rank, 1))

@@ -80,7 +80,7 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
     whole = path.read_bytes()
     path.write_bytes(whole[: int(part * len(whole))])
     said = refusal(folder)
-    assert re.search(r"1 of the files in .* cannot be used\n\n  rank 1  is (empty|cut off, or no JSON: )", said)
+    assert re.search(r"1 of the files in .* cannot be used\n\n  rank 1  is cut off, or no JSON: ", said)
     assert "Do:     move these files away" in said
     path.unlink()
     assert list(read(folder)) == [0]  # what the text advises
@@ -90,7 +90,7 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
     ("change", "said"),
     [
         ({"schema": 2}, "has schema 2, and this distmetrics reads 1"),
-        ({"schema": True}, "has schema True"),
+        ({"schema": True}, "schema is True, not a whole number"),
         ({"schema": None}, "has schema None"),
         ({"rank": 0}, "says that it is of rank 0"),
         ({"rank": "1"}, "rank is '1', not a whole number"),
@@ -99,7 +99,7 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
         ({"pid": -1}, "pid is -1, which is below 0 or too large"),
         ({"written": "now"}, "written is 'now', not a number"),
         ({"written": 1e300}, "written is 1e+300, which is below 0 or too large"),
-        ({"written": float("nan")}, "NaN is no number of JSON"),
+        ({"written": float("nan")}, "written is nan, which is below 0 or too large"),
         ({"error": "DivergedError"}, "error is 'DivergedError', not an object"),
         ({"error": {"kind": "E"}}, "code is missing in error"),
         ({"where": "train.py:1 in f"}, "where is 'train.py:1 in f', not a list"),
@@ -107,7 +107,7 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
         ({"calls": {}}, "calls is {}, not a list"),
         ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "calls[1].op is 5, not a text"),
         ({"calls": [call(1, 0, 1) | {"started": None}]}, "calls[0].started is None, not a number"),
-        ({"calls": [call(1, 0, 1) | {"ended": float("inf")}]}, "Infinity is no number of JSON"),
+        ({"calls": [call(1, 0, 1) | {"ended": float("inf")}]}, "calls[0].ended is inf, which is below 0 or too large"),
         ({"calls": [call(1, 0, 1) | {"ended": -1e300}]}, "calls[0].ended is -1e+300, which is below 0 or too large"),
         ({"calls": [call(True, 0, 1)]}, "calls[0].number is True, not a whole number"),
     ],
@@ -115,7 +115,7 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
 def test_what_makes_no_sense_is_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     leave(tmp_path, guarded(2))
     (tmp_path / "rank-1.json").write_text(json.dumps(left(1, 2, []) | change))
-    assert f"  rank 1  {said}" in refusal(tmp_path) or f"JSON: {said}" in refusal(tmp_path)
+    assert f"  rank 1  {said}" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
@@ -156,14 +156,9 @@ def test_ranks_that_call_different_things(tmp_path: Path) -> None:
     assert parting(post).startswith('ranks differ on call 5 of world: all_gather "a", barrier')
 
 
-def test_sizes_may_differ_unless_the_ranks_refused_them(tmp_path: Path) -> None:
+def test_sizes_may_differ(tmp_path: Path) -> None:
     reports = [left(rank, 2, [*steps(2), call(3, 1, 2, detail=f"float32[{rank}]")]) for rank in range(2)]
     assert of(tmp_path, reports).divergences == ()
-    for one in reports:
-        one["error"] = error("MismatchError", "mismatch", "ranks disagree")
-    post = of(tmp_path, reports)
-    assert [one.number for one in post.divergences] == [3]
-    assert parting(post).startswith('ranks send different things in call 3 of world, all_reduce "loss"')
 
 
 def test_a_rank_that_made_no_call_at_all_did_not_come_to_the_first_wait(tmp_path: Path) -> None:
@@ -277,7 +272,7 @@ def test_the_first_difference_is_where_a_rank_stopped(job: tuple[dict[int, RankR
 
 def test_the_text_of_a_job_whose_rank_did_not_come(tmp_path: Path) -> None:
     assert describe(of(tmp_path, [one for one in guarded(5) if one["rank"] != 3])) == (
-        "4 of 5 ranks left a file, on 1 host; rank 3 left none\n"
+        "4 of 5 ranks left a file; rank 3 left none\n"
         "\n"
         'ranks 1, 3 did not come to call 17 of world, all_gather "val/f1"\n'
         "\n"
@@ -285,7 +280,6 @@ def test_the_text_of_a_job_whose_rank_did_not_come(tmp_path: Path) -> None:
         "  rank 1         was elsewhere  train.py:81 in load\n"
         "  rank 3         left no file\n"
         "\n"
-        "Waited without end for 30.1 s.\n"
         "Likely: only some ranks make this call, or rank 1 took longer than the others wait\n"
         "Do:     make the call on every rank or on none; `distlint check .` finds branches that only some ranks take\n"
         "\n"
@@ -322,14 +316,14 @@ def test_a_rank_that_waits_in_another_group_says_so(tmp_path: Path) -> None:
 def test_where_no_rank_differs_the_waits_are_told(tmp_path: Path) -> None:
     assert "none was left waiting" in parting(of(tmp_path, [left(0, 2, steps(2)), left(1, 2, steps(2))]))
     said = parting(of(tmp_path, [left(rank, 2, [*steps(2), call(3, 1, None)]) for rank in range(2)]))
-    assert 'ranks 0-1  world call 3, all_reduce "loss" float32[]' in said
+    assert 'ranks 0-1  waited in world call 3, all_reduce "loss" float32[]' in said
     assert "the network" in said
 
 
 def test_an_old_file_is_pointed_out(tmp_path: Path) -> None:
     reports = guarded(3)
     reports[2]["written"] -= 7200
-    assert "rank 2: the file is more than an hour older than others" in summary(of(tmp_path, reports))
+    assert "rank 2: the file is over an hour older than others" in summary(of(tmp_path, reports))
 
 
 def test_texts_stay_short_however_unlike_the_ranks_are(tmp_path: Path) -> None:
@@ -355,14 +349,8 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (found["world_size"], found["missing"], found["old"]) == (8, [6], [])
     (one,) = found["divergences"]
     assert (one["group"], one["number"], one["absent"]) == ("world", 17, [2, 5, 6])
-    assert one["calls"] == [
-        {
-            "op": 'all_gather "val/f1"',
-            "detail": "float32[10]",
-            "site": "train.py:8 in main",
-            "ranks": [0, 1, 3, 4, 7],
-        }
-    ]
+    assert [*one["calls"]] == ["0", "1", "3", "4", "7"]
+    assert (one["calls"]["0"]["op"], one["calls"]["0"]["site"]) == ('all_gather "val/f1"', "train.py:8 in main")
     assert (found["errors"][0]["kind"], found["errors"][0]["ranks"]) == ("ValueError", [2])
     assert found["ranks"][0]["waits"] == [{"group": "world", "number": 17}]
     assert (found["ranks"][5]["raised"], found["ranks"][5]["waits"]) == (None, [])

@@ -11,7 +11,7 @@ import pytest
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.script import join
-from distmetrics.launch.subprocess_ranks import _command_line
+from distmetrics.launch.subprocess_ranks import command_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,11 +29,11 @@ def test_devices_must_be_what_the_launcher_started(monkeypatch):
         join(3)
 
 
-def test_the_command_line_is_the_whole_one(monkeypatch):
+def test_thecommand_line_is_the_whole_one(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # pytest-xdist's has none
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-X", "dev", "-m", "package.train", "--lr", "0.1"])
     monkeypatch.setattr(sys, "argv", ["changed"])
-    assert _command_line() == [sys.executable, "-X", "dev", "-m", "package.train", "--lr", "0.1"]
+    assert command_line() == [sys.executable, "-X", "dev", "-m", "package.train", "--lr", "0.1"]
 
 
 def test_a_group_of_the_users_own_is_used_and_left_open():

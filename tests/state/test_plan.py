@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torchmetrics import Metric, aggregation, classification
 
 from distmetrics import MismatchError, synced
-from distmetrics.collectives.manifest import LeafSpec, Manifest
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import LeafSpec
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.state.plan import SyncPlan, parse_note, plan
 from distmetrics.testing import run
@@ -33,7 +34,7 @@ def test_reduced_states_of_one_kind_and_dtype_share_a_bucket() -> None:
     """However many there are, one operation reduces them."""
     leaves = [(f"m{index}", "int64", (3,), "sum") for index in range(50)] + [("high", "float32", (), "max")]
     agreed = made(leaves, leaves)
-    assert [(bucket.key, len(bucket.members)) for bucket in agreed.agreed.buckets] == [("sum", 50), ("max", 1)]
+    assert [(bucket.key, len(bucket.members)) for bucket in agreed.agreed.layout.buckets] == [("sum", 50), ("max", 1)]
     assert agreed.rounds == 1
 
 

@@ -1,14 +1,39 @@
-"""Laws as values: names, sets, reasons."""
+"""Laws as values: names, sets, reasons; and their page in the documentation.
+
+``python -m tests.testing.test_laws > docs/kit/laws.md`` writes the page anew.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from distmetrics.errors import InputError
 from distmetrics.testing import laws, relative
-from distmetrics.testing.laws_page import render
+
+INTRODUCTION = """# The laws
+
+S(P) is the value that each rank gets when a partition P deals the batches to ranks. A metric whose
+number is the single process's, under any sharding, keeps these laws. `check_metric` judges all but
+the five that are marked opt-in; how to choose, combine and switch off laws is told
+[among the recipes](recipes.md).
+
+<!-- written from distmetrics/testing/laws.py by python -m tests.testing.test_laws -->
+"""
+
+
+def page() -> str:
+    """Return the page of laws, from the laws themselves."""
+    parts = [INTRODUCTION]
+    for law in laws.ALL:
+        mark = "" if law in laws.DEFAULT else " (opt-in)"
+        text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", law.page).replace("``", "`")
+        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        title = f"**{law.title[0].upper()}{law.title[1:]}.**"
+        parts.append("\n\n".join([f"## {law.number}. `{law.name}`{mark}", title, *paragraphs]))
+    return "\n".join(f"{part}\n" for part in parts).replace("\n\n\n", "\n\n")
 
 
 def test_there_are_24_and_each_has_a_check_and_a_page() -> None:
@@ -61,7 +86,10 @@ def test_an_unknown_law_is_told_with_the_known_ones() -> None:
 
 
 def test_the_page_of_laws_is_up_to_date() -> None:
-    """Written by ``python -m distmetrics.testing.laws_page docs/kit/laws.md``."""
-    page = Path(__file__).parents[2] / "docs" / "kit" / "laws.md"
-    assert page.read_text() == render()
-    assert page.read_text().count("\n## ") == 24
+    written = Path(__file__).parents[2] / "docs" / "kit" / "laws.md"
+    assert written.read_text() == page()
+    assert page().count("\n## ") == 24
+
+
+if __name__ == "__main__":
+    print(page(), end="")

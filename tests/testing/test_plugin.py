@@ -245,11 +245,12 @@ def test_metric(make):
 """
 
 TOLD = """
-from distmetrics.testing.report import Report, tell
+from distmetrics.testing.report import Report, listeners
 
 @distributed(world_size=1)
 def test_metric(comm):
-    tell(Report("{name}", "own", "threads", (2, 3), {{}}, {{}}, {{}}, ()))
+    for listener in listeners:
+        listener(Report("{name}", "own", "threads", (2, 3), {{}}, {{}}, {{}}, ()))
 """
 
 

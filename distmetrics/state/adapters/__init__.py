@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from distmetrics.state.adapters.base import Adapter, Target
+from distmetrics.state.adapters.base import Adapter, StateSpec, Target
 from distmetrics.state.adapters.merging import MergingAdapter
 from distmetrics.state.adapters.registry import compute, register_adapter, roots, targets
-from distmetrics.state.spec import StateSpec
 
 __all__ = [
     "Adapter",

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distmetrics.state.adapters.base import Adapter
+from distmetrics.state.adapters.base import Adapter, StateSpec
 from distmetrics.state.function import COUNT, SYNCED, FunctionMetric, weight_of
-from distmetrics.state.spec import Kind, StateSpec
-
-_KINDS: dict[str, Kind] = {"sum": "sum", "max": "max", "min": "min", "cat": "cat"}
 
 
 class FunctionAdapter(Adapter):
@@ -27,9 +24,10 @@ class FunctionAdapter(Adapter):
         """Return the states in the order in which they were declared."""
         states: list[StateSpec] = []
         for name, reduction in metric.reduce.items():
-            states.append(StateSpec(name, _KINDS.get(reduction, "sum")))
             if reduction == "mean":
-                states.append(StateSpec(weight_of(name), "sum"))
+                states += [StateSpec(name, "sum"), StateSpec(weight_of(name), "sum")]
+            else:
+                states.append(StateSpec(name, reduction))
         return states
 
     def storage(self, metric: FunctionMetric[Any]) -> dict[str, Any]:

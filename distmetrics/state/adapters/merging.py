@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from distmetrics.state.adapters.base import Adapter
-from distmetrics.state.spec import StateSpec
+from distmetrics.state.adapters.base import Adapter, StateSpec
 
 # The flag is no identifier: no attribute of a metric is called so.
 _STATE, _FLAG = "state", "(synced)"

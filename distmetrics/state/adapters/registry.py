@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -26,8 +26,6 @@ _NO_METRICS = frozenset({dict, list, tuple, str, bytes, bool, int, float, type(N
 _NO_METRICS_EITHER = frozenset({nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential, nn.Linear})
 
 _registered: list[Adapter] = []
-_built_in: dict[str, Adapter] = {}
-_installed: list[Adapter] | None = None  # None until they are needed
 
 
 def register_adapter(adapter: Adapter) -> None:
@@ -72,27 +70,26 @@ def adapter_of(value: Any) -> Adapter | None:
             return adapter
     for library, module in _BUILT_IN.items():
         if library in sys.modules:
-            adapter = _built_in.get(library) or _load_built_in(library, module)
+            adapter = built_in(module)
             if adapter.knows(value):
                 return adapter
     if kind in _NO_METRICS_EITHER:  # known to be none, unless an adapter was registered for it
         return None
-    return next((adapter for adapter in _load_installed() if adapter.knows(value)), None)
+    return next((adapter for adapter in installed() if adapter.knows(value)), None)
 
 
-def _load_built_in(library: str, module: str) -> Adapter:
+@functools.cache
+def built_in(module: str) -> Adapter:
+    """Return the adapter of a library that is in use."""
     adapter: Adapter = importlib.import_module(module).ADAPTER
-    _built_in[library] = adapter
     return adapter
 
 
-def _load_installed() -> list[Adapter]:
-    """Load the adapters of installed distributions, once; a fault is told again at each try."""
-    global _installed
-    if _installed is None:
-        points = metadata.entry_points(group=GROUP)
-        _installed = list(map(_load, sorted(points, key=lambda each: (each.name, each.value))))
-    return _installed
+@functools.cache
+def installed() -> list[Adapter]:
+    """Load the adapters of installed distributions, once; an error is raised at each try."""
+    points = metadata.entry_points(group=GROUP)
+    return [_load(point) for point in sorted(points, key=lambda each: (each.name, each.value))]
 
 
 def _load(point: metadata.EntryPoint) -> Adapter:
@@ -171,7 +168,8 @@ def _join(path: str, step: object) -> str:
 
 def _another(path: str, taken: set[str]) -> str:
     """Return ``path``, numbered if it is taken, as the paths of the keys 1 and "1" are the same."""
-    if path not in taken:
-        return path
-    names = (f"{path} ({number})" for number in itertools.count(2))
-    return next(name for name in names if name not in taken)
+    name, number = path, 1
+    while name in taken:
+        number += 1
+        name = f"{path} ({number})"
+    return name

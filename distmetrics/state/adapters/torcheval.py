@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torcheval.metrics import Metric
 
+from distmetrics.comm.base import brief
 from distmetrics.state.adapters.merging import MergingAdapter
 
 
@@ -35,27 +36,20 @@ class TorchevalAdapter(MergingAdapter):
     def signature(self, metric: Metric[Any]) -> str:
         """Return arguments kept under their names, and the states before the first update."""
         held, defaults = vars(metric), metric._state_name_to_default
-        arguments = [
-            f"{name}={held[name]!r}"
-            for name in _parameters(type(metric))
-            if name not in defaults
-            and isinstance(held.get(name, metric), bool | int | float | str | None)
-        ]
-        return ", ".join(
-            [*arguments, *(f"{name} {_form(default)}" for name, default in defaults.items())]
-        )
+        texts = []
+        for name in _parameters(type(metric)):
+            is_plain = isinstance(held.get(name, metric), bool | int | float | str | None)
+            if is_plain and name not in defaults:
+                texts.append(f"{name}={held[name]!r}")
+        texts += [f"{name} {_form(default)}" for name, default in defaults.items()]
+        return ", ".join(texts)
 
     def merge(self, first: Metric[Any], others: Sequence[Metric[Any]]) -> None:
         """Merge in rank order; dicts have a default for missing keys, as after ``reset``."""
         for name, default in first._state_name_to_default.items():
             if isinstance(default, dict):
-                setattr(
-                    first,
-                    name,
-                    defaultdict(
-                        lambda: torch.tensor(0.0, device=first.device), getattr(first, name)
-                    ),
-                )
+                zero = lambda: torch.tensor(0.0, device=first.device)  # noqa: E731
+                setattr(first, name, defaultdict(zero, getattr(first, name)))
         first.merge_state(others)
 
 
@@ -76,9 +70,7 @@ def _plain(value: Any) -> Any:
 
 def _form(default: Any) -> str:
     if isinstance(default, Tensor):
-        return f"{str(default.dtype).removeprefix('torch.')}{list(default.shape)}"
-    return (
-        f"{type(default).__name__}[{len(default)}]"
-        if hasattr(default, "__len__")
-        else repr(default)
-    )
+        return brief(default.dtype, default.shape)
+    if hasattr(default, "__len__"):
+        return f"{type(default).__name__}[{len(default)}]"
+    return repr(default)

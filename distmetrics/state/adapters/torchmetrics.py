@@ -18,15 +18,11 @@ from torchmetrics.utilities import (
 )
 
 from distmetrics.errors import StateError
-from distmetrics.state.adapters.base import Adapter, Target
-from distmetrics.state.spec import Kind, StateSpec
+from distmetrics.state.adapters.base import Adapter, Kind, StateSpec, Target
 
 _KINDS: dict[Any, Kind] = {
-    dim_zero_sum: "sum",
-    dim_zero_mean: "mean",
-    dim_zero_max: "max",
-    dim_zero_min: "min",
-}
+    dim_zero_sum: "sum", dim_zero_mean: "mean", dim_zero_max: "max", dim_zero_min: "min",
+}  # fmt: skip
 _ARGUMENT_TYPES = frozenset((bool, int, float, str))
 # Arguments of torchmetrics' own that may well differ between ranks: where things are, how fast they
 # are done, what is checked and printed. Those of the base class are not arguments here anyway.
@@ -74,12 +70,10 @@ class TorchmetricsAdapter(_AnyAdapter):
                 f"{', '.join(reductions)}",
                 do="make each state by add_state.",
             )
-        states = [
-            _spec(
-                name, _FAULTS.get((kind, name), reductions[name]), getattr(default, "shape", None)
-            )
-            for name, default in defaults.items()
-        ]
+        states = []
+        for name, default in defaults.items():
+            reduction = _FAULTS.get((kind, name), reductions[name])
+            states.append(_spec(name, reduction, getattr(default, "shape", None)))
         return [*states, *_unregistered_states(type(metric))]
 
     def updates(self, metric: Metric) -> int:
@@ -106,9 +100,8 @@ class TorchmetricsAdapter(_AnyAdapter):
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
         """Return what is neither a state nor bookkeeping of the base class; modules too."""
-        known, states = _not_its_own(type(metric)), metric._defaults
-        owned = vars(metric).items()
-        attributes = {name: x for name, x in owned if name not in known and name not in states}
+        known = {*_not_its_own(type(metric)), *metric._defaults}
+        attributes = {name: x for name, x in vars(metric).items() if name not in known}
         return attributes | metric._modules
 
 

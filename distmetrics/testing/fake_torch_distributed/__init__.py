@@ -15,9 +15,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distmetrics.comm.base import is_of_threads
 from distmetrics.comm.current import in_force
 from distmetrics.comm.replace import Name, Replacing
-from distmetrics.comm.threads import is_of_threads
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Answer
 from distmetrics.testing.fake_torch_distributed.request import Request

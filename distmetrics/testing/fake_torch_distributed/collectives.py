@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,33 +134,32 @@ def _barrier(request: Request) -> Finished | None:
 
 def _all_gather_object(request: Request) -> None:
     with request.under_way():
-        _gather_objects(request, request.arguments["object_list"])
+        objects = _gathered_objects(request.comm, request.arguments["obj"])
+    _write(objects, request.arguments["object_list"])
 
 
 def _gather_object(request: Request) -> None:
     root = request.root("dst", default=0)
     request.check_only_at(root, "dst", "object_gather_list")
-    with request.under_way(None, "gather_object", root):
-        # On other ranks nobody wants them.
-        _gather_objects(request, request.arguments["object_gather_list"] or {})
+    with request.under_way(None, request.name, root):
+        objects = _gathered_objects(request.comm, request.arguments["obj"])
+    if request.comm.rank == root:
+        _write(objects, request.arguments["object_gather_list"])
 
 
-def _gather_objects(request: Request, places: Any) -> None:
-    for rank, value in enumerate(_gathered_objects(request.comm, request.arguments["obj"])):
-        places[rank] = value
+def _write(objects: Sequence[Any], places: list[Any]) -> None:
+    for place, value in enumerate(objects):
+        places[place] = value
 
 
 def _broadcast_object_list(request: Request) -> None:
     comm, objects = request.comm, request.arguments["object_list"]
     root = request.root("src")
-    pickles = [_pickle(value if comm.rank == root else None) for value in objects]
-    with request.under_way():
-        sizes = comm.broadcast(torch.tensor([len(data) for data in pickles]), root).tolist()
-        sent = torch.cat(pickles) if comm.rank == root else torch.empty(sum(sizes)).byte()
-        received = comm.broadcast(sent, root)
+    sent = list(objects) if comm.rank == root else None
+    with request.under_way(None, request.name, root, len(objects)):
+        received = _gathered_objects(comm, sent)[root]
     if comm.rank != root:
-        for place, data in enumerate(torch.split(received, sizes)):
-            objects[place] = _unpickle(data)
+        _write(received, objects)
 
 
 def _scatter_object_list(request: Request) -> None:
@@ -173,25 +172,17 @@ def _scatter_object_list(request: Request) -> None:
         raise request.refusal(
             f"scatter_object_input_list must hold one object for each of {comm.world_size} ranks"
         )
-    with request.under_way(None, "scatter_object_list", root):
+    with request.under_way(None, request.name, root):
         outputs[0] = _gathered_objects(comm, inputs)[root][comm.rank]
 
 
 def _gathered_objects(comm: Communicator, obj: Any) -> list[Any]:
     """Return copies of all ranks' objects, sent as torch does it: sizes, then padded pickles."""
-    data = _pickle(obj)
+    data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     sizes = [int(size) for size in comm.all_gather(torch.tensor([len(data)]))]
     rows = comm.all_gather(torch.nn.functional.pad(data, (0, max(sizes) - len(data))))
-    return [_unpickle(row[:size]) for row, size in zip(rows, sizes, strict=True)]
-
-
-def _pickle(obj: Any) -> Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-
-
-def _unpickle(data: Tensor) -> Any:
-    # The bytes are of another thread of this process.
-    return pickle.loads(data.numpy().tobytes())  # noqa: S301
+    # A pickle ends itself: the padding is not read. The bytes are of threads of this process.
+    return [pickle.loads(row.numpy().tobytes()) for row in rows]  # noqa: S301
 
 
 ANSWERS: dict[str, Answer] = {

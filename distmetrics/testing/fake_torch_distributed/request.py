@@ -63,12 +63,11 @@ class Request:
 
     def root(self, side: str, default: int | None = None) -> int:
         """Return the rank that sends ("src") or receives ("dst")."""
-        ranks = [self.arguments.get(side), self.arguments.get(f"group_{side}"), default]
-        if None not in ranks[:2]:
-            raise self.refusal(
-                f"{side}={ranks[0]} and group_{side}={ranks[1]} cannot both be given"
-            )
-        root = next((rank for rank in ranks if rank is not None), None)
+        root, in_group = self.arguments.get(side), self.arguments.get(f"group_{side}")
+        if root is None:
+            root = default if in_group is None else in_group
+        elif in_group is not None:
+            raise self.refusal(f"{side}={root} and group_{side}={in_group} cannot both be given")
         if root is None:
             raise self.refusal(f"needs {side}=, a rank")
         if not 0 <= root < self.comm.world_size:
@@ -91,14 +90,15 @@ class Request:
                 f"op={op!r} is not supported in a world of threads; supported: "
                 f"{', '.join(OPERATIONS)}"
             )
+        name = same[0]
         is_integral = not tensor.is_floating_point() and not tensor.is_complex()
-        if same[0] in BITWISE and not is_integral:
-            raise self.refusal(f"ReduceOp.{same[0]} needs integers, got {tensor.dtype}")
-        if same[0] == "AVG" and is_integral:
+        if name in BITWISE and not is_integral:
+            raise self.refusal(f"ReduceOp.{name} needs integers, got {tensor.dtype}")
+        if name == "AVG" and is_integral:
             raise self.refusal(f"the mean of {tensor.dtype} is none; gloo refuses it")
-        if same[0] not in ("SUM", "AVG") and tensor.is_complex():
-            raise self.refusal(f"ReduceOp.{same[0]} does not exist for complex numbers")
-        return same[0]
+        if name not in ("SUM", "AVG") and tensor.is_complex():
+            raise self.refusal(f"ReduceOp.{name} does not exist for complex numbers")
+        return name
 
     def tensor(self, value: Any) -> Tensor:
         """Return ``value``, a tensor that gloo can send."""
@@ -170,17 +170,6 @@ class Finished:
     def is_completed(self) -> bool:
         """Return True."""
         return True
-
-    def is_success(self) -> bool:
-        """Return True: a call that fails raises instead."""
-        return True
-
-    def exception(self) -> None:
-        """Return None: a call that fails raises instead."""
-
-    def result(self) -> list[Tensor]:
-        """Return the outputs."""
-        return self._results
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """Return a future that has its result."""

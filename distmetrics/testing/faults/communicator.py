@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Op, Passing, under_way
-from distmetrics.comm.threads import is_of_threads
+from distmetrics.comm.base import Call, Communicator, Op, Passing, is_of_threads, under_way
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
+from distmetrics.tree import map_leaves
 
 R = TypeVar("R")
 
@@ -24,9 +24,8 @@ R = TypeVar("R")
 class _Progress:
     """How far a rank has come: its collectives, and its rounds of the sync that is under way."""
 
-    def __init__(self) -> None:
-        self.collectives = self.round = 0
-        self._call: Call | None = None
+    collectives = round = 0
+    _call: Call | None = None
 
     def count(self) -> None:
         """Count a collective; one that is made for no named call goes on with the last sync."""
@@ -62,7 +61,7 @@ class FaultyCommunicator(Passing):
             "all_gather",
             lambda sent: self.inner.all_gather(sent[0]),
             [x],
-            lambda: [_copy(x) for _ in range(self.world_size)],
+            [x] * self.world_size,
         )
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -71,7 +70,7 @@ class FaultyCommunicator(Passing):
             f"all_reduce {op}",
             lambda sent: self.inner.all_reduce(sent[0], op),
             [x],
-            lambda: _copy(x),
+            x,
         )
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -80,7 +79,7 @@ class FaultyCommunicator(Passing):
             "all_to_all",
             self.inner.all_to_all,
             list(parts),
-            lambda: [_copy(parts[self.rank]) for _ in range(self.world_size)],
+            [parts[self.rank]] * self.world_size,
         )
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
@@ -89,12 +88,12 @@ class FaultyCommunicator(Passing):
             f"broadcast from rank {src}",
             lambda sent: self.inner.broadcast(sent[0], src),
             [x],
-            lambda: _copy(x),
+            x,
         )
 
     def barrier(self) -> None:
         """Pass on; alone, nobody is waited for."""
-        self._pass("barrier", lambda _: self.inner.barrier(), [], lambda: None)
+        self._pass("barrier", lambda _: self.inner.barrier(), [], None)
 
     @property
     def waits_for_methods(self) -> bool:
@@ -136,14 +135,15 @@ class FaultyCommunicator(Passing):
         op: str,
         perform: Callable[[list[Tensor]], R],
         sent: list[Tensor],
-        alone: Callable[[], R],
+        alone: R,
     ) -> R:
+        """Make a collective, unless a fault strikes it; ``alone`` is the result of one left out."""
         self._progress.count()
         for fault in self._due(lambda fault: self._progress.is_at(fault.at, op)):
             if fault.kind == "swap":
-                self._deferred.append(functools.partial(perform, [_copy(x) for x in sent]))
+                self._deferred.append(functools.partial(perform, map_leaves(_copy, sent)))
             if fault.kind in ("skip", "swap"):
-                return alone()
+                return map_leaves(_copy, alone)
             sent = _changed(fault, op, sent)
             _strike(fault, self.inner)
         result = perform(sent)

@@ -12,10 +12,9 @@ from torch import Tensor
 from distmetrics.errors import InputError
 from distmetrics.testing.inputs.draws import (
     Batches,
-    Sizes,
+    Options,
     batch_lists,
-    count_checked,
-    levels_checked,
+    check_count,
     scaled,
 )
 
@@ -29,7 +28,7 @@ def text(
     words: Sequence[str] = _WORDS,
     min_words: int = 1,
     max_words: int = 5,
-    **sizes: Unpack[Sizes],
+    **options: Unpack[Options],
 ) -> SearchStrategy[Batches]:
     """Batches ``(candidates, references)`` of sentences.
 
@@ -39,7 +38,7 @@ def text(
         words: what sentences are made of.
         min_words: a sentence has at least as many words; with 0 there are empty ones.
         max_words: and at most as many.
-        sizes: as for :func:`binary`.
+        options: as for :func:`binary`.
 
     >>> from hypothesis import find
     >>> find(text(), lambda batches: "cat" in batches[0][0][0])
@@ -71,7 +70,7 @@ def text(
             answers.append(others[0] if references is None else others)
         return candidates, answers
 
-    return batch_lists(build, 1 + max_words * (1 + most), sizes)
+    return batch_lists(build, 1 + max_words * (1 + most), options)
 
 
 def detection(
@@ -80,8 +79,7 @@ def detection(
     ties: bool = False,
     min_boxes: int = 0,
     max_boxes: int = 3,
-    dtype: torch.dtype = torch.float32,
-    **sizes: Unpack[Sizes],
+    **options: Unpack[Options],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy) and ``labels``.
 
@@ -93,15 +91,14 @@ def detection(
             come, so with ties mean average precision depends on the order of the images.
         min_boxes: an image has at least as many boxes, on either side.
         max_boxes: and at most as many.
-        dtype: of boxes and scores.
-        sizes: as for :func:`binary`.
+        options: as for :func:`binary`.
 
     >>> from hypothesis import find
     >>> find(detection(), lambda batches: len(batches[0][0][0]["boxes"]) == 1)
     [([{'boxes': tensor([[0., 0., 1., 1.]]), 'labels': tensor([0]), 'scores': tensor([0.])}],
       [{'boxes': tensor([], size=(0, 4)), 'labels': tensor([], dtype=torch.int64)}])]
     """
-    count_checked("num_labels", num_labels, 1)
+    check_count("num_labels", num_labels, 1)
     if not 0 <= min_boxes <= max_boxes:
         raise InputError(
             f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min"
@@ -112,9 +109,9 @@ def detection(
         counts = (min_boxes + rows[:, 0] % (max_boxes - min_boxes + 1)).tolist()
         corner, size = cells[..., :2] % 8, 1 + cells[..., 2:4] % 8
         drawn = {
-            "boxes": torch.cat([corner, corner + size], dim=-1).to(dtype),
+            "boxes": torch.cat([corner, corner + size], dim=-1).float(),
             "labels": cells[..., 4] % num_labels,
-            "scores": scaled(cells[..., 5], 16, dtype, ties),
+            "scores": scaled(cells[..., 5], ties),
         }
         return [
             {name: value[image, :count].clone() for name, value in drawn.items()}
@@ -127,7 +124,7 @@ def detection(
             del each["scores"]
         return preds, target
 
-    return batch_lists(build, 2 * (1 + 6 * max_boxes), sizes)
+    return batch_lists(build, 2 * (1 + 6 * max_boxes), options)
 
 
 def segmentation(
@@ -135,7 +132,7 @@ def segmentation(
     *,
     size: int = 4,
     one_hot: bool = True,
-    **sizes: Unpack[Sizes],
+    **options: Unpack[Options],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of masks.
 
@@ -145,14 +142,14 @@ def segmentation(
         num_classes: number of classes.
         size: height and width, a multiple of 4.
         one_hot: whether masks are one-hot.
-        sizes: as for :func:`binary`.
+        options: as for :func:`binary`.
 
     >>> from hypothesis import find
     >>> [(preds, target)] = find(segmentation(), lambda batches: True)
     >>> preds.shape, target.sum()
     (torch.Size([1, 3, 4, 4]), tensor(16))
     """
-    count_checked("num_classes", num_classes, 1)
+    check_count("num_classes", num_classes, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         both = _pictures(rows % num_classes, 2, size)
@@ -161,39 +158,34 @@ def segmentation(
         hot = torch.nn.functional.one_hot(both, num_classes).movedim(-1, 2).contiguous()
         return hot[:, 0], hot[:, 1]
 
-    return batch_lists(build, _cells(2, size), sizes)
+    return batch_lists(build, _cells(2, size), options)
 
 
 def image(
     channels: int = 1,
     *,
     size: int = 16,
-    levels: int = 16,
-    dtype: torch.dtype = torch.float32,
-    **sizes: Unpack[Sizes],
+    **options: Unpack[Options],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` from 0 to 1.
 
     Args:
         channels: of each picture.
         size: height and width, a multiple of 4; a picture is made of 4 × 4 tiles.
-        levels: as for :func:`binary`.
-        dtype: of both.
-        sizes: as for :func:`binary`.
+        options: as for :func:`binary`.
 
     >>> from hypothesis import find
     >>> [(preds, target)] = find(image(3), lambda batches: True)
     >>> preds.shape, target.sum()
     (torch.Size([1, 3, 16, 16]), tensor(0.))
     """
-    levels_checked(levels)
-    count_checked("channels", channels, 1)
+    check_count("channels", channels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        both = scaled(_pictures(rows, 2 * channels, size), levels, dtype)
+        both = scaled(_pictures(rows, 2 * channels, size))
         return both[:, :channels], both[:, channels:]
 
-    return batch_lists(build, _cells(2 * channels, size), sizes)
+    return batch_lists(build, _cells(2 * channels, size), options)
 
 
 def _cells(layers: int, size: int) -> int:

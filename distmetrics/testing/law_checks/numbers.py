@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from distmetrics.testing import scenarios
-from distmetrics.testing.batches import Batch, Shards, changed_floats, is_floating
+from distmetrics.testing.batches import Shards, changed_floats, is_floating
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.trial import NotJudged, Trial, compare
+from distmetrics.tree import map_leaves
 
 _HALF_PRECISION = Equality("relative 0.02, absolute 0.02", 0.02, 0.02, types=False)
 _SHIFTED = Equality("relative 0.001", 1e-3, 1e-3, types=False)
@@ -44,37 +46,27 @@ def shift(trial: Trial) -> None:
 def nan_everywhere(trial: Trial) -> None:
     """Put NaN, and infinity, into the first number of one rank's data."""
     *others, last = trial.dense
-    for bad in (float("nan"), float("inf")):
-        spoiled = _spoiled(last[0], bad)
-        shards = (*others, (spoiled, *last[1:]))
+    for bad in (torch.nan, torch.inf):
+
+        def spoil(x: Tensor, bad: float = bad) -> Tensor:
+            x = x.clone()
+            x.reshape(-1)[:1] = bad
+            return x
+
+        spoiled = _with_floats((last[:1],), spoil)
+        shards = (*others, (*spoiled[0], *last[1:]))
         single = trial.single([batch for shard in shards for batch in shard])
         if single.kind == "raised":
             raise NotJudged(f"{bad} is refused: {single.text}")
-        got = [_not_finite(value) for value in trial.values(shards)]
-        note = f" with {bad} in the data"
-        compare(_not_finite(single.value), got, BITWISE, shards, note)
+        expected, *got = map_leaves(_not_finite, [single.value, *trial.values(shards)])
+        compare(expected, got, BITWISE, shards, f" with {bad} in the data")
 
 
-def _spoiled(batch: Batch, bad: float) -> Batch:
-    """Return the batch with ``bad`` as the first number of each floating tensor."""
-
-    def spoil(x: Tensor) -> Tensor:
-        x = x.clone()
-        x.reshape(-1)[:1] = bad
-        return x
-
-    return _with_floats(((batch,),), spoil)[0][0]
-
-
-def _not_finite(value: Any) -> Any:
-    """Return where a value is no finite number."""
-    if isinstance(value, Tensor):
-        return (~value.isfinite()).tolist()
-    if isinstance(value, dict):
-        return {key: _not_finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_not_finite(each) for each in value]
-    return value != value if isinstance(value, float) else None
+def _not_finite(leaf: Any) -> Any:
+    """Return where numbers are not finite."""
+    if isinstance(leaf, Tensor):
+        return (~leaf.isfinite()).tolist()
+    return isinstance(leaf, float) and not math.isfinite(leaf)
 
 
 def large_counts(trial: Trial) -> None:
