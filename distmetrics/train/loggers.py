@@ -13,8 +13,6 @@ from typing import Any
 from distmetrics.arguments import PATH, Takes, check, whole
 from distmetrics.errors import MissingDependencyError
 
-__all__ = ["CSVLogger", "Logger", "TensorBoardLogger"]
-
 
 class Logger:
     """Override :meth:`log_metrics`, and what else the place of the values has; for rank 0 alone.

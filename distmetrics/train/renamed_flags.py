@@ -37,7 +37,6 @@ _TODAY = {
     "early_stop_callback": "callbacks=[EarlyStopping(...)]",
     "weights_save_path": "callbacks=[ModelCheckpoint(dirpath=...)]",
     "default_save_path": "default_root_dir=...",
-    "resume_from_checkpoint": "fit(..., ckpt_path=...)",
     "row_log_interval": "log_every_n_steps=...",
     "flush_logs_every_n_steps": "log_every_n_steps=...",
     "log_save_interval": "log_every_n_steps=...",
