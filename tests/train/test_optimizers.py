@@ -49,7 +49,7 @@ def test_forms_that_we_do_not_know():
         ({"optimizer": optimizer, "lr_scheduler": {"interval": "step"}}, "has the keys"),
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "strict": 1}}, "has the keys"),
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "week"}}, "got 'week'"),
-        ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 0}}, "positive and whole, got 0"),
+        ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 0}}, "and whole, got 0"),
         ({"optimizer": optimizer, "lr_scheduler": "cosine"}, "a scheduler has step.* got an object of str"),
         ({"optimizer": optimizer, "lr_schedulers": scheduler}, "a dict with .'lr_schedulers'."),
         ((optimizer, plateau), "needs a value to watch"),
