@@ -197,7 +197,7 @@ LOGGED_ON_ONE = (
 def test_a_synced_log_of_one_rank_is_told_by_its_name_and_line():
     with pytest.raises(MismatchError) as info:
         fit(SyncedOnOne(0), loader(24), world=2)
-    assert f'rank 1  all_gather_object "train step"   {LOGGED_ON_ONE}' in str(info.value)
+    assert f'rank 1  all_gather_object "train step"  {LOGGED_ON_ONE}' in str(info.value)
 
 
 class SyncedApart(Logistic):
