@@ -66,7 +66,8 @@ def _advice(rule: Takes, value: Any) -> tuple[str, str]:
         return "", rule.do
     if hasattr(value, "item") and not isinstance(value, int | float):
         return "a number of NumPy or torch.", "pass Python's own: value.item()."
-    if not isinstance(value, str) or rule.fits("text"):
+    is_choice = "'" in rule.wanted and not rule.fits(True)  # of texts
+    if not isinstance(value, str) or rule.fits("text") or is_choice:
         return "", ""
     source = "text of a command line or of an environment variable"
     if rule.fits(True):

@@ -31,7 +31,6 @@ PUBLIC = (
     "distmetrics.testing.inputs",
     "distmetrics.testing.laws",
     "distmetrics.testing.shards",
-    "distmetrics.testing.shards",
     "distmetrics.train",
     "distmetrics.train.callbacks",
 )

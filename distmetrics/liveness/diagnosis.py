@@ -127,12 +127,15 @@ class Diagnosis:
     ) -> dict[int, Departure]:
         """Return the departures of ranks that have left without making this call."""
         left: dict[int, Departure] = {}
+        gone = {rank for kind, rank, _ in self._since if kind == "gone"}
         for departure in departures:
             calls = departure.calls_of(self.wait.group)
             if calls is None:  # it may have made this call; if so, the wait ends in a moment
                 never_comes = seconds[departure.rank] >= _OWN_WORD
             else:
-                never_comes = calls < self.wait.number
+                # One that was interrupted in this very call has counted it, and is gone.
+                has_failed = departure.failed and departure.rank in gone
+                never_comes = calls < self.wait.number or has_failed
             if never_comes:
                 left.setdefault(departure.rank, departure)
         return left

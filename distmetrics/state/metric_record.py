@@ -14,9 +14,11 @@ from distmetrics.collectives.manifest import Manifest, agree_on_tree
 from distmetrics.collectives.pack import to_bytes
 from distmetrics.comm.base import brief
 
-_PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.Size))
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size))
 _LARGEST = 1 << 16  # bytes of a tensor that travels
-_LONGEST = 1000  # elements of a list or tuple that travels
+_LONGEST = 1000  # items of a list, say, that travels
+TOO_LARGE = "too large to be sent"
+_SAMPLE = 1000  # elements of a larger tensor that are compared
 
 
 class MetricRecord(NamedTuple):
@@ -97,22 +99,43 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
 
 
 def text_of(value: Any) -> tuple[str, bool]:
-    """Return a text that is equal where values are, and whether the value can be sent."""
+    """Return a text that is equal where values are, and whether the value can be sent.
+
+    What is too large to be sent is told by its size and a sample of it.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return repr(value), True
-    if kind in (list, tuple) and len(value) <= _LONGEST:
-        texts = [text_of(item) for item in value]
-        if all(travels for _, travels in texts):
-            return f"{kind.__name__}({', '.join([text for text, _ in texts])})", True
-    if kind is Tensor and value.layout is torch.strided and value.device.type != "meta":
-        text = brief(value.dtype, value.shape)
-        if value.nbytes > _LARGEST:
-            return f"{text}, too large to be sent", False
-        flat = value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-        return f"{text} {_short_hash(to_bytes(flat.view(torch.uint8)))}", True
+    if kind in (list, tuple, dict, set, frozenset):
+        return _text_of_items(value)
+    if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
+        flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
+        return _text_of_elements(brief(value.dtype, value.shape), flat, value.nbytes)
+    if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
+        text = f"{value.dtype}{list(value.shape)}"
+        return _text_of_elements(text, torch.from_numpy(value.reshape(-1)), value.nbytes)
     name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
     return f"a {name}", False
+
+
+def _text_of_items(value: Any) -> tuple[str, bool]:
+    kind = type(value)
+    if len(value) > _LONGEST:
+        return f"a {kind.__name__} of {len(value)}, {TOO_LARGE}", False
+    texts = [text_of(item) for item in (value.items() if kind is dict else value)]
+    if not all(travels for _, travels in texts):
+        return f"a {kind.__name__}", False
+    items = [text for text, _ in texts]
+    ordered = items if kind in (list, tuple) else sorted(items)
+    return f"{kind.__name__}({', '.join(ordered)})", True
+
+
+def _text_of_elements(text: str, flat: Tensor, nbytes: int) -> tuple[str, bool]:
+    if nbytes <= _LARGEST:
+        return f"{text} {_short_hash(to_bytes(flat.contiguous().view(torch.uint8)))}", True
+    sample = flat[:: 1 + flat.numel() // _SAMPLE].contiguous()
+    sampled = _short_hash(to_bytes(sample.view(torch.uint8)))
+    return f"{text} {sampled}, {TOO_LARGE}", False
 
 
 def _short_hash(data: bytes) -> str:

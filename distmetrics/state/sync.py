@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ from distmetrics.state.metric_set import MetricSet, Values, communicator_of
 from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
-from distmetrics.tree import map_leaves
 
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
@@ -246,5 +244,14 @@ def _borrowed(
         updated = sync_plan.updated[place]
         values = borrowed(target.path, column, updated, manifest, comm.rank)
         if comm.rank not in updated:
-            result[place] = map_leaves(partial(on_device, device=target.device), values)
+            result[place] = {name: _moved(value, target.device) for name, value in values.items()}
     return result
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Return a borrowed value with its tensors on ``device``; a ``torch.Size`` stays one."""
+    if type(value) in (list, tuple):
+        return type(value)([_moved(item, device) for item in value])
+    if type(value) is dict:
+        return {key: _moved(item, device) for key, item in value.items()}
+    return on_device(value, device)

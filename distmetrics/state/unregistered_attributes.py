@@ -15,7 +15,7 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.errors import StateError, who
-from distmetrics.state.metric_record import text_of
+from distmetrics.state.metric_record import TOO_LARGE, text_of
 
 _SHOWN = 60  # characters of a value
 _LACKING = ("", "None")  # texts
@@ -74,10 +74,10 @@ def borrowed(
         if len({attribute.text for attribute in column}) == 1:
             continue
         travels = all(column[r].travels for r in updated)
-        is_lacking = any(column[r].text in _LACKING for r in others)
+        is_needed = any(column[r].text in _LACKING for r in others)
         if travels and len({column[r].text for r in updated}) == 1:
             result[name] = column[updated[-1]].value
-        elif travels or is_lacking:
+        elif travels or is_needed or any(column[r].text.endswith(TOO_LARGE) for r in updated):
             texts = {r: column[r].text[:_SHOWN] for r in updated}
             raise _refused(
                 f"{path}.{name}".lstrip("."), texts, travels, manifest, rank, len(column)

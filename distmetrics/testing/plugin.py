@@ -94,7 +94,8 @@ def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
     """
     world = item.funcargs.get("world")
     if not isinstance(world, World):
-        world = World.of(item, marked)
+        chosen = getattr(item, "callspec", None)  # of a test of several sizes that asks for none
+        world = World.of(item, marked, None if chosen is None else chosen.params.get("world"))
     values = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     job: Callable[..., Any] = _AsRank(item.obj, values, Look.of(item))
     if world.backend == "gloo":

@@ -78,9 +78,11 @@ class Run:
     def logging(self, log: LogBook | None, batches: int | None) -> Iterator[None]:
         """Let ``self.log`` of the module go to ``log`` inside the block, a loop of ``batches``."""
         trainer = self.trainer
-        outer = trainer.log, trainer.num_batches
+        outer, outer_batches = trainer.log, trainer.num_batches
         trainer.log, trainer.num_batches = log, batches
         try:
             yield
         finally:
-            trainer.log, trainer.num_batches = outer
+            trainer.log = outer
+            if outer_batches is not None:  # of the fit around it; else hooks of its end still ask
+                trainer.num_batches = outer_batches

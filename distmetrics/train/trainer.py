@@ -177,6 +177,12 @@ class Trainer(RunContext):
         self.log: LogBook | None = None
         self.run: Any = None
 
+    def __getattr__(self, name: str) -> Any:
+        config = vars(self).get("config")
+        if name in _FLAGS and config is not None:
+            return getattr(config, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FLAGS:
             raise ConfigurationError(

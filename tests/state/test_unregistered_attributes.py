@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torchmetrics as tm
+from torch import Tensor
 
 from distmetrics import StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.manifest import Manifest
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.state.metric_record import digest_of
 from distmetrics.state.unregistered_attributes import borrowed, described
@@ -237,6 +239,49 @@ def test_what_cannot_be_sent(make: Any, why: str) -> None:
     error = same_error(outcomes(3, work, 2), StateError)
     assert "is no state, and cannot be sent to rank 2: " in str(error)
     assert why in str(error)
+
+
+class SeenShapes(tm.Metric):
+    """Keeps what it has seen in a dict, a shape and a large tensor."""
+
+    def __init__(self, large: int = 0) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), "sum")
+        self.names: dict[str, int] = {}
+        self.shape = torch.Size()
+        self.large = torch.zeros(large)
+
+    def update(self, x: Tensor) -> None:
+        self.total += x.sum()
+        self.names = {"rows": len(x)}
+        self.shape = x.shape
+        self.large = self.large + 1
+
+    def compute(self) -> Tensor:
+        return self.total / self.names["rows"] / self.shape.numel() + self.large.sum()
+
+
+def test_containers_and_shapes_are_borrowed() -> None:
+    def sync(comm: Communicator) -> Any:
+        metric = SeenShapes()
+        if comm.rank:
+            metric.update(torch.ones(2, 3))
+        return sync_and_compute(metric, comm=comm)
+
+    assert run(2, sync) == [torch.tensor(0.5)] * 2
+
+
+def test_a_large_tensor_that_differs_is_refused() -> None:
+    """A rank without data would compute with the one that it was made with."""
+
+    def sync(comm: Communicator) -> Any:
+        metric = SeenShapes(20_000)
+        if comm.rank:
+            metric.update(torch.ones(2, 3))
+        return sync_and_compute(metric, comm=comm)
+
+    with pytest.raises(StateError, match="large is no state, and cannot be sent to rank 0"):
+        run(2, sync)
 
 
 def test_running_windows_go_on() -> None:

@@ -299,3 +299,12 @@ def test_enable_checkpointing(tmp_path):
     run = trainer(enable_checkpointing=True, default_root_dir=tmp_path)
     run.fit(Logistic(), loader(4))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch=0-step=1.ckpt"]
+
+
+def test_flags_can_be_read_where_they_were_given():
+    """Callbacks of other trainers ask for them."""
+    made = trainer(log_every_n_steps=7, limit_val_batches=3)
+    assert (made.log_every_n_steps, made.limit_val_batches) == (7, 3)
+    assert made.config.log_every_n_steps == 7
+    with pytest.raises(AttributeError, match="no attribute 'no_such_flag'"):
+        made.no_such_flag  # noqa: B018
