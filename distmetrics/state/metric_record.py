@@ -110,10 +110,14 @@ def text_of(value: Any) -> tuple[str, bool]:
         return _text_of_items(value)
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
-        return _text_of_elements(brief(value.dtype, value.shape), flat, value.nbytes)
+        step = _step(value.numel(), value.nbytes)
+        data = to_bytes(flat[::step].contiguous().view(torch.uint8))
+        return _text_of_elements(brief(value.dtype, value.shape), data, step)
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
-        text = f"{value.dtype}{list(value.shape)}"
-        return _text_of_elements(text, torch.from_numpy(value.reshape(-1)), value.nbytes)
+        step = _step(value.size, value.nbytes)
+        return _text_of_elements(
+            f"{value.dtype}{list(value.shape)}", value.reshape(-1)[::step].tobytes(), step
+        )
     name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
     return f"a {name}", False
 
@@ -130,12 +134,14 @@ def _text_of_items(value: Any) -> tuple[str, bool]:
     return f"{kind.__name__}({', '.join(ordered)})", True
 
 
-def _text_of_elements(text: str, flat: Tensor, nbytes: int) -> tuple[str, bool]:
-    if nbytes <= _LARGEST:
-        return f"{text} {_short_hash(to_bytes(flat.contiguous().view(torch.uint8)))}", True
-    sample = flat[:: 1 + flat.numel() // _SAMPLE].contiguous()
-    sampled = _short_hash(to_bytes(sample.view(torch.uint8)))
-    return f"{text} {sampled}, {TOO_LARGE}", False
+def _step(count: int, nbytes: int) -> int:
+    """Return the distance of the elements that are compared; 1 for what travels."""
+    return 1 if nbytes <= _LARGEST else 2 + count // _SAMPLE
+
+
+def _text_of_elements(text: str, data: bytes, step: int) -> tuple[str, bool]:
+    text = f"{text} {_short_hash(data)}"
+    return (text, True) if step == 1 else (f"{text}, {TOO_LARGE}", False)
 
 
 def _short_hash(data: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchmetrics as tm
@@ -269,6 +270,22 @@ def test_containers_and_shapes_are_borrowed() -> None:
         return sync_and_compute(metric, comm=comm)
 
     assert run(2, sync) == [torch.tensor(0.5)] * 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(4)[::-1],
+        np.arange(4, dtype=">i4"),
+        np.float64(2.5),
+        np.broadcast_to(1.0, (3, 2)),
+        np.arange(20_000)[::-1],
+    ],
+    ids=["reversed", "big-endian", "scalar", "read-only", "large"],
+)
+def test_arrays_of_any_kind_are_told_apart(value: Any) -> None:
+    """Every sync describes them: one that torch cannot hold must not end it on one rank."""
+    assert digest_of({"x": value}) == digest_of({"x": value.copy()}) != digest_of({"x": value + 1})
 
 
 def test_a_large_tensor_that_differs_is_refused() -> None:
