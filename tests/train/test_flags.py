@@ -308,3 +308,21 @@ def test_flags_can_be_read_where_they_were_given():
     assert made.config.log_every_n_steps == 7
     with pytest.raises(AttributeError, match="no attribute 'no_such_flag'"):
         made.no_such_flag  # noqa: B018
+
+
+def test_the_hooks_of_an_evaluations_end_know_its_batches():
+    seen = []
+
+    class Asks(Callback):
+        def on_validation_epoch_end(self, trainer, module):
+            seen.append(trainer.num_batches)
+
+    trainer(callbacks=[Asks()]).validate(Logistic(), loader(40))
+    assert seen == [len(loader(40))]
+
+
+def test_a_wrong_choice_gets_no_advice_on_quotes():
+    """The choices are texts themselves."""
+    with pytest.raises(ConfigurationError) as info:
+        EarlyStopping("loss", mode="best")
+    assert "without quotes" not in str(info.value)
