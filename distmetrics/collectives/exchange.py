@@ -31,7 +31,7 @@ from distmetrics.collectives.call_history import (
 )
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.collectives.pack import align, from_bytes, to_bytes
-from distmetrics.comm.base import Communicator, gather_padded, in_call
+from distmetrics.comm.base import Communicator, gather_padded, in_call, reported
 from distmetrics.errors import MismatchError
 
 R = TypeVar("R")
@@ -129,7 +129,7 @@ def exchange(
     """
     if comm.world_size == 1:
         return check([manifest.encode()]), [(inline, bulk)]
-    with in_call(manifest.call()):
+    with in_call(manifest.call()), reported(comm):
         if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
             sizes = inline.numel(), bulk.numel()
             frames = [_Frame(manifest.encode(), 0, *sizes, 0, inline, bulk)] * comm.world_size

@@ -20,7 +20,7 @@ import torch
 from distmetrics.comm.base import Call, under_way
 from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, rank_ranges, who
 from distmetrics.liveness.departures import NAMING_GRACE, Departure, Departures, reason
-from distmetrics.liveness.rank_report import PendingCall
+from distmetrics.liveness.rank_report import PendingCall, is_connection_error
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
 from distmetrics.liveness.watchdog import watchdog_of_job
 
@@ -29,7 +29,6 @@ _OWN_WORDS = 0.5  # seconds of NAMING_GRACE, where its process is gone, or nobod
 _KEPT = 50  # direct calls that an error lists
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
 _MOMENT = 0.02  # seconds between two looks for who has left
-_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 
 
 class PendingCalls:
@@ -127,16 +126,26 @@ class PendingCalls:
                 break
             time.sleep(_MOMENT)
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        return departed(left, {self._me: doing}).error(self.rank) if left else None
+        if not left:
+            return None
+        named = departed(left, {self._me: doing}).error(self.rank)
+        return named.with_traceback(error.__traceback__)
 
     def leave(self, error: BaseException | None) -> None:
         """Publish that this rank leaves the job: after an error, or at its end."""
+        if error is not None:
+            self.report(error)
         if self._departures is None:
             return
         departure = Departure(self._me, reason(error), error is not None, self.counts)
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
             self._departures.leave(departure)
+
+    def report(self, error: BaseException) -> None:
+        """Write this rank's report, where one is wanted: it raises an error."""
+        if self.watchdog is not None:
+            self.watchdog.report(error)
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
@@ -208,12 +217,6 @@ class PendingCalls:
         if self.watchdog is not None:
             self.watchdog.fail(error)
         return error
-
-
-def is_connection_error(error: BaseException) -> bool:
-    """True for an error of torch.distributed that says that a peer is gone, or out of step."""
-    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
-    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
 
 
 def _never_free(held: Any) -> None:

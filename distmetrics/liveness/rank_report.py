@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
+import tempfile
 import threading
 import time
 from collections import deque
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distmetrics.comm.base import Call
+from distmetrics.comm.base import Call, raise_sites
 from distmetrics.errors import DistmetricsError
 from distmetrics.liveness.process_info import Place, place_of
 from distmetrics.liveness.rank_status import Identity
@@ -21,6 +23,7 @@ from distmetrics.liveness.verdict import Verdict
 
 SCHEMA = 1
 _KEPT = 50  # calls that a report has
+_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 _log = logging.getLogger("distmetrics.guard")
 
 
@@ -63,6 +66,7 @@ class CallLog:
         counts: how many calls each group has made, by its name.
         thread: the thread that has made the last call.
         alone: whether the main thread has made all calls.
+        serial: number of the last call.
     """
 
     def __init__(self) -> None:
@@ -70,14 +74,14 @@ class CallLog:
         self.counts: dict[str, int] = {}
         self.thread = threading.get_ident()
         self.alone = True
-        self._serial = 0
+        self.serial = 0
 
     def enter(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
         self.thread = threading.get_ident()
         self.alone = self.alone and self.thread == threading.main_thread().ident
-        self._serial += 1
-        pending.serial = self._serial
+        self.serial += 1
+        pending.serial = self.serial
         self.counts[pending.group] = pending.number
         self.calls.append(pending)
 
@@ -96,8 +100,12 @@ class CallLog:
         return place_of(self.thread)
 
 
-def write_report(folder: Path, me: Identity, log: CallLog, error: DistmetricsError | None) -> None:
-    """Write ``rank-<r>.json``: this rank's last calls, where it is, and what it raises."""
+def write_report(folder: Path, me: Identity, log: CallLog, error: BaseException | None) -> None:
+    """Write ``rank-<r>.json``, whole or not at all: the last calls, where it is, what it raises.
+
+    The file and a folder that is made for it can be read by their owner alone.
+    """
+    sites = [] if error is None else raise_sites(error)
     content = {
         "schema": SCHEMA,
         "rank": me.rank,
@@ -105,29 +113,46 @@ def write_report(folder: Path, me: Identity, log: CallLog, error: DistmetricsErr
         "host": platform.node(),
         "pid": me.pid,
         "written": time.time(),
-        "error": None if error is None else _error(error),
-        "where": [str(site) for site in log.place().stack],
+        # What a user or a launcher interrupts has no error of its own.
+        "error": _error(error) if isinstance(error, Exception) else None,
+        "where": [str(site) for site in sites or log.place().stack],
         "calls": [_call(pending, me.world) for pending in [*log.calls]],
     }
-    path = folder / f"rank-{me.rank}.json"
-    half = path.with_suffix(".part")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        half.write_text(json.dumps(content))
-        half.replace(path)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, half = tempfile.mkstemp(prefix=f"rank-{me.rank}-", suffix=".part", dir=folder)
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+            os.replace(half, folder / f"rank-{me.rank}.json")
+        except BaseException:
+            os.unlink(half)
+            raise
     except OSError as failure:  # of the folder: the user's error must still be raised
         text = "rank %d can't write its report into the folder of %s: %s"
         _log.warning(text, me.rank, REPORT, failure)
 
 
-def _error(error: DistmetricsError) -> dict[str, Any]:
-    return {
+def is_connection_error(error: BaseException) -> bool:
+    """True for an error of torch.distributed that says that a peer is gone, or out of step."""
+    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
+    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    sites = raise_sites(error)
+    told: dict[str, Any] = {
         "kind": type(error).__name__,
-        "code": error.code,
+        "code": "connection" if is_connection_error(error) else "",
         "text": str(error),
-        "peers": error.peers,
-        "site": None if error.site is None else str(error.site),
+        "peers": (),
+        "site": str(sites[0]) if sites else None,
     }
+    if isinstance(error, DistmetricsError):
+        told |= {"code": error.code, "peers": error.peers, "likely": error.likely, "do": error.do}
+        if error.site is not None:
+            told["site"] = str(error.site)
+    return told
 
 
 def _call(pending: PendingCall, world: str) -> dict[str, Any]:

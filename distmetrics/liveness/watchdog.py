@@ -30,6 +30,7 @@ from distmetrics.errors import DistmetricsError
 from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, within
+from distmetrics.liveness.last_words import LastWords
 from distmetrics.liveness.process_info import machine, process_state, this_process
 from distmetrics.liveness.rank_report import CallLog, PendingCall, write_report
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait
@@ -75,7 +76,10 @@ class Watchdog:
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
-        self._reported = self._failed = False
+        self._failed = self._reported_break = False
+        self._error_at = -1  # the last call before the error that the report tells of
+        self._writing = threading.RLock()  # SIGTERM may come in the midst of it
+        self._last_words: LastWords | None = None
         self._known: dict[int, RankStatus] = {}
         self._asking.publish(self._me.status(None))
         self._threads = [
@@ -105,13 +109,26 @@ class Watchdog:
             _log.warning("%s", verdict)
         return None
 
-    def fail(self, error: DistmetricsError) -> None:
-        """Write this rank's report, where one is wanted, and ask the error's peers for theirs."""
-        self._failed = self._reported = True
-        if self.settings.report is None:
+    def report(self, error: BaseException | None = None) -> None:
+        """Write this rank's report, where one is wanted.
+
+        What broke the group stands, and an error for as long as the rank has made no further call.
+        """
+        folder = self.settings.report
+        if folder is None or os.getpid() != self._me.pid:
             return
-        write_report(self.settings.report, self._me, self.log, error)
-        if not self._store_error:
+        with self._writing:
+            if self._reported_break or (error is None and self._error_at == self.log.serial):
+                return
+            self._reported_break = self._failed
+            self._error_at = -1 if error is None else self.log.serial
+            write_report(folder, self._me, self.log, error)
+
+    def fail(self, error: DistmetricsError) -> None:
+        """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
+        self._failed = True
+        self.report(error)
+        if self.settings.report is not None and not self._store_error:
             within(_LAST, lambda: [self._asking.ask(peer, report=True) for peer in error.peers])
 
     def depart(self, why: str) -> None:
@@ -126,8 +143,13 @@ class Watchdog:
         self._closed.set()
         self._bell.set()
         atexit.unregister(self._at_exit)
+        if self._last_words is not None:
+            self._last_words.close()
         if self._says_goodbye:
-            within(_FAREWELL + _LAST, self._say_goodbye)
+            raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+            if raised is not None:
+                self.report(raised)
+            within(_FAREWELL + _LAST, lambda: self._say_goodbye(raised))
         for thread in self._threads:
             thread.join(_LAST)
         self._held = None
@@ -153,8 +175,12 @@ class Watchdog:
             and process_state(status.pid, status.born) == "gone"
         ]
 
-    def _say_goodbye(self) -> None:
-        raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+    def speak_last(self) -> None:
+        """Have the report written before SIGTERM ends the process; called in the main thread."""
+        if self.settings.report is not None and os.name == "posix":
+            self._last_words = LastWords(self.report)
+
+    def _say_goodbye(self, raised: BaseException | None) -> None:
         self._leave(reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._asking.goodbyes(1)
@@ -230,9 +256,8 @@ class Watchdog:
             while (question := self._answering.next_question(self._closed)) is not None:
                 place = self.log.place()
                 self._answering.answer(Answer(question, self.log.waits(), str(place), place.group))
-                folder = self.settings.report
-                if folder is not None and not self._reported and self._answering.report_wanted():
-                    write_report(folder, self._me, self.log, None)
+                if self.settings.report is not None and self._answering.report_wanted():
+                    self.report()
 
 
 def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
@@ -243,6 +268,12 @@ def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
 
 # By the group of all ranks.
 _watchdogs: weakref.WeakKeyDictionary[Any, Watchdog] = weakref.WeakKeyDictionary()
+
+
+def report_all() -> None:
+    """Write this rank's report, where one is wanted: the process is about to be ended."""
+    for watchdog in [*_watchdogs.values()]:
+        watchdog.report()
 
 
 def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
@@ -270,6 +301,8 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
         text = f"distmetrics watches no rank of this job: its store says {made}"
         warnings.warn(text, stacklevel=4)
         return None
+    if threading.current_thread() is threading.main_thread():
+        made.speak_last()
     _watchdogs[world] = made
     weakref.finalize(world, made.close)
     return made

@@ -272,3 +272,12 @@ def groups_in_threads(comm: Any) -> list[float]:
     for worker in workers:
         worker.join()
     return found
+
+
+def raises_beside_a_busy_one(comm: Any) -> None:
+    """Raise on rank 1, while rank 2 is busy for longer than who started it waits."""
+    dm.barrier()
+    if comm.rank == 1:
+        _raises(comm)
+    if comm.rank == 2:
+        time.sleep(60)
