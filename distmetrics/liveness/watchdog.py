@@ -31,8 +31,8 @@ from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, within
 from distmetrics.liveness.last_words import LastWords
-from distmetrics.liveness.process_info import machine, process_state, this_process
-from distmetrics.liveness.rank_report import CallLog, PendingCall, write_report
+from distmetrics.liveness.process_info import Stillness, machine, process_state, this_process
+from distmetrics.liveness.rank_report import CallLog, PendingCall, ReportWriter
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait
 from distmetrics.liveness.settings import Settings, in_force
 from distmetrics.liveness.verdict import Verdict, silent_store
@@ -63,6 +63,7 @@ class Watchdog:
     ) -> None:
         self.settings = settings
         self.log = CallLog()
+        self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
         self.patience = first_look(self._me)
         self._says_goodbye = departures is None
@@ -76,9 +77,7 @@ class Watchdog:
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
-        self._failed = self._reported_break = False
-        self._error_at = -1  # the last call before the error that the report tells of
-        self._writing = threading.RLock()  # SIGTERM may come in the midst of it
+        self._failed = False
         self._last_words: LastWords | None = None
         self._known: dict[int, RankStatus] = {}
         self._asking.publish(self._me.status(None))
@@ -109,25 +108,10 @@ class Watchdog:
             _log.warning("%s", verdict)
         return None
 
-    def report(self, error: BaseException | None = None) -> None:
-        """Write this rank's report, where one is wanted.
-
-        What broke the group stands, and an error for as long as the rank has made no further call.
-        """
-        folder = self.settings.report
-        if folder is None or os.getpid() != self._me.pid:
-            return
-        with self._writing:
-            if self._reported_break or (error is None and self._error_at == self.log.serial):
-                return
-            self._reported_break = self._failed
-            self._error_at = -1 if error is None else self.log.serial
-            write_report(folder, self._me, self.log, error)
-
     def fail(self, error: DistmetricsError) -> None:
         """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
         self._failed = True
-        self.report(error)
+        self.reports.write(error, final=True)
         if self.settings.report is not None and not self._store_error:
             within(_LAST, lambda: [self._asking.ask(peer, report=True) for peer in error.peers])
 
@@ -148,7 +132,7 @@ class Watchdog:
         if self._says_goodbye:
             raised = getattr(sys, "last_value", None)  # what ended the script, if something did
             if raised is not None:
-                self.report(raised)
+                self.reports.write(raised)
             within(_FAREWELL + _LAST, lambda: self._say_goodbye(raised))
         for thread in self._threads:
             thread.join(_LAST)
@@ -178,7 +162,7 @@ class Watchdog:
     def speak_last(self) -> None:
         """Have the report written before SIGTERM ends the process; called in the main thread."""
         if self.settings.report is not None and os.name == "posix":
-            self._last_words = LastWords(self.report)
+            self._last_words = LastWords(self.reports.write)
 
     def _say_goodbye(self, raised: BaseException | None) -> None:
         self._leave(reason(raised), failed=raised is not None)
@@ -209,7 +193,12 @@ class Watchdog:
         if pending.group != self._me.world:
             text += f"  (group of ranks {pending.members})"
         place = pending.group, pending.members, pending.number, pending.kind
-        wait = Wait(pending.serial, *place, text, self.log.alone)
+        # This call is the last that the rank has issued on its group.
+        issued = self.log.issued()
+        if pending.group in issued:
+            issued[pending.group] -= 1
+        exact = pending.group in self.log.counts_exactly
+        wait = Wait(pending.serial, *place, text, self.log.alone, issued, exact)
         begun = time.monotonic() - (time.time() - pending.started)
         timeout = self.settings.timeout
         return Diagnosis(self._me, wait, timeout, self._asking, self._departures, begun)
@@ -251,13 +240,18 @@ class Watchdog:
         return delay
 
     def _respond(self) -> None:
+        stillness = Stillness()
         # Where the store is gone, whoever waits finds that out by itself.
         with contextlib.suppress(RuntimeError):
             while (question := self._answering.next_question(self._closed)) is not None:
                 place = self.log.place()
-                self._answering.answer(Answer(question, self.log.waits(), str(place), place.group))
+                may_be_stuck = place.waits_for_all and self.log.alone
+                still = stillness.seconds(str(place)) if may_be_stuck else 0.0
+                issued = self.log.issued()  # read before the calls of which it may be one
+                answer = question, self.log.waits(), str(place), still, issued, {**self.log.counts}
+                self._answering.answer(Answer(*answer))
                 if self.settings.report is not None and self._answering.report_wanted():
-                    self.report()
+                    self.reports.write()
 
 
 def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
@@ -273,7 +267,7 @@ _watchdogs: weakref.WeakKeyDictionary[Any, Watchdog] = weakref.WeakKeyDictionary
 def report_all() -> None:
     """Write this rank's report, where one is wanted: the process is about to be ended."""
     for watchdog in [*_watchdogs.values()]:
-        watchdog.report()
+        watchdog.reports.write()
 
 
 def watchdog_of_job(departures: Departures | None) -> Watchdog | None:

@@ -61,7 +61,8 @@ def _in_state(state: str) -> Callable[[Job], None]:
 
 
 def _foreign(job: Job) -> None:
-    job.ranks[1].where, job.ranks[1].foreign = "is in torch.distributed.all_reduce  train.py:3 in main", "world"
+    job.ranks[1].where = "is in torch.distributed.all_reduce  train.py:3 in main"
+    job.ranks[1].still, job.ranks[1].issued = 1.0, {"world": 4}
     job.ranks[0].wait()
 
 
