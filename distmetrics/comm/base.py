@@ -177,7 +177,7 @@ def in_call(call: Call) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(comm: object) -> Iterator[None]:
-    """Have this rank's report written, if one is wanted, where the block raises an error of ours."""
+    """Have a report written, if one is wanted, where the block raises an error of ours."""
     try:
         yield
     except DistmetricsError as error:

@@ -1,20 +1,28 @@
-"""Let a process say something before SIGTERM ends it, also in C code that never returns.
+"""The end of a process: it says something before SIGTERM ends it, and it ends at all.
 
 A handler of Python's runs in the main thread, and only between two steps of Python code: never, in
 a collective that nobody answers. The interpreter's own handler, in C, writes the signal's number to
-a pipe at once, and a thread reads it there.
+a pipe at once, and a thread reads it there. Nor does a process end by itself whose torch waits for
+such a collective.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import faulthandler
 import os
 import signal
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
+# Seconds that a process has to end, once its group has broken: all of its end, and what follows the
+# functions that are called at exit.
+_END, _LAST_STEP = 10.0, 1.0
 _all: weakref.WeakSet[LastWords] = weakref.WeakSet()
+_must_end: list[bool] = []
 
 
 class LastWords:
@@ -82,6 +90,24 @@ class LastWords:
             # signal.signal() can be called in the main thread alone.
             ctypes.pythonapi.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def end_surely() -> None:
+    """Make sure that the process comes to its end: torch waits for calls that nobody answers."""
+    if not _must_end:
+        _must_end.append(True)
+        atexit.register(_end_within, _END)
+
+
+@atexit.register  # with this module, so that it is called after what is registered later
+def _end_soon() -> None:
+    if _must_end:
+        _end_within(_LAST_STEP)
+
+
+def _end_within(seconds: float) -> None:
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (faulthandler holds it)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
 
 
 def _in_main_thread() -> bool:

@@ -65,7 +65,7 @@ class CallLog:
     Attributes:
         calls: the last of them.
         counts: how many calls each group has made, by its name.
-        thread: the thread that has made the last call.
+        thread: the thread that has made the last call, or else the main thread.
         alone: whether the main thread has made all calls.
         serial: number of the last call.
         counters: by the name of a group, returns how many collectives this rank has issued on it.
@@ -75,7 +75,7 @@ class CallLog:
     def __init__(self) -> None:
         self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
         self.counts: dict[str, int] = {}
-        self.thread = threading.get_ident()
+        self.thread = threading.main_thread().ident or 0  # until there is a call
         self.alone = True
         self.serial = 0
         self.counters: dict[str, Callable[[], int]] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import logging
 import os
 import sys
@@ -20,7 +19,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -30,7 +28,7 @@ from distmetrics.errors import DistmetricsError
 from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, within
-from distmetrics.liveness.last_words import LastWords
+from distmetrics.liveness.last_words import LastWords, end_surely
 from distmetrics.liveness.process_info import Stillness, machine, process_state, this_process
 from distmetrics.liveness.rank_report import CallLog, PendingCall, ReportWriter
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait
@@ -41,7 +39,6 @@ STORE_SILENT = 4.0  # seconds in which a call of the store must be done while a 
 _FIRST_ANSWER = 10.0  # seconds in which the job's store must answer a rank's first call
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
-_END = 10.0  # seconds that a process has to end, once its group has broken
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _SOON = 0.1  # seconds between two looks whether all ranks have come
 _RETRY = 0.5  # seconds after which a store that failed is tried again
@@ -77,7 +74,6 @@ class Watchdog:
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
-        self._failed = False
         self._last_words: LastWords | None = None
         self._known: dict[int, RankStatus] = {}
         self._asking.publish(self._me.status(None))
@@ -85,7 +81,7 @@ class Watchdog:
             _thread("why this rank waits", self._find_out),
             _thread("where this rank is", self._respond),
         ]
-        atexit.register(self._at_exit)
+        atexit.register(self.close)
 
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
         """Note that the call is over, or was never begun."""
@@ -110,7 +106,7 @@ class Watchdog:
 
     def fail(self, error: DistmetricsError) -> None:
         """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
-        self._failed = True
+        end_surely()
         self.reports.write(error, final=True)
         if self.settings.report is not None and not self._store_error:
             within(_LAST, lambda: [self._asking.ask(peer, report=True) for peer in error.peers])
@@ -126,7 +122,7 @@ class Watchdog:
             return  # the end of a forked child is not that of the rank
         self._closed.set()
         self._bell.set()
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self.close)
         if self._last_words is not None:
             self._last_words.close()
         if self._says_goodbye:
@@ -137,13 +133,6 @@ class Watchdog:
         for thread in self._threads:
             thread.join(_LAST)
         self._held = None
-
-    def _at_exit(self) -> None:
-        """Make sure that the process ends: torch waits for calls that will never be answered."""
-        self.close()
-        if self._failed:
-            nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (faulthandler holds it)
-            faulthandler.dump_traceback_later(_END, exit=True, file=nowhere)
 
     @property
     def store_failed(self) -> bool:
