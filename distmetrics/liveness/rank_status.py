@@ -20,8 +20,8 @@ class Wait:
         text: the call in the user's terms, with its line.
         alone: whether the main thread has made all calls of this rank: one of several threads that
             waits says nothing of the others.
-        issued: by the names of groups, how many collectives this rank had issued before this call:
-            ours, and torch's own. Nothing for a group whose backend does not count them.
+        issued: how many collectives this rank had issued on the group before this call, ours and
+            torch's own; None where the group's backend does not count them.
         counts_exactly: whether the group counts collectives alone. Gloo counts sends and receives
             between two ranks as well.
     """
@@ -33,7 +33,7 @@ class Wait:
     kind: str
     text: str
     alone: bool = True
-    issued: Mapping[str, int] = field(default_factory=dict)
+    issued: int | None = None
     counts_exactly: bool = False
 
     @property

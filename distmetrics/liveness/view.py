@@ -131,7 +131,7 @@ def _never_met(view: View) -> Iterator[Verdict]:
         what = "ranks disagree on a collective"
         yield Verdict(MismatchError, what, tuple(odd), _lines(view), likely, SAME_ORDER)
     if uneven := [rank for rank, wait in here.items() if _came_after_others(wait, view.wait)]:
-        what = f"{who(uneven)} came to a collective after another number of torch.distributed's own"
+        what = "ranks came to a collective after different numbers of torch.distributed's own"
         likely = "a collective that only some ranks reach."
         yield Verdict(DivergedError, what, tuple(uneven), _lines(view), likely, SAME_ORDER)
     if elsewhere := [rank for rank in members if _is_in_torchs_own(view, rank)]:
@@ -153,8 +153,7 @@ def _never_met(view: View) -> Iterator[Verdict]:
 
 def _came_after_others(other: Wait, wait: Wait) -> bool:
     """True if a rank in the same call has issued another number of collectives before it."""
-    group = wait.group
-    return wait.counts_exactly and other.issued.get(group) != wait.issued.get(group)
+    return wait.counts_exactly and other.issued != wait.issued
 
 
 def _is_in_torchs_own(view: View, rank: int) -> bool:
@@ -172,8 +171,7 @@ def _is_in_torchs_own(view: View, rank: int) -> bool:
         return False
     if not wait.counts_exactly and answer.still < STILL_FOR:
         return False
-    issued = wait.issued
-    return any(count > issued[group] for group, count in answer.issued.items() if group in issued)
+    return wait.issued is not None and answer.issued.get(wait.group, 0) > wait.issued
 
 
 def _lasts_too_long(view: View) -> Iterator[Verdict]:

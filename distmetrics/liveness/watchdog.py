@@ -182,10 +182,9 @@ class Watchdog:
         if pending.group != self._me.world:
             text += f"  (group of ranks {pending.members})"
         place = pending.group, pending.members, pending.number, pending.kind
-        # This call is the last that the rank has issued on its group.
-        issued = self.log.issued()
-        if pending.group in issued:
-            issued[pending.group] -= 1
+        issued = self.log.issued().get(pending.group)
+        if issued is not None:
+            issued -= 1  # this call is the last of them
         exact = pending.group in self.log.counts_exactly
         wait = Wait(pending.serial, *place, text, self.log.alone, issued, exact)
         begun = time.monotonic() - (time.time() - pending.started)

@@ -66,6 +66,11 @@ def _foreign(job: Job) -> None:
     job.ranks[0].wait()
 
 
+def _uneven(job: Job) -> None:
+    job.ranks[0].wait(counts_exactly=True)
+    job.ranks[1].wait(counts_exactly=True, issued=4)
+
+
 def _silent_store() -> str:
     """A store that has been asked, and has not answered."""
     watchdog = Watchdog.__new__(Watchdog)
@@ -99,6 +104,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "A deadlock of groups": lambda: _ended(_circle),
     "Different calls in the same place": lambda: _ended(_unlike),
     "A collective of torch's own": lambda: _ended(_foreign),
+    "Another number of torch's own": lambda: _ended(_uneven),
     "The store does not answer": _silent_store,
     "Direct calls that differ": lambda: _raised(_direct),
 }

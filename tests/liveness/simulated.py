@@ -82,7 +82,7 @@ class Rank:
         self.serial += 1
         members = members or rank_ranges(range(self.job.world_size))
         text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
-        wait = Wait(self.serial, group, members, call, kind, text, alone, {group: issued}, counts_exactly)
+        wait = Wait(self.serial, group, members, call, kind, text, alone, issued, counts_exactly)
         begun = self.job.now + after
         self.diagnosis = Diagnosis(
             self.me, wait, timeout, self.store, Departures(self.job.store), begun, state_of=self.job.state_of
