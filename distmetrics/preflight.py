@@ -44,7 +44,10 @@ class Unpicklable:
 
 
 def find_unpicklable(
-    obj: Any, name: str = "obj", *, by_value: bool | None = None
+    obj: Any,
+    name: str = "obj",
+    *,
+    by_value: bool | None = None,
 ) -> list[Unpicklable]:
     """Find what stops an object from being sent to another process, such as a rank of ddp_spawn.
 

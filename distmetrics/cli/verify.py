@@ -38,7 +38,12 @@ class Options:
 
 
 def verify(
-    target: str, options: Options, *, given: Sequence[str], as_json: bool, html: Path | None
+    target: str,
+    options: Options,
+    *,
+    given: Sequence[str],
+    as_json: bool,
+    html: Path | None,
 ) -> int:
     """Judge the metrics that a target names, and show the result.
 

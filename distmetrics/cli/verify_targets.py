@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.testing.guess import Guess, fed_like, guess
+from distmetrics.cli.guess import Guess, fed_like, guess
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,11 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
             )
 
     def _last_batch(
-        self, module: nn.Module, number: Any, batch_idx: int, dataloader_idx: int
+        self,
+        module: nn.Module,
+        number: Any,
+        batch_idx: int,
+        dataloader_idx: int,
     ) -> None:
         counts = number if isinstance(number, list) else [number]
         if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:

@@ -240,7 +240,9 @@ class Runner(RunnerWorld):
         self.strategy.backward(loss)
 
     def no_backward_sync(
-        self, model: RunnerModule, enabled: bool = True
+        self,
+        model: RunnerModule,
+        enabled: bool = True,
     ) -> AbstractContextManager[Any]:
         """Return a block in which gradients are added up on this rank, and not shared.
 

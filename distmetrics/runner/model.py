@@ -93,7 +93,10 @@ class RunnerModule(nn.Module):
         return self._runner.strategy.weights(self.module)  # type: ignore[no-any-return]
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        assign: bool = False,
     ) -> Any:
         """Load a whole state dict; every rank must call it, with the same content."""
         if strict and not assign:
@@ -137,7 +140,9 @@ class _Entry(nn.Module):
         self.module = module
 
     def forward(
-        self, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None, method: str = _CALL
+        self,
+        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        method: str = _CALL,
     ) -> Any:
         if inputs is None:
             return None

@@ -78,7 +78,9 @@ class RunnerOptimizer(Optimizer):
 
 
 def follow_parameters(
-    optimizers: Iterable[Optimizer], before: Sequence[nn.Parameter], after: Sequence[nn.Parameter]
+    optimizers: Iterable[Optimizer],
+    before: Sequence[nn.Parameter],
+    after: Sequence[nn.Parameter],
 ) -> None:
     """Let optimizers step the parameters that have replaced others, as moving to XLA does."""
     new = {id(old): each for old, each in zip(before, after, strict=True)}

@@ -31,7 +31,10 @@ class ShardedUpdates(Strategy):
     whole_on_each_rank = False
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
 
@@ -82,7 +85,10 @@ class ShardedUpdates(Strategy):
         return {**mine, "state": {index: state[index] for index in sorted(state)}}
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: StateDict
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        state: StateDict,
     ) -> None:
         """Put a whole state dict into the optimizer: this rank's part of it is kept."""
         comm = self.comm()

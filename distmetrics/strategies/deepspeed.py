@@ -64,7 +64,10 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         _library()
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Make the engine around the module; in own loops one without optimizers stays as it is.
 
@@ -169,7 +172,10 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         return whole_states(self.zero, optimizer)
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: StateDict
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        state: StateDict,
     ) -> None:
         """Put such a state dict back; called on every rank."""
         load_states(self.zero, optimizer, state)

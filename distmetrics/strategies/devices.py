@@ -114,7 +114,11 @@ _WANTED = "must be a positive number, -1, a list or 'auto'"
 
 
 def one_flag(
-    devices: Devices, accelerator: str, *, gpus: Devices = None, tpu_cores: Devices = None
+    devices: Devices,
+    accelerator: str,
+    *,
+    gpus: Devices = None,
+    tpu_cores: Devices = None,
 ) -> tuple[Devices, str]:
     """Return ``devices`` and ``accelerator``, with the short ``gpus=`` and ``tpu_cores=`` taken in.
 

@@ -53,7 +53,10 @@ class DP(ReplicaStrategy):
     across_machines = "ddp2"
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Run the call on replicas; what they return is joined, numbers stacked."""
         return Replicated(module, name, self)
@@ -99,7 +102,11 @@ class Replicated(nn.Module):
         return output
 
     def _run(
-        self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]
+        self,
+        copied: nn.Module,
+        share: Any,
+        device: torch.device,
+        args: tuple[Any, ...],
     ) -> Any:
         method = getattr(copied, self.name)
         if self.on_cpu:

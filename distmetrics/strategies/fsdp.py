@@ -127,7 +127,10 @@ class FullyShardedStrategy(SplitStrategy):
         )
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Shard the module; the optimizers hold the parts in the place of the whole parameters."""
         sharding = Sharding(module, optimizers, self.wrap, entry_of(module, name), self.reshard)
@@ -166,7 +169,10 @@ class FullyShardedStrategy(SplitStrategy):
         return map_leaves(whole, optimizer.state_dict())
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: StateDict
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        state: StateDict,
     ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
         parameters = parameters_of(optimizer)

@@ -46,7 +46,10 @@ class DataParallelStrategy(ProcessStrategy):
         return entry_of(module, name)
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Put the call inside :meth:`wrap`, but a model that has nothing to learn in own loops."""
         entry = self.entry(module, name)

@@ -100,7 +100,10 @@ def resolve(
 
 
 def _automatic(
-    devices: Devices, accelerator: str, num_nodes: int, plugin: Environment | None
+    devices: Devices,
+    accelerator: str,
+    num_nodes: int,
+    plugin: Environment | None,
 ) -> str:
     if accelerator == "tpu":
         return "xla"

@@ -105,7 +105,10 @@ class XLA(Strategy):
         return map_tensors(lambda tensor: _laid_out(tensor, mesh, spmd.mark_sharding), batch)
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Return the training step, which a rank without a batch can take too."""
         call = super().training_call(module, name, optimizers)

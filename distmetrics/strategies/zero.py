@@ -151,7 +151,10 @@ def load_states(zero: ZeroModule, optimizer: Optimizer, state: StateDict) -> Non
 
 
 def _make_states(
-    zero: ZeroModule, optimizer: Optimizer, like: Mapping[str, Any], shape: torch.Size
+    zero: ZeroModule,
+    optimizer: Optimizer,
+    like: Mapping[str, Any],
+    shape: torch.Size,
 ) -> None:
     """Give the optimizer the states that its first step would make: numbers, and empty tensors."""
     engine = zero.engine.optimizer

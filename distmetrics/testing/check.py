@@ -134,7 +134,11 @@ def replay(
 
 
 def _cases(
-    batches: Any, worlds: Sequence[int], max_examples: int, seed: int, laws: Laws
+    batches: Any,
+    worlds: Sequence[int],
+    max_examples: int,
+    seed: int,
+    laws: Laws,
 ) -> Iterator[tuple[Shards, Iterable[Law]]]:
     """Yield shards, and the laws that are to be judged on them."""
     on_all_shards = [law for law in laws if law.on_all_shards]

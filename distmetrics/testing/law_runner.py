@@ -84,7 +84,11 @@ def _in_order(by_law: Mapping[Law, Any]) -> dict[Law, Any]:
 
 
 def _smallest(
-    law: Law, trial_of: partial[Trial], broken: LawBroken, shards: Shards, tries: int
+    law: Law,
+    trial_of: partial[Trial],
+    broken: LawBroken,
+    shards: Shards,
+    tries: int,
 ) -> tuple[Shards, LawBroken]:
     """Return the smallest case that still breaks the law, and how it does."""
 

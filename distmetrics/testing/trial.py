@@ -199,7 +199,11 @@ class Trial:
 
 
 def compare(
-    expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
+    expected: Any,
+    got: Sequence[Any],
+    equality: Equality,
+    shards: Shards,
+    note: str = "",
 ) -> None:
     """Compare every rank's value with one that is expected."""
     for rank, value in enumerate(got):
@@ -215,7 +219,10 @@ def no_error(expected: Any, results: Sequence[RankResult], shards: Shards) -> No
 
 
 def _on_rank(
-    scenario: Scenario, subject: Subject, shards: Shards, comm: Communicator
+    scenario: Scenario,
+    subject: Subject,
+    shards: Shards,
+    comm: Communicator,
 ) -> tuple[Any, tuple[str, ...]]:
     """Be one rank: run a scenario on the rank's own shard, and write its collectives down."""
     recording = RecordingCommunicator(comm)

@@ -113,7 +113,11 @@ def _known_length(loader: Any, limit: int | None) -> int | None:
 
 
 def agreed_batches(
-    batches: Iterator[Any], counts: Sequence[int | None], comm: Communicator, *, start: int = 0
+    batches: Iterator[Any],
+    counts: Sequence[int | None],
+    comm: Communicator,
+    *,
+    start: int = 0,
 ) -> Iterator[tuple[Any, int]]:
     """Yield this rank's batch or None, and how many ranks have one, until none has.
 
@@ -146,7 +150,10 @@ def agreed_batches(
 
 
 def _by_count(
-    batches: Iterator[Any], counts: Sequence[int], rank: int, start: int
+    batches: Iterator[Any],
+    counts: Sequence[int],
+    rank: int,
+    start: int,
 ) -> Iterator[tuple[Any, int]]:
     fewest = min(counts)
     for step in range(start, max(counts)):

@@ -24,7 +24,10 @@ def write(content: Any, path: Path) -> None:
 
 
 def load_checkpoint(
-    path: str | Path, *, map_location: Any = "cpu", weights_only: bool = True
+    path: str | Path,
+    *,
+    map_location: Any = "cpu",
+    weights_only: bool = True,
 ) -> dict[str, Any]:
     """Read a checkpoint.
 

@@ -233,7 +233,11 @@ _OneSided = tuple[Key, list[int], list[int]]
 
 
 def check_names(
-    ranks: Sequence[RankLog], kinds: Mapping[Key, Kind], rank: int, *, strict: bool
+    ranks: Sequence[RankLog],
+    kinds: Mapping[Key, Kind],
+    rank: int,
+    *,
+    strict: bool,
 ) -> None:
     """Refuse, or warn of, a name that some ranks log in every batch and others in none.
 
@@ -270,7 +274,9 @@ def check_names(
 
 
 def _one_sided_error(
-    one_sided: Sequence[_OneSided], ranks: Sequence[RankLog], rank: int
+    one_sided: Sequence[_OneSided],
+    ranks: Sequence[RankLog],
+    rank: int,
 ) -> MismatchError:
     (first, *_), *others = one_sided
     named = ", ".join(f"{key.label!r} by {who(always)}" for key, always, _ in others[:5])

@@ -150,7 +150,10 @@ class FitLoop:
 
 
 def _with_places(
-    items: Iterator[Any], steps: int, start: int, total: int | None
+    items: Iterator[Any],
+    steps: int,
+    start: int,
+    total: int | None,
 ) -> Iterator[tuple[Any, AccumulationStep]]:
     """Yield each item and its place among the ``steps`` of an update.
 

@@ -41,11 +41,6 @@ class LoopProgress:
     validated_at: int | None = None
     epoch_is_over: bool = False
 
-    @property
-    def is_within_epoch(self) -> bool:
-        """True if some of the epoch's steps are over, and the epoch is not."""
-        return self.batches > 0 and not self.epoch_is_over
-
     def begin_epoch(self, number: int) -> None:
         """Go to the beginning of an epoch, after as many steps."""
         self.load({"epoch": number, "global_step": self.global_step})

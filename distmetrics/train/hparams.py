@@ -60,7 +60,10 @@ class WithHparams:
         return self._hparams
 
     def save_hyperparameters(
-        self, *names: Any, ignore: str | Iterable[str] = (), logger: bool = True
+        self,
+        *names: Any,
+        ignore: str | Iterable[str] = (),
+        logger: bool = True,
     ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 

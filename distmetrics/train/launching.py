@@ -53,7 +53,11 @@ def launch(trainer: RunContext, module: Module, call: Call) -> Any:
 
 
 def launch_evaluation(
-    trainer: RunContext, module: Module, call: Call, *, verbose: bool | None
+    trainer: RunContext,
+    module: Module,
+    call: Call,
+    *,
+    verbose: bool | None,
 ) -> list[dict[str, float]]:
     """Evaluate the module on every rank; return the results, and print them if that is wanted."""
     require(module, "validation_step" if call.kind == "validate" else "test_step")

@@ -189,8 +189,3 @@ def as_number(what: str, value: Any) -> Tensor | float:
 def as_tensor(what: str, value: Any) -> Tensor:
     """Return ``value`` as a 0-dim float64 tensor on the CPU; see :func:`as_number`."""
     return torch.tensor(float(as_number(what, value)), dtype=torch.float64)
-
-
-def is_metric(value: Any) -> bool:
-    """Return True for a metric object: anything that updates, computes and resets."""
-    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))

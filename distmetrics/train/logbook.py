@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distmetrics.arguments import is_metric
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
@@ -32,7 +33,6 @@ from distmetrics.train.log_options import (
     batch_size_of,
     check_batch_size,
     check_options,
-    is_metric,
     moments,
 )
 from distmetrics.train.metric_state import (
@@ -264,7 +264,11 @@ class LogBook:
         return logged
 
     def _combined(
-        self, mine: Accumulators, batches: dict[int, int], name: str, site: Site | None = None
+        self,
+        mine: Accumulators,
+        batches: dict[int, int],
+        name: str,
+        site: Site | None = None,
     ) -> Logged:
         """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
         sent = RankLog(mine.settled(), batches)

@@ -72,7 +72,10 @@ class FolderLogger(Logger):
     """
 
     def __init__(
-        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+        self,
+        save_dir: str | Path,
+        name: str = "distmetrics_logs",
+        version: int | str | None = None,
     ) -> None:
         check(type(self).__name__, locals(), _TAKES)
         self.save_dir = Path(save_dir)
@@ -191,7 +194,10 @@ class TensorBoardLogger(FolderLogger):
     """
 
     def __init__(
-        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+        self,
+        save_dir: str | Path,
+        name: str = "distmetrics_logs",
+        version: int | str | None = None,
     ) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise MissingDependencyError.of("tensorboard", "tensorboard", "TensorBoardLogger")

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.context import RunContext
 from distmetrics.train.fit_state import FitState
+from distmetrics.train.hooks import Hooks
 
 
 class ManualOptimizer:
@@ -53,8 +53,8 @@ class ManualOptimizer:
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
 
-class ManualOptimization(nn.Module):
-    """The trainer of a module, and what one needs that does its own optimization.
+class ManualOptimization(Hooks):
+    """What a module needs that does its own optimization.
 
     With ``self.automatic_optimization = False`` its ``training_step`` does all:
     ``optimizer.zero_grad()``, ``self.manual_backward(loss)`` and ``optimizer.step()`` for each of
@@ -62,22 +62,6 @@ class ManualOptimization(nn.Module):
     """
 
     automatic_optimization: bool = True
-    _trainer: RunContext | None = None
-
-    @property
-    def trainer(self) -> RunContext:
-        """The trainer that runs this module.
-
-        Raises:
-            ConfigurationError: none does.
-        """
-        if self._trainer is None:
-            raise ConfigurationError(
-                f"{type(self).__name__} is not attached to a trainer",
-                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
-                "replace self.log.",
-            )
-        return self._trainer
 
     def optimizers(self) -> Any:
         """Return the optimizer, or the list of several, to step by hand."""

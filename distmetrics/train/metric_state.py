@@ -87,7 +87,10 @@ def check_unused(path: str, updates: Mapping[str, int], stage: str, name: str) -
 
 
 def metric_values(
-    module: nn.Module, kinds: Mapping[Key, Kind], comm: Communicator, name: str
+    module: nn.Module,
+    kinds: Mapping[Key, Kind],
+    comm: Communicator,
+    name: str,
 ) -> dict[Key, Tensor]:
     """Return each number of the metric objects that were logged, over all ranks; reset these.
 

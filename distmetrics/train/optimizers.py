@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from distmetrics.arguments import POSITIVE, Takes, check, describe
+from distmetrics.arguments import POSITIVE, check, describe, one_of
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.logged_values import LoggedValues
 
@@ -23,7 +23,7 @@ _FORMS = (
 
 _TAKES = {
     "frequency": POSITIVE,
-    "interval": Takes(lambda value: value in ("epoch", "step"), "'epoch' or 'step'"),
+    "interval": one_of("epoch", "step"),
 }
 
 
@@ -80,7 +80,10 @@ class Schedule:
 
 
 def configured(
-    returned: Any, module: nn.Module, *, automatic: bool = True
+    returned: Any,
+    module: nn.Module,
+    *,
+    automatic: bool = True,
 ) -> tuple[list[Optimizer], list[Schedule]]:
     """Return the optimizers and schedules in what ``configure_optimizers`` returned.
 

@@ -69,17 +69,18 @@ _OTHERS_OF_CALLBACKS = {
 }
 
 
-def _arguments(base: type, name: str) -> tuple[str, ...]:
-    parameters = tuple(inspect.signature(getattr(base, name)).parameters)[1:]
-    return tuple(parameter for parameter in parameters if parameter != _LAST)
+def _hooks_of(base: type) -> dict[str, tuple[str, ...]]:
+    """Return the arguments of each hook of a class, but the number of the loader."""
+    hooks = {}
+    for name, method in vars(base).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            arguments = list(inspect.signature(method).parameters)[1:]
+            hooks[name] = tuple(argument for argument in arguments if argument != _LAST)
+    return hooks
 
 
-_HOOKS = {name: _arguments(Hooks, name) for name in vars(Hooks) if not name.startswith("_")}
-_CALLBACK_HOOKS = {
-    name: _arguments(Callback, name)
-    for name in vars(Callback)
-    if name.startswith(("on_", "setup", "teard"))
-}
+_HOOKS = _hooks_of(Hooks)
+_CALLBACK_HOOKS = _hooks_of(Callback)
 
 
 def overrides(module: Module, name: str) -> bool:

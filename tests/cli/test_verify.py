@@ -15,7 +15,7 @@ from distmetrics.cli.verify import chosen
 from distmetrics.cli.verify_targets import arguments, inputs, load, targets
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import laws
-from distmetrics.testing.guess import Guess
+from distmetrics.cli.guess import Guess
 
 MODULE = '''
 import torch

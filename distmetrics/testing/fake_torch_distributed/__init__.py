@@ -79,7 +79,9 @@ def _replacements() -> list[Name]:
 
 
 def _dispatching(
-    name: str, original: Callable[..., Any], ours: Answer | None
+    name: str,
+    original: Callable[..., Any],
+    ours: Answer | None,
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:

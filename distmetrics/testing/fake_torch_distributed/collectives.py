@@ -94,7 +94,11 @@ class Move:
 
 
 def _exchange(
-    comm: Communicator, kind: str, sent: list[Tensor], root: int, operation: str
+    comm: Communicator,
+    kind: str,
+    sent: list[Tensor],
+    root: int,
+    operation: str,
 ) -> list[Tensor]:
     """Send a rank's tensors, one or one for each rank; return what it receives."""
     if kind in ("all_gather", "gather"):

@@ -123,7 +123,11 @@ class Request:
             )
 
     def check_alike(
-        self, what: str, value: Any, dtype: torch.dtype, shape: Sequence[int]
+        self,
+        what: str,
+        value: Any,
+        dtype: torch.dtype,
+        shape: Sequence[int],
     ) -> Tensor:
         """Return ``value``, a tensor of this dtype and shape."""
         tensor = self.tensor(value)

@@ -57,7 +57,10 @@ def faulty(fn: Callable[..., Any], faults: Sequence[Fault], world_size: int) -> 
 
 
 def _with_faults(
-    fn: Callable[..., Any], faults: Sequence[Fault], comm: Communicator, *args: Any
+    fn: Callable[..., Any],
+    faults: Sequence[Fault],
+    comm: Communicator,
+    *args: Any,
 ) -> Any:
     with injected(faults, comm) as faulty_comm:
         return fn(faulty_comm, *args)

@@ -58,7 +58,12 @@ class ProgressBar(Callback):
         self._begin("train", f"epoch {trainer.current_epoch}", trainer)
 
     def on_train_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: RunContext,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """Move the bar on."""
         self._advance("train", trainer)
