@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distmetrics.errors import ConfigurationError
 from distmetrics.cli.guess import Guess, fed_like, guess
+from distmetrics.errors import ConfigurationError
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.tensors import map_tensors, parameters_of
 
 _CALL = "__call__"
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
@@ -190,7 +190,7 @@ class StrategyCalls:
             else:
                 output = strategy.evaluator(self._entry, "forward")(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
-        return map_leaves(_raised, output) if is_lowered else output
+        return map_tensors(_raised, output) if is_lowered else output
 
     @contextmanager
     def keeping_gradients(self) -> Iterator[None]:
@@ -219,8 +219,8 @@ class StrategyCalls:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
             return
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        if comm.world_size == 1 or all(p.grad is None for p in parameters):
+        has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
+        if comm.world_size == 1 or not has_gradients:
             return
         raise ConfigurationError(
             f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients "
@@ -267,6 +267,5 @@ class StrategyCalls:
                 hook.remove()
 
 
-def _raised(leaf: Any) -> Any:
-    is_low = isinstance(leaf, Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
-    return leaf.float() if is_low else leaf
+def _raised(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -16,7 +16,7 @@ from distmetrics.strategies.base import Closure, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.split import SplitStrategy
-from distmetrics.strategies.tensors import StateDict
+from distmetrics.strategies.tensors import StateDict, map_tensors
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
 
 _TAKES = {
@@ -155,7 +155,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         zero = self.zero
         were_parts = not zero.is_whole
         zero.be_whole()
-        weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        weights = map_tensors(lambda value: value.detach().clone(), dict(module.state_dict()))
         if were_parts:
             zero.be_parts()
         return weights

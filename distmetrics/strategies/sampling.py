@@ -160,12 +160,12 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
         return EvaluationSampler(keys, world_size, rank, seed=seed)
 
     if loader.batch_sampler is None:
-        return _clone(loader, sampler=dealt(loader.sampler))
+        return clone(loader, sampler=dealt(loader.sampler))
     if type(loader.batch_sampler) is not BatchSampler:
-        return _clone(loader, batch_sampler=dealt(loader.batch_sampler))
+        return clone(loader, batch_sampler=dealt(loader.batch_sampler))
     sampler = dealt(loader.sampler)
     batches = BatchSampler(sampler, loader.batch_sampler.batch_size, loader.drop_last)
-    return _clone(loader, sampler=sampler, batch_sampler=batches)
+    return clone(loader, sampler=sampler, batch_sampler=batches)
 
 
 def has_order(loader: Any) -> bool:
@@ -203,8 +203,8 @@ def warn_read_whole(loader: Any, data: str, world_size: int, flag: str) -> None:
     )
 
 
-def _clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """Return a copy of a loader with other samplers.
+def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
+    """Return a copy of a loader with other samplers, or what else is given.
 
     Not built anew from arguments: a subclass may take others, and torch's own grow with its
     versions. A loader refuses new samplers by ``__setattr__`` because its iterators use the old

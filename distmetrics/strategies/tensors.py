@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.errors import ConfigurationError
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
@@ -27,3 +28,15 @@ def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
 def to_host(tree: T) -> T:
     """Return a tree with its tensors on the CPU, without gradients."""
     return map_tensors(lambda tensor: tensor.detach().cpu(), tree)
+
+
+def check_steps_some(optimizer: Optimizer, module: nn.Module, do: str) -> None:
+    """Refuse an optimizer that steps no parameter of the module; ``do`` is the advice."""
+    own = set(module.parameters())
+    if own.isdisjoint(parameters_of(optimizer)):
+        raise ConfigurationError(
+            f"the {type(optimizer).__name__} steps no parameter of the {type(module).__name__}: "
+            "nothing would be learned",
+            likely="it was made for another model, or before this one's parameters were replaced.",
+            do=do,
+        )

@@ -103,5 +103,7 @@ listeners: list[Callable[[Report], None]] = []  # called with every report that 
 
 def columns(reports: Sequence[Report]) -> list[Law]:
     """Return the laws that any of the reports speaks of, in order."""
-    spoken = {law for report in reports for law in (*report.judged, *report.skipped, *report.off)}
+    spoken: set[Law] = set()
+    for report in reports:
+        spoken.update(report.judged, report.skipped, report.off)
     return sorted(spoken, key=lambda law: law.number)

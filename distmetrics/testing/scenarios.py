@@ -188,7 +188,8 @@ def _dtypes(state: dict[str, Any]) -> dict[str, str]:
     dtypes = {}
     for name, value in state.items():
         items = value if isinstance(value, list) else [value]
-        if kinds := {f"{x.dtype} on {x.device}" for x in items if torch.is_tensor(x)}:
+        kinds = {f"{x.dtype} on {x.device}" for x in items if torch.is_tensor(x)}
+        if kinds:
             dtypes[name] = ", ".join(sorted(kinds))
     return dtypes
 
@@ -242,7 +243,8 @@ def doubled(rank: Rank) -> list[dict[str, Any]]:
     does not make the sum.
     """
     metric = rank.filled()
-    if any(spec.kind != "sum" for target in targets(metric) for spec in target.states):
+    kinds = {spec.kind for target in targets(metric) for spec in target.states}
+    if kinds - {"sum"}:
         return []
     for _ in range(25):
         metric = _merged(rank, metric)

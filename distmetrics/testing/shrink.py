@@ -53,6 +53,7 @@ def _without_a_batch(shard: Shard) -> Iterator[Shard]:
 def _without_samples(shard: Shard) -> Iterator[Shard]:
     for at, batch in enumerate(shard):
         rows = count(batch) or 0
-        for kept in (range(rows // 2), range(rows // 2, rows), range(rows - 1), range(1, rows)):
+        half = rows // 2
+        for kept in (range(half), range(half, rows), range(rows - 1), range(1, rows)):
             if 0 < len(kept) < rows:
                 yield (*shard[:at], take(batch, kept), *shard[at + 1 :])

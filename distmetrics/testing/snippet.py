@@ -63,7 +63,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, Tensor):
         return _tensor(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_literal(each)}" for key, each in value.items()) + "}"
+        items = [f"{key!r}: {_literal(each)}" for key, each in value.items()]
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, tuple):
@@ -74,10 +75,11 @@ def _literal(value: Any) -> str:
 def _tensor(x: Tensor) -> str:
     if x.numel() == 0:
         return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype})"
-    numbers = x.detach().cpu().tolist()
+    plain = x.detach().cpu()
+    numbers = plain.tolist()
     if x.is_floating_point() and x.dtype != torch.float64:
         # NumPy writes a float32 with no more digits than it takes to get it back.
-        numbers = x.detach().cpu().float().numpy().astype(str).astype(float).tolist()
+        numbers = plain.float().numpy().astype(str).astype(float).tolist()
     dtype = "" if x.dtype in _PLAIN else f", dtype={x.dtype}"
     return f"torch.tensor({numbers}{dtype})"
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from distmetrics.collectives.ops import all_gather_object
+from distmetrics.strategies.tensors import to_host
 from distmetrics.train.batches import length, limited, move, no_batch
 from distmetrics.train.config import Limit
 from distmetrics.train.context import note_epoch
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step
-from distmetrics.tree import map_leaves
 
 _FLAGS = {
     "validation": "limit_val_batches",
@@ -147,16 +147,12 @@ def predict(run: Run, loaders: Sequence[Any], *, keep: bool) -> list[list[Any]] 
         run.call("on_predict_end")
     if not keep:
         return None
-    own = map_leaves(on_cpu, own)
+    own = to_host(own)
     if run.comm.world_size == 1:  # a prediction that can't be sent is fine here
         return own
     ranks = all_gather_object(own, comm=run.comm, name="predictions")
-    return [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
-
-
-def on_cpu(leaf: Any) -> Any:
-    """Return a tensor without its graph, on the CPU; anything else as it is."""
-    return leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf
+    by_loader = zip(*ranks, strict=True)
+    return [list(itertools.chain(*parts)) for parts in by_loader]
 
 
 @contextmanager

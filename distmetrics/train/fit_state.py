@@ -15,6 +15,7 @@ from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.tensors import parameters_of
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.optimizers import Schedule
 
@@ -103,8 +104,7 @@ class FitState:
         """
         before = self._stepped_at.get(id(optimizer), 0)
         self._stepped_at[id(optimizer)] = self._backwards
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        has_gradients = any(p.grad is not None for p in parameters)
+        has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
         comm = self.strategy.comm()
         if comm.world_size > 1 and has_gradients and before == self._backwards:
             raise ConfigurationError(

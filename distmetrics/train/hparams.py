@@ -6,7 +6,7 @@ import inspect
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -33,9 +33,6 @@ class Hparams(dict[str, Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
-
-    def __copy__(self) -> Self:
-        return type(self)(self)
 
 
 _SAVED = Takes(

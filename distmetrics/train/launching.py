@@ -7,17 +7,16 @@ from typing import Any
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.tensors import to_host
 from distmetrics.train.callbacks.display import print_results
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call
-from distmetrics.train.evaluation import on_cpu
 from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.module import Module
 from distmetrics.train.run import Run
 from distmetrics.train.session import conduct
 from distmetrics.train.signatures import check_hooks, require
-from distmetrics.tree import map_leaves
 
 
 @dataclass(frozen=True)
@@ -92,5 +91,5 @@ def run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
         trainer.values.on_cpu(),
         trainer.should_stop,
         [callback.state_dict() for callback in trainer.callbacks],
-        map_leaves(on_cpu, weights),
+        to_host(weights),
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.tensors import parameters_of
 from distmetrics.train.fit_state import FitState
 from distmetrics.train.hooks import Hooks
 
@@ -94,9 +95,9 @@ class ManualOptimization(Hooks):
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:
         """Let only the optimizer's parameters have gradients inside the block: a GAN's half."""
-        groups: Any = optimizer.param_groups
-        own = {id(parameter) for group in groups for parameter in group["params"]}
-        others = [p for p in self.parameters() if p.requires_grad and id(p) not in own]
+        inner: Any = optimizer
+        own = set(parameters_of(inner))
+        others = [p for p in self.parameters() if p.requires_grad and p not in own]
         for parameter in others:
             parameter.requires_grad_(False)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import random
@@ -15,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.arguments import FLAG, SEED, check
+from distmetrics.strategies.sampling import clone
 
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
@@ -39,7 +39,8 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
     (7, tensor(True))
     """
     check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
-    os.environ[_SEED], os.environ[_WORKERS] = str(seed), str(int(workers))
+    os.environ[_SEED] = str(seed)
+    os.environ[_WORKERS] = str(int(workers))
     set_all(seed)
     return seed
 
@@ -73,10 +74,7 @@ def seed_workers(loader: Any, rank: int) -> Any:
     has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
     if not has_workers or loader.worker_init_fn is not None:
         return loader
-    clone = copy.copy(loader)
-    clone.worker_init_fn = functools.partial(_start_worker, rank)
-    clone._iterator = None
-    return clone
+    return clone(loader, worker_init_fn=functools.partial(_start_worker, rank))
 
 
 def _start_worker(rank: int, worker: int) -> None:

@@ -11,11 +11,11 @@ from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from distmetrics.cli import main
+from distmetrics.cli.guess import Guess
 from distmetrics.cli.verify import chosen
 from distmetrics.cli.verify_targets import arguments, inputs, load, targets
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import laws
-from distmetrics.cli.guess import Guess
 
 MODULE = '''
 import torch

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from distmetrics.testing import scenarios
-from distmetrics.testing.batches import Shards, changed_floats, is_floating
+from distmetrics.testing.batches import Shards, changed_floats, is_floating, map_batches
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.trial import NotJudged, Trial, compare
 from distmetrics.tree import map_leaves
@@ -21,10 +22,10 @@ _SHIFTED = Equality("relative 0.001", 1e-3, 1e-3, types=False)
 
 def _with_floats(shards: Shards, change: Callable[[Tensor], Tensor]) -> Shards:
     """Change the floating tensors of all batches, of which there must be some."""
-    arguments = [x for shard in shards for batch in shard for x in batch.arguments.values()]
-    if not any(map(is_floating, arguments)):
+    batches = chain.from_iterable(shards)
+    if not any(is_floating(x) for batch in batches for x in batch.arguments.values()):
         raise NotJudged("no argument is a tensor of floats")
-    return tuple(tuple(changed_floats(batch, change) for batch in shard) for shard in shards)
+    return map_batches(lambda batch: changed_floats(batch, change), shards)
 
 
 def low_precision(trial: Trial) -> None:
@@ -55,7 +56,7 @@ def nan_everywhere(trial: Trial) -> None:
 
         spoiled = _with_floats((last[:1],), spoil)
         shards = (*others, (*spoiled[0], *last[1:]))
-        single = trial.single([batch for shard in shards for batch in shard])
+        single = trial.single(list(chain.from_iterable(shards)))
         if single.kind == "raised":
             raise NotJudged(f"{bad} is refused: {single.text}")
         expected, *got = map_leaves(_not_finite, [single.value, *trial.values(shards)])
@@ -87,4 +88,5 @@ def _is_count(x: Any) -> bool:
     """True if all numbers of a tensor are whole, so that they count something."""
     if not isinstance(x, Tensor) or not x.numel() or x.is_complex():
         return False
-    return bool((x.double() == x.double().round()).all())
+    numbers = x.double()
+    return torch.equal(numbers, numbers.round())

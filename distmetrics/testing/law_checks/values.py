@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 import torch
 
 from distmetrics.errors import InputError
 from distmetrics.testing import scenarios
-from distmetrics.testing.batches import count, cut, join, take
+from distmetrics.testing.batches import Batch, Shards, count, cut, join, map_batches, take
 from distmetrics.testing.equality import BITWISE
 from distmetrics.testing.shards import in_runs, in_turn, padded
 from distmetrics.testing.trial import LawBroken, NotJudged, Trial, compare
@@ -36,7 +37,9 @@ def empty_rank(trial: Trial) -> None:
     """Add a rank without data in the first, in the last and in every other place."""
     shards = trial.dense
     expected = trial.values(shards)[0]
-    for more in (((), *shards), (*shards, ()), ((), *shards, (), ())):
+    first: Shards = ((), *shards)
+    last = (*shards, ())
+    for more in (first, last, (*first, (), ())):
         trial.keeps_value(expected, more, " without the empty rank")
 
 
@@ -86,20 +89,27 @@ def sample_order(trial: Trial) -> None:
     rows = count(whole)
     if not rows:
         raise NotJudged("the batches' arguments have no axis of samples in common")
-    order = iter(torch.randperm(rows, generator=torch.Generator().manual_seed(rows)).tolist())
-    shuffled = tuple(
-        tuple(take(whole, list(islice(order, count(batch)))) for batch in shard) for shard in shards
-    )
+    generator = torch.Generator().manual_seed(rows)
+    order = iter(torch.randperm(rows, generator=generator).tolist())
+
+    def drawn(batch: Batch) -> Batch:
+        return take(whole, list(islice(order, count(batch))))
+
+    shuffled = map_batches(drawn, shards)
     trial.same_value(shards, [shuffled], " in the other order of samples")
 
 
 def batch_split(trial: Trial) -> None:
     """Cut every batch in two."""
     shards = trial.dense
-    halves = tuple(tuple(piece for batch in shard for piece in cut(batch, 2)) for shard in shards)
+    halves = tuple(_halves(shard) for shard in shards)
     if list(map(len, halves)) == list(map(len, shards)):
         raise NotJudged("no batch has two samples")
     trial.same_value(shards, [halves], " with the batches in one piece")
+
+
+def _halves(shard: Sequence[Batch]) -> tuple[Batch, ...]:
+    return tuple(half for batch in shard for half in cut(batch, 2))
 
 
 def world_size(trial: Trial) -> None:
@@ -121,10 +131,11 @@ def same_sequence(trial: Trial) -> None:
     """Compare the collectives of ranks, and those of other dealings of the same batches."""
     shards, batches = trial.dense, trial.pooled
     cut = len(batches) - len(shards) + 1
-    lopsided = (batches[:cut], *((batch,) for batch in batches[cut:]))
+    lopsided = (batches[:cut], *in_turn(batches[cut:], len(shards) - 1))
     trial.values(shards)
     first = trial.world(shards)[0].collectives
-    for dealt in (shards, shards[::-1], in_turn(batches, len(shards)), lopsided):
+    turned = in_turn(batches, len(shards))
+    for dealt in (shards, shards[::-1], turned, lopsided):
         trial.values(dealt)
         for rank in trial.world(dealt):
             if rank.collectives != first:
@@ -139,7 +150,14 @@ def _listed(collectives: tuple[str, ...]) -> str:
 def no_hang(trial: Trial) -> None:
     """Run the shards as they are, and with ranks left empty."""
     shards, batches = trial.dense, trial.pooled
-    others = (trial.shards, shards, ((), *shards), (*shards, ()), ((), batches), (batches, (), ()))
+    others: list[Shards] = [
+        trial.shards,
+        shards,
+        ((), *shards),
+        (*shards, ()),
+        ((), batches),
+        (batches, (), ()),
+    ]
     for dealt in others:
         ranks = trial.world(dealt)
         for rank in ranks:
