@@ -9,7 +9,7 @@ from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
 from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing.faults import Fault
-from distmetrics.testing.faults.inject import faulty, killed_as_lost
+from distmetrics.testing.faults.communicator import faulty, killed_as_lost
 
 Backend = Literal["threads", "gloo"]
 
