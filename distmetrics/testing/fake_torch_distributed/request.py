@@ -158,7 +158,7 @@ class Request:
             raise self.refusal(
                 f"{what} has shape {list(tensor.shape)}, which {size} ranks can't share evenly"
             )
-        return list(tensor.view(size, tensor.shape[0] // size, *tensor.shape[1:]).unbind())
+        return list(tensor.view(size, -1, *tensor.shape[1:]).unbind())
 
 
 class Finished:

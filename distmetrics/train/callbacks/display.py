@@ -142,17 +142,17 @@ def wanted(flag: bool | None, what: str, stream: Any = None) -> bool:
 def print_summary(module: nn.Module, depth: int) -> None:
     """Print a model's parts down to ``depth``, their numbers of parameters, and their size."""
     parameters = list(module.parameters())
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
     total = sum(p.numel() for p in parameters)
-    size = sum(p.numel() * p.element_size() for p in parameters)
-    parts = [
-        [name, type(part).__name__, f"{sum(p.numel() for p in part.parameters()):,}"]
-        for name, part in module.named_modules()
-        if name and name.count(".") < depth
-    ]
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    size = sum(p.nbytes for p in parameters)
+    rows: list[list[str]] = []
+    for name, part in module.named_modules():
+        if name and name.count(".") < depth:
+            count = sum(p.numel() for p in part.parameters())
+            rows.append([str(len(rows)), name, type(part).__name__, f"{count:,}"])
     _print(
         ["", "Name", "Type", "Params"],
-        [[str(index), *part] for index, part in enumerate(parts)],
+        rows,
         f"{trained:<12,} Trainable params",
         f"{total - trained:<12,} Non-trainable params",
         f"{total:<12,} Total params",
@@ -165,13 +165,12 @@ def print_results(call: str, results: Sequence[dict[str, float]], verbose: bool 
     if not wanted(verbose, "the table of results", sys.stdout):
         return
     names = dict.fromkeys(name for result in results for name in result)
-    _print(
-        [f"{call} metric", *[f"DataLoader {index}" for index in range(len(results))]],
-        [
-            [name, *[f"{result[name]:.6g}" if name in result else "" for result in results]]
-            for name in names
-        ],
-    )
+    rows = []
+    for name in names:
+        cells = [f"{result[name]:.6g}" if name in result else "" for result in results]
+        rows.append([name, *cells])
+    loaders = [f"DataLoader {index}" for index in range(len(results))]
+    _print([f"{call} metric", *loaders], rows)
 
 
 def _print(header: Sequence[str], rows: Sequence[Sequence[str]], *lines: str) -> None:
