@@ -5,8 +5,6 @@ rebuilt dict keeps the order of the one that came in. Containers registered with
 ``torch.utils._pytree`` (Hugging Face's outputs, say) work too. ``None`` is structure, not a leaf.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections import OrderedDict, defaultdict

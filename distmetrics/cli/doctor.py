@@ -5,8 +5,6 @@ own, they meet, and compare: the table and the exit code are the same on all of 
 for longer than it is told to.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

@@ -1,7 +1,5 @@
 """The checks of ``doctor`` between ranks: versions, devices, latency and bandwidth."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Sequence

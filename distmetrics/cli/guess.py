@@ -4,8 +4,6 @@ torchmetrics and torcheval name their classes after the task, and others follow:
 ``num_classes``, ``update(preds, target, indexes)``. Where the names say nothing, neither does this.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """``python -m distmetrics postmortem DIR``: what the ranks left when a job ended in an error."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m distmetrics verify TARGET``: metrics judged by the laws of distributed metrics."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence

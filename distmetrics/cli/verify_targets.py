@@ -1,7 +1,5 @@
 """What ``verify TARGET`` names: a metric class, a function that makes a metric, or a module."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -7,8 +7,6 @@ by state. The callback puts the state of all ranks into all metrics of the modul
 the first of them is computed, and local state back when the loop has logged them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence

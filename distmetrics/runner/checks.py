@@ -1,7 +1,5 @@
 """What a loop can get wrong, refused before it does harm."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The runner: a user's own loop on one device or many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar

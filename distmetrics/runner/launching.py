@@ -1,7 +1,5 @@
 """How a loop gets to every rank: ``run`` and ``launch`` of a runner start it there."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar

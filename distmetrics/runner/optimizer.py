@@ -1,7 +1,5 @@
 """The optimizer that a loop steps in the place of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

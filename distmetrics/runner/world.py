@@ -1,7 +1,5 @@
 """The part of a runner that knows who this rank is, and talks to the others."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -26,8 +26,6 @@ A user's own loop asks for less, and in its own order::
 Both ask ``training_call``, which most strategies override.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar

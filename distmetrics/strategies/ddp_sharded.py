@@ -1,7 +1,5 @@
 """DistributedDataParallel whose ranks keep a part of the optimizer's states each (ZeRO stage 1)."""
 
-from __future__ import annotations
-
 from collections import ChainMap, defaultdict
 from collections.abc import Sequence
 from typing import Any

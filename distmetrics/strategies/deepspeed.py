@@ -1,7 +1,5 @@
 """DeepSpeed's ZeRO: optimizer states, gradients and weights shared out over the ranks by stages."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

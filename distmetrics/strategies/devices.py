@@ -1,7 +1,5 @@
 """What the trainer's flags ``devices`` and ``accelerator`` mean on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

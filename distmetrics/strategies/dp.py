@@ -1,7 +1,5 @@
 """Data parallel in one process: replicas of the module share each batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

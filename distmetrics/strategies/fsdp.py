@@ -1,7 +1,5 @@
 """Weights, gradients and optimizer states shared out over ranks by torch's fully_shard (FSDP2)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

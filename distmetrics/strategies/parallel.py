@@ -1,7 +1,5 @@
 """What strategies with the whole model on every rank share: DistributedDataParallel of a step."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Strategies by their names, and what the trainer's flags make of them."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Callable, Sequence

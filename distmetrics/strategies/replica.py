@@ -5,8 +5,6 @@ changes on it is thrown away, so a replica notes what the step logs and updates,
 itself does it afterwards, once, in the replicas' order.
 """
 
-from __future__ import annotations
-
 import contextvars
 import warnings
 from collections.abc import Callable, Sequence

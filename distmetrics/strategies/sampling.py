@@ -6,8 +6,6 @@ beginning, or cut with ``drop_last``. Both deal out the order of the loader's ow
 that is.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized

@@ -1,7 +1,5 @@
 """A module sharded by torch's fully_shard: in parts, whole, or plain again; its state dicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

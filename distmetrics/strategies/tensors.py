@@ -1,7 +1,5 @@
 """Tensors of models and optimizers: listed, brought to the host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

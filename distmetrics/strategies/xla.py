@@ -5,8 +5,6 @@ Run with one device, with SPMD over four virtual CPU devices, and with one start
 on a TPU, nor with several processes, which torch_xla does not start on CPUs.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import tempfile

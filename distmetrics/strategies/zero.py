@@ -1,7 +1,5 @@
 """A module inside a DeepSpeed engine: its weights, and its states as one process has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any

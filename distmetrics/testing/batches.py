@@ -4,8 +4,6 @@ An argument has one row a sample if it is a tensor (along its first axis), an ar
 mapping of such; numbers, texts and the rest belong to the batch as a whole, as ``real=True`` does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Whether two computed values are the same: in structure, in type, and within a tolerance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

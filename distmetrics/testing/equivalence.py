@@ -1,7 +1,5 @@
 """A user's own module and data on every number of ranks get the numbers of a single process."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Judges laws on case after case, and keeps the smallest case that breaks each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -10,8 +10,6 @@ repeat:
 (False, True, 24)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from distmetrics.errors import InputError

@@ -1,7 +1,5 @@
 """One self-contained HTML page of reports: metrics by laws, and below it each report."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Mapping, Sequence
 from html import escape

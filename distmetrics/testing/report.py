@@ -1,7 +1,5 @@
 """What a check has found: which laws were judged, which not and why, and every violation."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -3,8 +3,6 @@
 Most return a list of :class:`Same`: what the rank has found that must be equal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import pickle

@@ -1,7 +1,5 @@
 """Programs of a few lines that show a violation again, and shards as text."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """One case on which laws are judged: a metric and its shards, and its runs, each made once."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

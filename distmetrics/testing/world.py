@@ -1,7 +1,5 @@
 """Run a function as every rank of a small world: of threads, or of real processes over gloo."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The batches of a loader, and the steps that every rank takes for them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar

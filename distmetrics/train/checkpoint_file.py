@@ -1,7 +1,5 @@
 """Checkpoint files: a name stands for a whole file, and reading one runs nothing that is in it."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the module, the callbacks, the loggers and the loops see of the trainer that runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
 from pathlib import Path

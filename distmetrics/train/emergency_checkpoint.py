@@ -1,7 +1,5 @@
 """A last checkpoint from a rank that is left, once others are lost or have gone astray."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """One evaluation, and one prediction: every sample once, whatever the number of ranks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

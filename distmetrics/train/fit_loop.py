@@ -1,7 +1,5 @@
 """One epoch of training: its steps, and the validations within it."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How far a fit is, what it works with on one rank, and how its optimizers step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard

@@ -1,7 +1,5 @@
 """A module's trainer, and the moments at which it may do something: nothing unless overridden."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """What a module or a data module was made with, kept for checkpoints and loggers."""
 
-from __future__ import annotations
-
 import inspect
 from argparse import Namespace
 from collections.abc import Iterable, Mapping

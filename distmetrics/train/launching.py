@@ -1,7 +1,5 @@
 """Launch a call of the trainer on every rank, and bring home what comes of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

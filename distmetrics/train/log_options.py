@@ -1,7 +1,5 @@
 """The arguments of ``self.log``: what they may be, and what is refused of them."""
 
-from __future__ import annotations
-
 import math
 from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args

@@ -5,8 +5,6 @@ brings together what each rank has logged, however much, and metric objects are 
 in one or two more. A rank that had no batch takes part with an empty log.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Optimization by the module itself: several optimizers, own order of backward and step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

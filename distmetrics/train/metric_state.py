@@ -1,7 +1,5 @@
 """A module's metric objects: where they are, their values, and their states: saved and merged."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Mapping, Sequence

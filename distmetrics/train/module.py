@@ -1,7 +1,5 @@
 """The user's model, its steps and its optimizer in one class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar

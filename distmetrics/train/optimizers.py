@@ -1,7 +1,5 @@
 """What ``configure_optimizers`` may return, and when learning rates change."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """One call of the trainer on one rank: who hears of it, what it makes known, its checkpoints."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

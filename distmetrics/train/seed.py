@@ -1,7 +1,5 @@
 """Random generators: seeded all together, and their states taken and put back."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """The callbacks and the loggers that a trainer's flags ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One call of the trainer on one rank: set up, do it, tear down."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Check, before a run, that a module and callbacks have what the run will call."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """One step of training, and the update that it may end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple

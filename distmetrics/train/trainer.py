@@ -1,7 +1,5 @@
 """The trainer: flags, and the four things that it does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ kin. In a world of threads there is no process group; inside :func:`routed` thos
 world of threads instead, which is as strict as gloo and decides deadlocks.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator

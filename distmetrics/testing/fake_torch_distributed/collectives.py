@@ -4,8 +4,6 @@ A function that moves tensors is a :class:`Move`: the arguments that it sends an
 exchange by the rank's communicator.
 """
 
-from __future__ import annotations
-
 import functools
 import pickle
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What gloo refuses is refused here, by name. What gloo does wrong without an erro
 reduces and broadcasts the memory behind a tensor that is not contiguous, and not its elements.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

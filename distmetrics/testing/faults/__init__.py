@@ -5,8 +5,6 @@ own methods), ``"manifest"`` and ``"data"`` (the first and the second round of a
 a collective (``"all_reduce"``), or a number: 1 is the rank's first collective.
 """
 
-from __future__ import annotations
-
 from distmetrics.testing.faults.communicator import FaultyCommunicator, injected
 from distmetrics.testing.faults.fault import (
     Fault,

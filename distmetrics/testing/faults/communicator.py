@@ -1,7 +1,5 @@
 """A communicator that faults strike through."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

@@ -4,8 +4,6 @@ A byte is mapped to a value by the strategy that asks for it, 0 to the plainest 
 a grid that every float dtype holds exactly, so they get their dtype at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, TypedDict

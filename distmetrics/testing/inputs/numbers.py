@@ -1,7 +1,5 @@
 """Batches of numbers and labels."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Unpack, get_args
 
 from hypothesis.strategies import SearchStrategy

@@ -1,7 +1,5 @@
 """Batches of sentences, boxes, masks and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Unpack
 

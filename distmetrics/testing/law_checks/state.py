@@ -1,7 +1,5 @@
 """Checks of the laws about what a metric holds, and how it is synced, reset and copied."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

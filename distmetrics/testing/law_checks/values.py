@@ -1,7 +1,5 @@
 """Checks of the laws about values: other shards of the same data, other runs, other numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain, islice

@@ -1,7 +1,5 @@
 """What can be done between the steps of a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

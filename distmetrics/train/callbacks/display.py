@@ -1,7 +1,5 @@
 """What a person sees: how far a run is, what a model consists of, the results of an evaluation."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Stop when a value no longer gets better."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

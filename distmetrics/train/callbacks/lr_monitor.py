@@ -1,7 +1,5 @@
 """Log learning rates."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from distmetrics.arguments import check, one_of

@@ -1,7 +1,5 @@
 """Keep the best checkpoints."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
