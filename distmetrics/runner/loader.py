@@ -15,7 +15,7 @@ from distmetrics.strategies.sampling import (
     set_epoch,
     warn_read_whole,
 )
-from distmetrics.train.batches import move
+from distmetrics.strategies.tensors import move
 
 
 class RunnerLoader:

@@ -175,9 +175,7 @@ class Strategy:
                 tensors[name].copy_(value)
 
     def setup(
-        self,
-        module: nn.Module,
-        optimizers: Sequence[Optimizer],
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
     ) -> tuple[TrainingStep, list[Optimizer]]:
         """Return what to call as ``step(batch, batch_idx)``, and the optimizers to step.
 
@@ -186,9 +184,7 @@ class Strategy:
         return self.training_call(module, "training_step", optimizers), list(optimizers)
 
     def prepare(
-        self,
-        module: nn.Module,
-        optimizers: Sequence[Optimizer],
+        self, module: nn.Module, optimizers: Sequence[Optimizer]
     ) -> tuple[TrainingStep, list[Optimizer]]:
         """Return what to call like ``module`` in a loop of the user's, and the optimizers to step.
 
@@ -197,10 +193,7 @@ class Strategy:
         return self.training_call(module, "forward", optimizers), list(optimizers)
 
     def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
+        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
     ) -> TrainingStep:
         """Return what to call in training for the module's "training_step" or "forward"."""
         if name == "forward" and self.comm().world_size > 1:
@@ -292,10 +285,7 @@ class Strategy:
         return optimizer.state_dict()
 
     def load_optimizer_state(
-        self,
-        module: nn.Module,
-        optimizer: Optimizer,
-        state: StateDict,
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
         optimizer.load_state_dict(dict(state))

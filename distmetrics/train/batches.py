@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import all_gather_object
@@ -13,24 +12,8 @@ from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit
-from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
-
-
-def move(batch: T, device: torch.device) -> T:
-    """Return the batch with every tensor on ``device``, and whatever else has a method ``to``.
-
-    >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
-    {'x': tensor([0., 0.]), 'name': 'a'}
-    """
-
-    def to_device(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
-
-    return map_leaves(to_device, batch)
 
 
 def limited(loader: Any, limit: Limit, flag: str) -> int | None:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from distmetrics.collectives.ops import all_gather_object
-from distmetrics.strategies.tensors import to_host
-from distmetrics.train.batches import length, limited, move, no_batch
+from distmetrics.strategies.tensors import move, to_host
+from distmetrics.train.batches import length, limited, no_batch
 from distmetrics.train.config import Limit
 from distmetrics.train.context import note_epoch
 from distmetrics.train.logbook import LogBook, Stage

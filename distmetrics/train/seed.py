@@ -83,7 +83,10 @@ def _start_worker(rank: int, worker: int) -> None:
 def states() -> dict[str, Any]:
     """Return the states of this process's generators, of plain types."""
     version, words, gauss = random.getstate()
-    saved = {"torch": torch.get_rng_state(), "python": [version, list(words), gauss]}
+    saved = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(words), gauss],
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         saved["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
@@ -107,10 +110,13 @@ def set_states(saved: Mapping[str, Any]) -> None:
 
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators of a loader and its samplers, each once."""
-    samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    inner = [getattr(each, "source", None) or getattr(each, "sampler", None) for each in samplers]
-    generators = [getattr(owner, "generator", None) for owner in (loader, *samplers, *inner)]
-    return [each for each in dict.fromkeys(generators) if isinstance(each, torch.Generator)]
+    owners = [loader]
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        inner = getattr(sampler, "source", None) or getattr(sampler, "sampler", None)
+        owners += [sampler, inner]
+    generators = dict.fromkeys(getattr(owner, "generator", None) for owner in owners)
+    return [each for each in generators if isinstance(each, torch.Generator)]
 
 
 def generator_states(loader: Any) -> list[torch.Tensor]:

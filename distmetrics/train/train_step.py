@@ -11,8 +11,7 @@ from distmetrics.collectives.ops import all_gather
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.liveness.process_info import Inside
 from distmetrics.strategies.parallel import Averaged
-from distmetrics.strategies.tensors import map_tensors
-from distmetrics.train.batches import move
+from distmetrics.strategies.tensors import map_tensors, move
 from distmetrics.train.context import RunContext, note_step
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
