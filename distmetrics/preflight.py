@@ -145,8 +145,9 @@ def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from _attributes(part, dict(zip(value._fields, value, strict=True)))
     elif isinstance(value, type):
-        members = {} if not by_value else vars(value)
-        yield from _attributes(part, {n: each for n, each in members.items() if n[:2] != "__"})
+        for name, member in vars(value).items() if by_value else ():
+            if not name.startswith("__"):
+                yield part.step(f".{name}", member)
     elif isinstance(value, types.FunctionType):
         yield from _variables(part) if by_value else ()
     elif isinstance(value, types.MethodType):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from distmetrics.arguments import FLAG, PATH, SEED, check
+from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
 from distmetrics.collectives.pack import to_bytes
 from distmetrics.comm.base import Communicator
@@ -166,7 +166,7 @@ class RunnerWorld:
             InputTypeError: the object can't be pickled (on every rank).
         """
         comm = self._comm("broadcast")
-        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < comm.world_size:
+        if not whole(src, 0) or src >= comm.world_size:
             raise InputError(
                 f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
             )
@@ -252,8 +252,9 @@ def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) 
             result = fn()
         except Exception as error:  # noqa: BLE001  (every rank gets it, whatever it is)
             problem = f"{type(error).__name__}: {error}"
-    outcome: tuple[Any, str] = ops.all_gather_object((result, problem), comm=comm, name=name)[rank]
-    return outcome
+    outcomes: list[tuple[Any, str]]
+    outcomes = ops.all_gather_object((result, problem), comm=comm, name=name)
+    return outcomes[rank]
 
 
 def _detached(leaf: Any) -> Any:

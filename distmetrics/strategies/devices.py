@@ -134,7 +134,8 @@ def one_flag(
     if not short:
         return devices, accelerator
     name, value = next(iter(short.items()))
-    if len(short) > 1 or devices not in ("auto", None) or accelerator not in _SHORT[name]:
+    is_alone = len(short) == 1 and devices in ("auto", None)
+    if not is_alone or accelerator not in _SHORT[name]:
         texts = ", ".join(f"{name}={value!r}" for name, value in short.items())
         raise ConfigurationError(
             f"{texts} together with devices={devices!r} and accelerator={accelerator!r}",

@@ -119,11 +119,11 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
     """Put the mean over all samples in the place of the replicas' losses."""
     in_dict = isinstance(output, dict) and "loss" in output
     losses = [each["loss"] for each in outputs] if in_dict else outputs
-    if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
-        return output
     total: Any = 0
     count = 0
     for loss, size in zip(losses, sizes, strict=True):
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            return output
         weight = 1 if size is None else size
         total += loss.to(losses[0].device).reshape(()) * weight
         count += weight

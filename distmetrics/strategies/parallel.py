@@ -128,7 +128,9 @@ def _without_gradient(wrapped: nn.Module, text: str) -> list[str]:
         inner, prefix = inner.get_submodule("module"), f"{prefix}module."
     names = [name.removeprefix(prefix) for name, p in wrapped.named_parameters() if p.requires_grad]
     numbers = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
-    return [] if numbers is None else [names[int(index)] for index in numbers[1].split()]
+    if numbers is None:
+        return []
+    return [names[int(index)] for index in numbers[1].split()]
 
 
 def _check_options(who: str, options: Mapping[str, Any]) -> None:

@@ -88,7 +88,8 @@ class XLA(Strategy):
         if self.alone:
             return super().launch(fn, *args)
         with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
-            _library().launch(_rank, args=(folder, self.devices, pickle.dumps((fn, args))))
+            job = pickle.dumps((fn, args))
+            _library().launch(_rank, args=(folder, self.devices, job))
             result: T = torch.load(Path(folder) / "result", weights_only=False)
             return result
 

@@ -181,7 +181,8 @@ def _data(case: _Case) -> DataModule:
     """Return the user's data, of which each rank trains with a W-th of the batch."""
     data = _new(case.data)
     if not isinstance(data, DataModule):
-        data = _Loaders(*data) if isinstance(data, tuple) and len(data) == 2 else _Loaders(data)
+        is_pair = isinstance(data, tuple) and len(data) == 2
+        data = _Loaders(*data) if is_pair else _Loaders(data)
     data.train_dataloader = functools.partial(_part, data, case)  # goes to processes with the data
     loaded: DataModule = data
     return loaded

@@ -240,7 +240,8 @@ COLLECTION = Law(
     not_own="a metric's own sync is of one metric",
 )
 
-ALL = Laws(frozenset(value for value in list(globals().values()) if isinstance(value, Law)))
+_values = list(globals().values())
+ALL = Laws(frozenset(value for value in _values if isinstance(value, Law)))
 NUMERICS = LOW_PRECISION | LARGE_COUNTS | SHIFT
 EXACT = Laws.of(WORLD_SIZE)
 DEFAULT = ALL - NUMERICS - EXACT - PADDING_REMOVED
@@ -255,7 +256,8 @@ def find(name: Any) -> Law:
     Raises:
         InputError: there is no such law.
     """
+    wanted = str(name).strip().lower().replace("_", "-")
     for law in ALL:
-        if str(name).strip().lower().replace("_", "-") in (law.name, str(law.number)):
+        if wanted in (law.name, str(law.number)):
             return law
-    raise InputError(f"there is no law {name!r}; there are {', '.join(law.name for law in ALL)}")
+    raise InputError(f"there is no law {name!r}; there are {', '.join(map(str, ALL))}")

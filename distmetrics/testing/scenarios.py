@@ -211,7 +211,9 @@ def beside_another(rank: Rank) -> list[Same]:
     shares = {"whole": rank.batches, "half": rank.halves[0]}
     metrics = {name: rank.subject.filled(share) for name, share in shares.items()}
     together = sync_and_compute(metrics, comm=rank.comm)
-    apart = {name: rank.synced(rank.subject.filled(share)) for name, share in shares.items()}
+    apart = {}
+    for name, share in shares.items():
+        apart[name] = rank.synced(rank.subject.filled(share))
     return [Same("the values of metrics synced together", apart, together)]
 
 

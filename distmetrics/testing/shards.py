@@ -76,7 +76,7 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
     fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
     for label, world in fewer.items():
         layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
-    doubling = [min((index + 1).bit_length(), _MOST) - 1 for index in range(n)]
+    doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
     layouts["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
     distinct: dict[str, Shards] = {}
     known = set()

@@ -31,7 +31,10 @@ def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str
     source, imports = _maker(make)
     ranks = [f"[{', '.join(map(_batch, shard))}]," for shard in shards]
     step = math.ceil(len(ranks) / _ROWS)
-    rows = [" ".join(ranks[at : at + step]) for at in range(0, len(ranks), step)]
+    rows = []
+    while ranks:
+        rows.append(" ".join(ranks[:step]))
+        ranks = ranks[step:]
     numbers = " ".join(rows)
     batch = "Batch, " if "Batch(" in numbers else ""
     lines = [f"from distmetrics.testing import {batch}laws, replay", *imports, ""]

@@ -39,7 +39,8 @@ def load_checkpoint(
     """
     path = Path(path)
     if not path.is_file():
-        there = ", ".join(sorted(file.name for file in path.parent.glob("*.ckpt"))) or "none"
+        names = sorted(file.name for file in path.parent.glob("*.ckpt"))
+        there = ", ".join(names) or "none"
         raise ConfigurationError(
             f"there is no checkpoint {path}", notes=[f"Checkpoints in that folder: {there}"]
         )

@@ -27,8 +27,8 @@ def save_emergency_checkpoint(run: Run, error: BaseException) -> None:
     keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
     if lost is None or not keepers:
         return
-    left = [rank for rank in range(trainer.world_size) if rank not in lost.peers] or [0]
-    if trainer.global_rank != left[0]:
+    left = set(range(trainer.world_size)) - set(lost.peers)
+    if trainer.global_rank != min(left, default=0):
         return
     if not trainer.strategy.whole_on_each_rank:
         warnings.warn(

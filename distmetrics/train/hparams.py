@@ -105,7 +105,9 @@ def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
         info = inspect.getargvalues(frame)
         if not info.args or info.locals.get(info.args[0]) is not owner:
             break
-        arguments |= {name: info.locals[name] for name in info.args[1:] if name in info.locals}
+        for name in info.args[1:]:
+            if name in info.locals:
+                arguments[name] = info.locals[name]
         if info.keywords is not None:
             arguments |= info.locals[info.keywords]
         frame = frame.f_back

@@ -108,8 +108,10 @@ def _tear_down(run: Run, call: Call, status: str) -> None:
         if data is not None:
             data.trainer = None
         trainer.log = trainer.fit_state = trainer.datamodule = None
-        trainer.absent_ranks, trainer.num_batches = 0, None
-        trainer.values.within_epochs, trainer.values.why_unvalidated = False, ""
+        trainer.absent_ranks = 0
+        trainer.num_batches = None
+        trainer.values.within_epochs = False
+        trainer.values.why_unvalidated = ""
 
 
 def _call_all(

@@ -1,7 +1,7 @@
 """Check, before a run, that a module and callbacks have what the run will call."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distmetrics.arguments import describe
@@ -110,36 +110,43 @@ def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
         ConfigurationError: one of them can't be called with the arguments that it will get, or
             only other trainers would call it.
     """
-    of_callbacks = [(each, _OTHERS_OF_CALLBACKS, _CALLBACK_HOOKS) for each in callbacks]
-    of_data: tuple[Any, dict[str, str], dict[str, Any]] = (datamodule, _OTHERS_OF_DATA, {})
-    for owner, others, hooks in ((module, _OTHERS, _STEPS | _HOOKS), *of_callbacks, of_data):
-        for name, advice in others.items():
-            if callable(getattr(owner, name, None)):
-                raise ConfigurationError(
-                    f"{type(owner).__name__}.{name} would never be called: this trainer has no "
-                    "such hook",
-                    do=advice,
-                )
-        for name, arguments in hooks.items():
-            method = getattr(owner, name, None)
-            if callable(method):
-                _check(owner, name, method, arguments)
+    _check_all(module, _OTHERS, _STEPS | _HOOKS)
+    for callback in callbacks:
+        _check_all(callback, _OTHERS_OF_CALLBACKS, _CALLBACK_HOOKS)
+    _check_all(datamodule, _OTHERS_OF_DATA, {})
+
+
+def _check_all(
+    owner: Any,
+    others: Mapping[str, str],
+    hooks: Mapping[str, tuple[str, ...]],
+) -> None:
+    for name, advice in others.items():
+        if callable(getattr(owner, name, None)):
+            raise ConfigurationError(
+                f"{type(owner).__name__}.{name} would never be called: this trainer has no "
+                "such hook",
+                do=advice,
+            )
+    for name, arguments in hooks.items():
+        if callable(getattr(owner, name, None)):
+            _check(owner, name, arguments)
 
 
 def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
     """Check an evaluation's step and hooks: with several loaders they get ``dataloader_idx``."""
     last = (_LAST,) if loaders > 1 else ()
-    _check(module, name, getattr(module, name), ("batch", "batch_idx", *last))
+    _check(module, name, ("batch", "batch_idx", *last))
     stage = name.removesuffix("_step")
     for hook in (f"on_{stage}_batch_start", f"on_{stage}_batch_end") if last else ():
-        _check(module, hook, getattr(module, hook), (*_HOOKS[hook], *last))
+        _check(module, hook, (*_HOOKS[hook], *last))
         for callback in callbacks:
-            _check(callback, hook, getattr(callback, hook), (*_CALLBACK_HOOKS[hook], *last))
+            _check(callback, hook, (*_CALLBACK_HOOKS[hook], *last))
 
 
-def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+def _check(owner: Any, name: str, arguments: tuple[str, ...]) -> None:
     try:
-        signature = inspect.signature(method)
+        signature = inspect.signature(getattr(owner, name))
     except (TypeError, ValueError):  # a compiled callable has no signature to look at
         return
     try:

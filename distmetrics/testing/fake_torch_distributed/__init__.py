@@ -71,9 +71,12 @@ def routed() -> Iterator[None]:
 def _replacements() -> list[Name]:
     theirs = vars(dist)
     ours = ANSWERS | dict.fromkeys(_UNSUPPORTED)
-    # Some of them came with a later torch than the oldest that is supported.
-    present = [name for name in ours if name in theirs]
-    return [Name(theirs, name, _dispatching(name, theirs[name], ours[name])) for name in present]
+    names = []
+    for name, answer in ours.items():
+        if name in theirs:  # some came with a later torch than the oldest that is supported
+            replacement = _dispatching(name, theirs[name], answer)
+            names.append(Name(theirs, name, replacement))
+    return names
 
 
 def _dispatching(

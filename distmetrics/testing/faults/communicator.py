@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from distmetrics.comm.base import Call, Communicator, Op, Passing, is_of_threads, under_way
@@ -45,8 +46,10 @@ class _Progress:
         if place in ("manifest", "data"):
             return self.round == (1 if place == "manifest" else 2)
         call = under_way()
-        name = call.op.partition(' "')[0].removeprefix("torch.distributed.") if call else op
-        return place in (op, op.partition(" ")[0], name, name.partition(" ")[0])
+        name = op
+        if call is not None:
+            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
+        return place in (op, op.split()[0], name, name.split()[0])
 
 
 class FaultyCommunicator(Passing):
@@ -159,12 +162,16 @@ def _copy(x: Tensor) -> Tensor:
     return x.detach().clone()
 
 
+def _kind(x: Tensor) -> tuple[torch.dtype, torch.Size]:
+    return x.dtype, x.shape
+
+
 def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
     """Return what a rank sends once a fault has struck."""
     if fault.change is None:
         return sent
     changed = [fault.change(x) for x in sent]
-    if [(x.dtype, x.shape) for x in changed] == [(x.dtype, x.shape) for x in sent]:
+    if list(map(_kind, changed)) == list(map(_kind, sent)):
         why = f"what {op} sends has that dtype and shape already" if sent else f"{op} sends nothing"
         raise ConfigurationError(f"{fault}: changes nothing: {why}")
     return changed
@@ -244,12 +251,13 @@ def _with_faults(
 
 def killed_as_lost(ended: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes with the error of a process for each thread that was killed."""
-    return [
-        Outcome(outcome.rank, error=PeerLostError(str(outcome.error), peers=[outcome.rank]))
-        if isinstance(outcome.error, RankKilled)
-        else outcome
-        for outcome in ended
-    ]
+    outcomes = []
+    for outcome in ended:
+        rank, error = outcome.rank, outcome.error
+        if isinstance(error, RankKilled):
+            outcome = Outcome(rank, error=PeerLostError(str(error), peers=[rank]))
+        outcomes.append(outcome)
+    return outcomes
 
 
 @contextlib.contextmanager
