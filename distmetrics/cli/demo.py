@@ -173,22 +173,13 @@ def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
 def run_section(data: str, world_size: int) -> Section:
     """Train with ddp_spawn, validate on uneven shards, and compute the truth in this process."""
     from distmetrics.cli import demo_train
-    from distmetrics.train import Trainer
 
     started = time.perf_counter()
     torch.manual_seed(0)
     source = demo_train.ShardedData(data)
     x, y = source.val_set.tensors
     module = demo_train.Classifier(x.shape[1], source.classes)
-    trainer = Trainer(
-        strategy="ddp_spawn",
-        devices=world_size,
-        max_epochs=EPOCHS,
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        seed=0,
-    )
-    trainer.fit(module, datamodule=source)
+    trainer = _trained(module, source, world_size)
     ranks = run(world_size, demo_train.compare, module.net, data, backend="gloo")
     own = [rank["alone"] for rank in ranks]
     bounds = demo_train.shard_bounds(len(y), world_size)
@@ -211,6 +202,22 @@ def run_section(data: str, world_size: int) -> Section:
         logged={name: float(value) for name, value in trainer.callback_metrics.items()},
         seconds=time.perf_counter() - started,
     )
+
+
+def _trained(module: Any, source: Any, world_size: int) -> Any:
+    """Return the trainer that has trained a module."""
+    from distmetrics.train import Trainer
+
+    trainer = Trainer(
+        strategy="ddp_spawn",
+        devices=world_size,
+        max_epochs=EPOCHS,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        seed=0,
+    )
+    trainer.fit(module, datamodule=source)
+    return trainer
 
 
 def _mean(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Modu
     """Return what to sync, by name; by default all but metrics that do not sync on compute."""
     if names is None:
         return {path: root for path, root, _ in roots(module) if not _stays_local(root)}
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for name in names:
         chosen[name] = getattr(module, name, None)
         if not isinstance(chosen[name], nn.Module):

@@ -108,6 +108,11 @@ class RunContext:
         return self.values.local_metrics
 
     @property
+    def fresh_metrics(self) -> set[str]:
+        """The names logged for the latest epoch."""
+        return self.values.fresh_metrics
+
+    @property
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of the fit under way; none outside of one."""
         return [] if self.fit_state is None else self.fit_state.optimizers

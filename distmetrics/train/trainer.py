@@ -75,6 +75,7 @@ class Trainer(RunContext):
         callback_metrics: the latest value of everything logged, by name; for steps and for epochs
             ``name_step`` and ``name_epoch`` where there are both. ``logged_metrics`` is the same.
         local_metrics: the names whose values are this rank's own.
+        fresh_metrics: the names logged for the latest epoch.
         current_epoch: epochs completed; in an epoch its number, from 0.
         global_step: optimizer steps taken.
         should_stop: set it, on any rank, to end training with the epoch, or with the next
