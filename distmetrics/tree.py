@@ -140,8 +140,12 @@ def _fields(names: Iterable[str], values: Iterable[Any]) -> list[_Child]:
     ]
 
 
+def _sort_key(key: Any) -> tuple[str, str]:
+    return type(key).__name__, key if isinstance(key, str) else repr(key)
+
+
 def _split_dict(tree: dict[Any, Any]) -> _Split:
-    keys = sorted(tree, key=lambda key: (type(key).__name__, str(key)))
+    keys = sorted(tree, key=_sort_key)
 
     def rebuild(new: list[Any]) -> Any:
         result = copy.copy(tree)  # in the order of the dict that came in
