@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -94,6 +95,11 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     texts = [(name, text_of(attributes[name])[0]) for name in sorted(attributes)]
+    return _digest(tuple(texts))
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(texts: tuple[tuple[str, str], ...]) -> str:
     return _short_hash(repr(texts).encode())
 
 

@@ -65,14 +65,12 @@ class MetricSet:
         """
         for target, before, new in zip(self.targets, self.before, written, strict=True):
             counter = target.adapter.counter
-            names = [*new]
+            names = {*new}
             if counter and target.storage.get(counter) != new[counter]:
-                names = [*target.storage, *before]
-            for name in names:
-                if name in before:
-                    target.storage[name] = before[name]
-                else:
-                    target.storage.pop(name, None)
+                names = {*target.storage, *before}
+            target.storage.update({name: before[name] for name in names if name in before})
+            for name in names - before.keys():
+                target.storage.pop(name, None)
 
 
 def _record(target: Target, updates: int) -> MetricRecord:
