@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -65,11 +65,11 @@ class MetricSet:
         """
         for target, before, new in zip(self.targets, self.before, written, strict=True):
             counter = target.adapter.counter
-            names = {*new}
+            names: Collection[str] = new
             if counter and target.storage.get(counter) != new[counter]:
                 names = {*target.storage, *before}
             target.storage.update({name: before[name] for name in names if name in before})
-            for name in names - before.keys():
+            for name in {*names} - before.keys():
                 target.storage.pop(name, None)
 
 
