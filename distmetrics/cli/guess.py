@@ -106,7 +106,8 @@ def fed_like(guessed: Guess, metric: Any) -> Guess:
     {'num_classes': 7}
     """
     sizes = {name: getattr(metric, name, None) for name in ("num_classes", "num_labels")}
-    like = guess(type(metric), {name: size for name, size in sizes.items() if size})
+    given = {name: size for name, size in sizes.items() if size}
+    like = guess(type(metric), given)
     return replace(guessed, inputs=like.inputs, options=like.options)
 
 

@@ -160,7 +160,8 @@ def _table(reports: Sequence[Report]) -> Any:
     """Return a row a law and a column a metric; of many metrics a row a metric."""
     laws = columns(reports)
     if len(reports) > _FEW:
-        grid = table("metric", *(str(law.number) for law in laws), padding=(0, 0, 0, 1))
+        numbers = [str(law.number) for law in laws]
+        grid = table("metric", *numbers, padding=(0, 0, 0, 1))
         for report in reports:
             cells = [_cell(report, law) for law in laws]
             grid.add_row(report.metric, *cells)

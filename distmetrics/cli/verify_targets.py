@@ -117,8 +117,8 @@ def load(text: str) -> Any:
     for part in filter(None, attributes.split(".")):
         if not hasattr(value, part):
             start = part[:4].lower()
-            close = ", ".join(each for each in dir(value) if each.lower().startswith(start))
-            hint = f"; it has {close}" if close else ""
+            close = [each for each in dir(value) if each.lower().startswith(start)]
+            hint = f"; it has {', '.join(close)}" if close else ""
             raise ConfigurationError(f"{name} has no {part}{hint}")
         value = getattr(value, part)
     return value

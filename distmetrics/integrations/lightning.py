@@ -137,7 +137,8 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
     """Return what to sync, by name; by default all but metrics that do not sync on compute."""
     if names is None:
-        return {path: root for path, root, _ in roots(module) if not _stays_local(root)}
+        known = {path: root for path, root, _ in roots(module)}
+        return {path: root for path, root in known.items() if not _stays_local(root)}
     chosen: dict[str, Any] = {}
     for name in names:
         chosen[name] = getattr(module, name, None)

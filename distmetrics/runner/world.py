@@ -97,7 +97,9 @@ class RunnerWorld:
 
     def to_device(self, obj: T) -> T:
         """Return a model, which is moved in place, or a tree of tensors, on this rank's device."""
-        return obj.to(self.device) if isinstance(obj, nn.Module) else move(obj, self.device)
+        if isinstance(obj, nn.Module):
+            return obj.to(self.device)
+        return move(obj, self.device)
 
     def seed_everything(self, seed: int, workers: bool = True) -> int:
         """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.

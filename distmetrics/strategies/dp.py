@@ -213,7 +213,9 @@ def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
     The first keeps the buffers too, so that running statistics live on; the others get copies.
     torch's own replicate refuses CPU.
     """
-    buffers = {id(buffer): buffer if first else buffer.clone() for buffer in module.buffers()}
+    buffers = {}
+    for buffer in module.buffers():
+        buffers[id(buffer)] = buffer if first else buffer.clone()
     copies: dict[int, nn.Module] = {}
     for part in module.modules():
         copied = copies[id(part)] = part._replicate_for_data_parallel()  # type: ignore[no-untyped-call]

@@ -159,7 +159,9 @@ class FullyShardedStrategy(SplitStrategy):
         """Put a whole state dict into the module, each rank its parts."""
         self.be_parts()
         mine = module.state_dict()
-        parts = {name: part_like(value, mine.get(name)) for name, value in weights.items()}
+        parts = {}
+        for name, value in weights.items():
+            parts[name] = part_like(value, mine.get(name))
         module.load_state_dict(parts)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:

@@ -179,7 +179,10 @@ def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
 
 def _stacked(entries: Sequence[Logged]) -> Tensor:
     """Return the replicas' numbers on the device of the first one."""
-    numbers = [torch.as_tensor(each.value).detach().double().reshape(()) for each in entries]
+    numbers = []
+    for each in entries:
+        number = torch.as_tensor(each.value).detach()
+        numbers.append(number.double().reshape(()))
     device = numbers[0].device
     return torch.stack([number.to(device) for number in numbers])
 

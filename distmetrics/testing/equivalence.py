@@ -143,7 +143,9 @@ def _run_here(case: _Case) -> _Record:
     strategy = copy.deepcopy(case.strategy)
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
-    values = {name: torch.tensor(float(x)) for name, x in trainer.callback_metrics.items()}
+    values = {}
+    for name, value in trainer.callback_metrics.items():
+        values[name] = torch.tensor(float(value))
     if data.val_dataloader() is not None:
         for result in trainer.validate(module, datamodule=data):
             values |= {f"validate: {name}": torch.tensor(x) for name, x in result.items()}

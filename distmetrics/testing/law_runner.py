@@ -176,6 +176,7 @@ def _without_samples(shard: Shard) -> Iterator[Shard]:
     for at, batch in enumerate(shard):
         rows = count(batch) or 0
         half = rows // 2
-        for kept in (range(half), range(half, rows), range(rows - 1), range(1, rows)):
+        halves = range(half), range(half, rows)
+        for kept in (*halves, range(rows - 1), range(1, rows)):
             if 0 < len(kept) < rows:
                 yield (*shard[:at], take(batch, kept), *shard[at + 1 :])

@@ -91,7 +91,8 @@ class Report:
         """Return it as what JSON can hold."""
         contents = {each.name: getattr(self, each.name) for each in fields(self)}
         for kind in ("judged", "skipped", "off"):
-            contents[kind] = {law.name: what for law, what in contents[kind].items()}
+            by_law = contents[kind].items()
+            contents[kind] = {law.name: what for law, what in by_law}
         contents["violations"] = [violation.to_dict() for violation in self.violations]
         return {**contents, "ok": self.ok, "text": str(self)}
 

@@ -73,7 +73,12 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
         layouts[f"in runs, {world} ranks"] = in_runs(batches, world)
         layouts[f"all on the last of {world}"] = (*nothing, everything)
         layouts[f"all on the first of {world}"] = (everything, *nothing)
-    fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
+    fewer = {
+        "one": 1,
+        "two": 2,
+        "n/2": n // 2,
+        "√n": math.isqrt(n),
+    }
     for label, world in fewer.items():
         layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
     doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]

@@ -67,7 +67,7 @@ def agreed_counts(
     Raises:
         ConfigurationError: no rank has any of a loader, and no limit says so (on every rank).
     """
-    own = [_known_length(loader, limit) for loader, limit in zip(loaders, limits, strict=True)]
+    own = list(map(_known_length, loaders, limits))
     ranks = all_gather_object(own, comm=comm, name=f"{what} batches")
     by_loader = [list(counts) for counts in zip(*ranks, strict=True)]
     for index, counts in enumerate(by_loader):

@@ -119,7 +119,8 @@ def moments(name: str, options: Options, *, in_step: bool, training: bool) -> tu
 
 def check_batch_size(name: Any, size: Any) -> float:
     """Return ``batch_size``, which may be a number of NumPy or torch, as one of Python."""
-    plain: Any = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
+    is_number = isinstance(size, Tensor) and size.numel() == 1
+    plain: Any = size.item() if is_number else size
     is_real = isinstance(plain, Real) and not isinstance(plain, bool)  # NumPy's are no ints
     number = float(plain) if is_real else math.nan
     if not (math.isfinite(number) and number >= 0):

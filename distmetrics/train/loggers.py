@@ -224,7 +224,9 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {name: "None" if each is None else each for name, each in flat(params).items()}
+            plain = flat(params)
+            for name, value in plain.items():
+                plain[name] = "None" if value is None else value
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:

@@ -87,7 +87,8 @@ def rank_order(trial: Trial) -> None:
     shards = trial.dense
     if len(shards) < 2:
         raise NotJudged("only one rank has samples")
-    others = (shards[::-1], (*shards[1:], shards[0]))
+    one_on = (*shards[1:], shards[0])
+    others = (shards[::-1], one_on)
     trial.same_value(shards, others, " in the other order of ranks")
 
 

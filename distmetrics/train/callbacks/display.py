@@ -97,7 +97,8 @@ class ProgressBar(Callback):
             shown = set() if trainer.log is None else trainer.log.prog_bar
             values = trainer.callback_metrics.items()
             parts = [f"{name} {float(value):.4g}" for name, value in values if name in shown]
-            self._progress.update(self._tasks[stage], advance=1, values="  ".join(parts))
+            task = self._tasks[stage]
+            self._progress.update(task, advance=1, values="  ".join(parts))
 
 
 class ModelSummary(Callback):
