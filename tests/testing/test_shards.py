@@ -10,8 +10,8 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 
 from distmetrics.testing.batches import Batch, as_batch, count
-from distmetrics.testing.law_runner import shrunk
 from distmetrics.testing.shards import deal, low_precision, padded, partitions, permutations, shapes, world_sizes
+from distmetrics.testing.shrink import shrunk
 
 BATCHES = [as_batch((torch.arange(n) + 10 * n,)) for n in (3, 1, 2, 4)]
 
