@@ -13,13 +13,14 @@ import ctypes
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-# Seconds that a process has to end, once its group has broken: all of its end, and what follows the
-# functions that are called at exit.
+# Seconds that a process has to end, once its group has broken: all of its end; and what follows the
+# functions that are called at exit, where its exit code is that of an exception anyway.
 _END, _LAST_STEP = 10.0, 1.0
 _all: weakref.WeakSet[LastWords] = weakref.WeakSet()
 _must_end: list[bool] = []
@@ -101,7 +102,7 @@ def end_surely() -> None:
 
 @atexit.register  # with this module, so that it is called after what is registered later
 def _end_soon() -> None:
-    if _must_end:
+    if _must_end and getattr(sys, "last_value", None) is not None:
         _end_within(_LAST_STEP)
 
 

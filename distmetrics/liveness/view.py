@@ -130,11 +130,21 @@ def _never_met(view: View) -> Iterator[Verdict]:
         likely = "a collective under a condition, or in a loop, that not all ranks share."
         what = "ranks disagree on a collective"
         yield Verdict(MismatchError, what, tuple(odd), _lines(view), likely, SAME_ORDER)
+    yield from _out_of_step(view, here)
+    circle = suspects(view)
+    if circle and view.confirmed >= {*circle} - {view.me}:
+        groups = sorted({view.waits[rank].group for rank in circle})
+        what = f"{who(circle)} wait for each other in different calls"
+        yield replace(deadlock(what, circle, _lines(view)), groups=tuple(groups))
+
+
+def _out_of_step(view: View, here: Mapping[int, Wait]) -> Iterator[Verdict]:
+    """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""
     if uneven := [rank for rank, wait in here.items() if _came_after_others(wait, view.wait)]:
         what = "ranks came to a collective after different numbers of torch.distributed's own"
         likely = "a collective that only some ranks reach."
         yield Verdict(DivergedError, what, tuple(uneven), _lines(view), likely, SAME_ORDER)
-    if elsewhere := [rank for rank in members if _is_in_torchs_own(view, rank)]:
+    if elsewhere := [rank for rank in view.missing if _is_in_torchs_own(view, rank)]:
         yield Verdict(
             DivergedError,
             f"{who(elsewhere)} waits in a collective of torch.distributed, and this rank in "
@@ -144,11 +154,6 @@ def _never_met(view: View) -> Iterator[Verdict]:
             "a collective that only some ranks reach, or in another order.",
             f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
         )
-    circle = suspects(view)
-    if circle and view.confirmed >= {*circle} - {view.me}:
-        groups = sorted({view.waits[rank].group for rank in circle})
-        what = f"{who(circle)} wait for each other in different calls"
-        yield replace(deadlock(what, circle, _lines(view)), groups=tuple(groups))
 
 
 def _came_after_others(other: Wait, wait: Wait) -> bool:

@@ -206,8 +206,7 @@ def test_the_table_says_what_was_seen() -> None:
     assert "| SIGKILL of rank 1 | 1 of 2 **hang** (> 20 s); error 8.0 s |" in page
     assert "| torch.distributed | 3 | 1 | 1 | 1 | 0 | 1 | 1 | 1 | 0 | 1 |" in page  # ranks 0 and 2
     assert (
-        "| length | torch.distributed | 0.10 s | 0.10 s | 1 of 1 | 0 of 1 | no | 0 of 2 | no | ranks 0, 2 | RuntimeError"
-        in page
+        "| length | torch.distributed | 0.10 s | 0.10 s | 1 of 1 | 0 of 1 | no | 0 of 2 | no | ranks 0, 2 | Run" in page
     )
     assert markdown([replace(row("length", [], []), reported=None)], {}).count("| – |") >= 1
 
