@@ -16,7 +16,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,10 +25,12 @@ from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call
 from distmetrics.comm.current import use
 from distmetrics.comm.thread_pool import Task, ThreadPool
 from distmetrics.errors import MismatchError, PeerLostError
+from distmetrics.liveness.call_record import CallRecord, Round
 from distmetrics.liveness.departures import Departure, reason
 from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.liveness.verdict import Verdict, deadlock, departed
 
+_LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
 _LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without
 
 
@@ -36,15 +38,38 @@ class LeftBehind(SystemExit):
     """Ends the Python code of a rank whose world no longer waits for it, nor hears its error."""
 
 
-@dataclass
+class _Joined(NamedTuple):
+    """What one rank brings to a meeting."""
+
+    kind: tuple[Any, ...]
+    sent: list[Tensor]
+    call: Call
+
+
+@dataclass(eq=False)
 class _Meeting:
-    """The n-th collective of one group of ranks: who has come, and how it ended."""
+    """The n-th collective of one group of ranks: who has come, and how it ended.
+
+    Attributes:
+        members: the ranks of the group.
+        place: how many they had before.
+        joined: what they bring, by rank.
+        wake: a lock for each rank that waits; it goes on once that is released.
+        verdict: why the meeting failed.
+        is_over: whether all have come, and their kinds were compared.
+    """
 
     members: tuple[int, ...]
-    calls: dict[int, Call] = field(default_factory=dict)
-    kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    sent: dict[int, list[Tensor]] = field(default_factory=dict)
+    place: int
+    joined: dict[int, _Joined] = field(default_factory=dict)
+    wake: dict[int, Any] = field(default_factory=dict)
     verdict: Verdict | None = None
+    is_over: bool = False
+
+    def wake_all(self) -> None:
+        """Let the ranks go on that wait."""
+        while self.wake:
+            self.wake.popitem()[1].release()
 
 
 class ThreadWorld:
@@ -63,7 +88,8 @@ class ThreadWorld:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
         self._pool = pool
-        self._change = threading.Condition()
+        # Not a Condition, whose Python code an interrupt can leave with the lock held.
+        self._lock = threading.RLock()
         self._reset()
 
     def _reset(self) -> None:
@@ -73,6 +99,12 @@ class ThreadWorld:
         self._waiting: dict[int, _Meeting] = {}
         self._gone: dict[int, Departure] = {}
         self._broken: Verdict | None = None
+        self._records: defaultdict[tuple[int, tuple[int, ...]], CallRecord]
+        self._records = defaultdict(CallRecord)
+
+    def record(self, rank: int, members: tuple[int, ...]) -> CallRecord:
+        """Return what a rank has done in a group."""
+        return self._records[rank, members]
 
     def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world, or of the subgroup ``members``."""
@@ -156,39 +188,78 @@ class ThreadWorld:
         return outcomes
 
     def meet(
-        self,
-        rank: int,
-        members: tuple[int, ...],
-        kind: tuple[Any, ...],
-        sent: list[Tensor],
-        call: Call,
-    ) -> dict[int, list[Tensor]]:
-        """Join this rank's next collective of ``members``; return what every member sent."""
-        with self._change:
+        self, rank: int, members: tuple[int, ...], mine: _Joined
+    ) -> dict[int, _Joined]:
+        """Join this rank's next collective of ``members``; return what every member brings.
+
+        An exception may end this anywhere, and what was joined is found again: see
+        :class:`CallRecord`.
+        """
+        record = self._records[rank, members]
+        if not record.making:
+            record.finish()
+        one = record.next_round()
+        if one is None:
+            one = self._join(record, rank, members, mine)
+        meeting: _Meeting = one.works[0]
+        try:
+            self._wait_until_over(rank, meeting)
+        finally:
+            with self._lock:
+                self._waiting.pop(rank, None)
+        if meeting.verdict is not None:
+            raise meeting.verdict.error(rank, mine.call.site)
+        return meeting.joined
+
+    def _join(
+        self, record: CallRecord, rank: int, members: tuple[int, ...], mine: _Joined
+    ) -> Round:
+        with self._lock:
             if self._broken is not None:
-                raise self._broken.error(rank, call.site)
-            index = self._counts[rank, members]
-            self._counts[rank, members] += 1
-            meeting = self._meetings.setdefault((members, index), _Meeting(members))
-            meeting.calls[rank], meeting.kinds[rank], meeting.sent[rank] = call, kind, sent
-            if len(meeting.calls) == len(members):
-                del self._meetings[members, index]
-                kinds = [*meeting.kinds.values()]
-                if any(other != kinds[0] for other in kinds):
-                    meeting.verdict = _disagreement(meeting)
-                for member in members:
-                    self._waiting.pop(member, None)
-                self._change.notify_all()
-            else:
+                raise self._broken.error(rank, mine.call.site)
+            key = rank, members
+            place = self._counts[key]
+            meeting = self._meetings.setdefault((members, place), _Meeting(members, place))
+            one = record.begin_round()
+            # No function is called in these three lines, so no interrupt strikes between them.
+            meeting.joined[rank] = mine
+            self._counts[key] = place + 1
+            one.works = [meeting]
+        return one
+
+    def _wait_until_over(self, rank: int, meeting: _Meeting) -> None:
+        while True:
+            with self._lock:
+                if self._is_over(meeting):
+                    return
+                wake = threading.Lock()
+                wake.acquire()
+                meeting.wake[rank] = wake
                 self._waiting[rank] = meeting
                 self._end_vain_waits()
-                self._change.wait_for(lambda: rank not in self._waiting)
-            if meeting.verdict is not None:
-                raise meeting.verdict.error(rank, call.site)
-            return meeting.sent
+            # Looks again now and then: whoever came last may have been interrupted before it could
+            # wake this rank.
+            wake.acquire(timeout=_LOOK)
+
+    def _is_over(self, meeting: _Meeting) -> bool:
+        """True once all members have come, or never will; called with the lock held."""
+        if len(meeting.joined) < len(meeting.members):
+            meeting.verdict = meeting.verdict or self._broken
+            return meeting.verdict is not None
+        if not meeting.is_over:
+            kinds = [joined.kind for joined in meeting.joined.values()]
+            if any(kind != kinds[0] for kind in kinds):
+                meeting.verdict = _disagreement(meeting)
+            for member in meeting.members:
+                if self._waiting.get(member) is meeting:
+                    del self._waiting[member]
+            self._meetings.pop((meeting.members, meeting.place), None)
+            meeting.is_over = True
+            meeting.wake_all()
+        return True
 
     def _leave(self, outcome: Outcome) -> None:
-        with self._change:
+        with self._lock:
             failed = outcome.error is not None
             self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
             self._end_vain_waits()
@@ -198,7 +269,7 @@ class ThreadWorld:
         lines: dict[int, str] = {}
         needed: set[int] = set()
         for rank, meeting in self._waiting.items():
-            lines[rank] = f"waits in {meeting.calls[rank]}"
+            lines[rank] = f"waits in {meeting.joined[rank].call}"
             needed.update(meeting.members)
         lines |= {rank: gone.why for rank, gone in self._gone.items()}
         left = {rank: gone for rank, gone in self._gone.items() if rank in needed}
@@ -213,12 +284,13 @@ class ThreadWorld:
 
         Also in groups that could go on: a rank that they wait for may call next, and hear it then.
         """
-        with self._change:
+        with self._lock:
             self._broken = verdict
-            for meeting in self._waiting.values():
-                meeting.verdict = verdict
+            waiting = [*self._waiting.values()]
             self._waiting.clear()
-            self._change.notify_all()
+            for meeting in waiting:
+                meeting.verdict = verdict
+                meeting.wake_all()
 
 
 def _lost(what: str) -> Verdict:
@@ -229,8 +301,8 @@ def _disagreement(meeting: _Meeting) -> Verdict:
     return Verdict(
         MismatchError,
         "ranks disagree on a collective",
-        tuple(sorted(meeting.calls)),
-        {rank: str(call) for rank, call in meeting.calls.items()},
+        tuple(sorted(meeting.joined)),
+        {rank: str(joined.call) for rank, joined in meeting.joined.items()},
         likely="a condition, a loop length or a shape that differs between ranks.",
         do="make every rank call the same collectives, in the same order, with equal shapes and "
         "dtypes.",
@@ -253,6 +325,7 @@ class ThreadCommunicator:
         self._members = members
         self.rank = members.index(rank)
         self.world_size = len(members)
+        self.record = world.record(rank, members)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -263,8 +336,8 @@ class ThreadCommunicator:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
         kind = op, [(x.dtype, x.shape) for x in sent], call.exact
-        met = self._world.meet(self._me, self._members, kind, copies, call)
-        return [met[member] for member in self._members]
+        met = self._world.meet(self._me, self._members, _Joined(kind, copies, call))
+        return [met[member].sent for member in self._members]
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""
