@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -31,7 +31,9 @@ _SAME_ORDER = (
     "make every rank call the same collectives, in the same order; a name= for each lets ranks "
     "tell them apart."
 )
-_lines: weakref.WeakKeyDictionary[Any, deque[tuple[Manifest, ...]]] = weakref.WeakKeyDictionary()
+# By the number of the call, in which this may be looked at again after an interrupt.
+_lines: weakref.WeakKeyDictionary[Any, dict[int, tuple[Manifest, ...]]]
+_lines = weakref.WeakKeyDictionary()
 
 
 def step_of(comm: Communicator) -> tuple[int, int]:
@@ -46,14 +48,15 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
     Every rank must call this. Where a call was interrupted, no later call is trusted any more.
     """
     record = record_of(comm)
-    mine = [record.calls, [*record.interrupts], [*record.direct_calls]]
-    run = from_bytes(json.dumps(mine).encode()).to(comm.device)
+    if not record.told:
+        mine = record.calls, [*record.interrupts], [*record.direct_calls]
+        record.told = json.dumps(mine).encode()
+    run = from_bytes(record.told).to(comm.device)
     sizes = comm.all_gather(torch.tensor([run.numel()], device=comm.device))
     rows = gather_padded(comm, run, int(max(sizes)))
     per_rank = [json.loads(to_bytes(row[: int(size)])) for size, row in zip(sizes, rows, strict=True)]
     calls, interrupts, direct_calls = zip(*per_rank, strict=True)
-    names = [[_without_line(text) for text in texts] for texts in interrupts]
-    if all(each == names[0] for each in names) and len({*calls}) == 1:
+    if len({*calls}) == 1 and not any(interrupts):
         return _refused_direct_calls(comm, direct_calls)
     verdict = record.verdict = _out_of_step(calls, interrupts)
     return verdict.error(comm.rank)
@@ -77,10 +80,6 @@ def _out_of_step(calls: Sequence[int], interrupts: Sequence[Sequence[str]]) -> V
         do="let it end the job; or bring all ranks to the same place by other means, and let each "
         "make a new GroupCommunicator there.",
     )
-
-
-def _without_line(text: str) -> str:
-    return text.partition("  ")[0]
 
 
 def _refused_direct_calls(
@@ -126,13 +125,15 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         raise _refused(comm, [manifests], headline)
     if manifests[0].name:  # the user's own name says that it is one call
         return
-    since = _lines.setdefault(innermost(comm), deque(maxlen=_KEPT))
-    since.append(manifests)
-    first = [calls[0].site for calls in since]
+    since = _lines.setdefault(innermost(comm), {})
+    since[record_of(comm).calls] = manifests
+    if len(since) > _KEPT:
+        del since[min(since)]
+    first = [calls[0].site for calls in since.values()]
     for rank in range(1, comm.world_size):
-        lines = [calls[rank].site for calls in since]
+        lines = [calls[rank].site for calls in since.values()]
         if lines != first and Counter(lines) == Counter(first):
-            raise _refused(comm, [*since], "ranks made the same calls in another order")
+            raise _refused(comm, [*since.values()], "ranks made the same calls in another order")
 
 
 def _refused(

@@ -48,10 +48,10 @@ class Turn:
     Weakly held: one that is gone and is not over was ended by two exceptions at once.
     """
 
-    __slots__ = ("__weakref__", "_records", "is_over", "thread")
+    __slots__ = ("__weakref__", "_records", "has_begun", "is_over", "thread")
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.has_begun = self.is_over = False
         self.thread = threading.get_ident()
         self._records: list[CallRecord] = []
         _local.turn = weakref.ref(self)
@@ -77,19 +77,21 @@ class Turn:
             self._records.append(record)
         return record
 
-    def end(self) -> None:
-        """Let other threads make calls."""
+    def release(self) -> None:
+        """Let other threads make calls, once, before ``is_over`` is set."""
         if not self.is_over:
             for record in self._records:
                 record.turn = None
-        self.is_over = True
 
     def fail(self, error: BaseException, comm: Communicator | None) -> None:
         """Note that an exception ends the call, unless all ranks raise it; ``comm``: as passed."""
         if not self.is_over and not isinstance(error, DistmetricsError):
             for record in self._records or [record_of(chosen(comm))]:
+                if not self.has_begun:
+                    record.calls += 1  # the others are in it
                 record.note_interrupt(type(error).__name__, call_site())
-        self.end()
+        self.release()
+        self.is_over = True
 
 
 def as_one_call(fn: Callable[P, R]) -> Callable[P, R]:
@@ -107,7 +109,8 @@ def as_one_call(fn: Callable[P, R]) -> Callable[P, R]:
                 turn = Turn()
                 turn.take(chosen(kwargs.get("comm")))
             result = fn(*args, **kwargs)
-            turn.end()
+            turn.release()
+            turn.is_over = True  # calls no function: no interrupt strikes between here and the end
         except BaseException as error:
             (turn or Turn()).fail(error, kwargs.get("comm"))
             raise
@@ -139,6 +142,7 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
     named = call()
     if record.verdict is not None:
         raise record.verdict.error(comm.rank, named.site)
+    turn.has_begun = True
     return record.make(functools.partial(_named, named, rounds))
 
 

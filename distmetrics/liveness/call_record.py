@@ -58,6 +58,7 @@ class CallRecord:
         past: hash of what the other ranks must have done as well, besides these calls.
         direct_calls: the last calls that no function of ours made.
         interrupts: the last calls that an exception ended on this rank.
+        told: the history that this rank has sent in the call under way, where ranks were out of step.
         turn: of the thread that is in a call.
         lock: held where ``turn`` is set.
         making: whether the rounds of a call are under way.
@@ -68,6 +69,7 @@ class CallRecord:
         self.calls = self.past = 0
         self.direct_calls: deque[str] = deque(maxlen=_KEPT)
         self.interrupts: deque[str] = deque(maxlen=_KEPT)
+        self.told = b""
         self.turn: weakref.ref[Any] | None = None
         self.lock = threading.Lock()
         self.making = False
@@ -78,7 +80,7 @@ class CallRecord:
 
     def make(self, rounds: Callable[[], R]) -> R:
         """Make a call; ``rounds`` makes its rounds, and may be called again after an interrupt."""
-        self._rounds, self._unfinished = [], rounds
+        self.told, self._rounds, self._unfinished = b"", [], rounds
         self.calls += 1
         return self._carry_out(rounds)
 
@@ -128,6 +130,6 @@ class CallRecord:
         self.direct_calls.append(f"{text}  {site or ''}".rstrip())
 
     def note_interrupt(self, name: str, site: Site | None) -> None:
-        """Note that an exception ended a call on this rank."""
-        self.past = zlib.crc32(f"interrupted by {name}".encode(), self.past)
+        """Note that an exception ended a call on this rank, the last one that has begun."""
+        self.past = zlib.crc32(f"{name} in call {self.calls}".encode(), self.past)
         self.interrupts.append(f"left a call by {name}  {site or ''}".rstrip())
