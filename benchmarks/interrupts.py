@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import starmap
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
@@ -87,32 +88,29 @@ def attempt(comm: Any, plan: Plan, striking: Callable[[], Any]) -> Ended:
     """Make the calls of one try on this rank; ``striking`` is a block in which interrupts come."""
     with dm.use(comm):
         thunks = [CALLS[plan.kind](step, comm.rank) for step in range(STEPS + 1)]
-        ended: dict[int, Any] = {}
+        ended: list[Any] = []
         struck = 0
         try:
             with striking():
-                for step in range(STEPS):
-                    ended[step] = _result(thunks[step])
+                while len(ended) < STEPS:
+                    _make(thunks[len(ended)], ended)
         except (Interrupted, TimedOut) as error:
             struck = 1
-            step = len(ended)
-            if step < STEPS and _is_in_call(error.__traceback__):
-                ended[step] = "interrupted"
-        for step in range(STEPS):  # as the loop above goes on, without interrupts
-            if step not in ended:
-                ended[step] = _result(thunks[step])
-        ended[STEPS] = _result(thunks[STEPS])
-    steps = [ended[step] for step in range(STEPS + 1)]
-    return Ended([each if isinstance(each, str) else numbers(each) for each in steps], struck)
+            if len(ended) < STEPS and _is_in_call(error.__traceback__):
+                ended.append("interrupted")
+        while len(ended) <= STEPS:
+            _make(thunks[len(ended)], ended)
+    return Ended([each if isinstance(each, str) else numbers(each) for each in ended], struck)
 
 
-def _result(thunk: Callable[[], Any]) -> Any:
+def _make(thunk: Callable[[], Any], ended: list[Any]) -> None:
+    """Append what a call returns, or its error: in one call, so that no interrupt comes between."""
     try:
-        return thunk()
+        ended.extend(starmap(thunk, ((),)))
     except TimedOut:
         raise
     except Exception as error:  # noqa: BLE001  (counted)
-        return f"{type(error).__name__}: {error}"
+        ended.append(f"{type(error).__name__}: {error}")
 
 
 def _is_in_call(traceback: TracebackType | None) -> bool:

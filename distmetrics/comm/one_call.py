@@ -46,14 +46,20 @@ class Turn:
     """One call of this thread; it is over once its last round is.
 
     Weakly held: one that is gone and is not over was ended by two exceptions at once.
+
+    Attributes:
+        thread: that makes the call.
+        is_making: whether its rounds are under way.
+        is_over: whether all that follows is the caller's own code.
     """
 
-    __slots__ = ("__weakref__", "_records", "has_begun", "is_over", "thread")
+    __slots__ = ("__weakref__", "_comm", "_records", "is_making", "is_over", "thread")
 
     def __init__(self) -> None:
-        self.has_begun = self.is_over = False
+        self.is_making = self.is_over = False
         self.thread = threading.get_ident()
-        self._records: list[CallRecord] = []
+        self._comm: Communicator | None = None
+        self._records: list[tuple[CallRecord, int]] = []  # and its count before
         _local.turn = weakref.ref(self)
 
     def take(self, comm: Communicator) -> CallRecord:
@@ -63,6 +69,8 @@ class Turn:
             ConfigurationError: another thread is in a call; or this one is, and a signal's handler
                 makes another.
         """
+        if comm is self._comm:
+            return self._records[-1][0]
         record = record_of(comm)
         if comm.world_size == 1:
             return record
@@ -73,22 +81,21 @@ class Turn:
             if other is not None and other is not self and not other.is_over:
                 raise _refusal(comm, record, other)
             record.turn = weakref.ref(self)
-        if record not in self._records:
-            self._records.append(record)
+        self._records.append((record, record.calls))
+        self._comm = comm
         return record
 
     def release(self) -> None:
         """Let other threads make calls, once, before ``is_over`` is set."""
         if not self.is_over:
-            for record in self._records:
+            for record, _ in self._records:
                 record.turn = None
 
     def fail(self, error: BaseException, comm: Communicator | None) -> None:
         """Note that an exception ends the call, unless all ranks raise it; ``comm``: as passed."""
         if not self.is_over and not isinstance(error, DistmetricsError):
-            for record in self._records or [record_of(chosen(comm))]:
-                if not self.has_begun:
-                    record.calls += 1  # the others are in it
+            for record, calls in self._records or [_not_taken(comm)]:
+                record.calls = max(record.calls, calls + 1)  # the others are in it
                 record.note_interrupt(type(error).__name__, call_site())
         self.release()
         self.is_over = True
@@ -135,20 +142,28 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
     turn = _turn_of_thread()
     if turn is None:
         return _alone(call, rounds, comm=comm)
-    record = turn.take(comm)
-    if record.making:
+    if turn.is_making:
         return rounds()
-    record.finish()
-    named = call()
-    if record.verdict is not None:
-        raise record.verdict.error(comm.rank, named.site)
-    turn.has_begun = True
-    return record.make(functools.partial(_named, named, rounds))
+    record = turn.take(comm)
+    turn.is_making = True
+    try:
+        record.finish()
+        named = call()
+        if record.verdict is not None:
+            raise record.verdict.error(comm.rank, named.site)
+        return record.make(functools.partial(_named, named, rounds))
+    finally:
+        turn.is_making = False
 
 
 @as_one_call
 def _alone(call: Callable[[], Call], rounds: Callable[[], R], *, comm: Communicator) -> R:
     return in_one_call(comm, call, rounds)
+
+
+def _not_taken(comm: Communicator | None) -> tuple[CallRecord, int]:
+    record = record_of(chosen(comm))
+    return record, record.calls
 
 
 def _named(call: Call, rounds: Callable[[], R]) -> R:
