@@ -14,11 +14,11 @@ hashes differ.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -145,8 +145,7 @@ def _exchange(
         frames = _gather_frames(comm, manifest, inline, bulk)
     if len({frame.step for frame in frames}) > 1:
         raise refuse_histories(comm)
-    plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
-    blobs = [plain[frame.manifest] for frame in frames]
+    blobs = [_inflated(frame.manifest) for frame in frames]
     checked = check(blobs)
     check_lines(comm, blobs)
     return checked, _gather_what_follows(comm, inline, bulk, frames)
@@ -163,7 +162,7 @@ def exchange_alike(
         data: uint8 on ``comm.device``.
         do: advice for shapes that differ, where the operation has some.
     """
-    agreed = partial(check, rank=comm.rank, do=do)
+    agreed = functools.partial(check, rank=comm.rank, do=do)
     _, runs = exchange(comm, manifest, data, data[:0], agreed)
     return [run for run, _ in runs]
 
@@ -206,7 +205,7 @@ def _gather_frames(
     room = manifest_area(world_size) - _HEAD.size
     blob = manifest.encode()
     if len(blob) > room:
-        blob = zlib.compress(blob, level=1)
+        blob = _deflated(blob)
     sizes = inline.numel(), bulk.numel()
     head = _HEAD.pack(_MARK, len(blob), *sizes, *step_of(comm)) + blob[:room]
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
@@ -240,5 +239,11 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, step, *data)
 
 
+@functools.lru_cache(maxsize=64)
+def _deflated(blob: bytes) -> bytes:
+    return zlib.compress(blob, level=1)
+
+
+@functools.lru_cache(maxsize=64)
 def _inflated(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)
