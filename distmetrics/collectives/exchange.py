@@ -127,7 +127,7 @@ def exchange(
     """
     if comm.world_size == 1:
         return check([manifest.encode()]), [(inline, bulk)]
-    rounds = partial(_exchange, comm, manifest, inline, bulk, check)
+    rounds = functools.partial(_exchange, comm, manifest, inline, bulk, check)
     return in_one_call(comm, manifest.call, rounds)
 
 
