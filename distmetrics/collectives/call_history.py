@@ -3,7 +3,7 @@
 Calls that agree one by one can still be the wrong ones: two lines that make the same call, reached
 in another order on two ranks, pair up silently. And what is called on a communicator directly is
 not agreed upon at all; each rank counts it into a hash that travels with its next call, so that a
-slip comes to light there. The same hash has the calls that an exception has ended on this rank alone.
+slip comes to light there. The same hash has the calls that an exception has ended.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
     run = from_bytes(record.told).to(comm.device)
     sizes = comm.all_gather(torch.tensor([run.numel()], device=comm.device))
     rows = gather_padded(comm, run, int(max(sizes)))
-    per_rank = [json.loads(to_bytes(row[: int(size)])) for size, row in zip(sizes, rows, strict=True)]
+    per_rank = [
+        json.loads(to_bytes(row[: int(size)])) for size, row in zip(sizes, rows, strict=True)
+    ]
     calls, interrupts, direct_calls = zip(*per_rank, strict=True)
     if len({*calls}) == 1 and not any(interrupts):
         return _refused_direct_calls(comm, direct_calls)
@@ -76,7 +78,7 @@ def _out_of_step(calls: Sequence[int], interrupts: Sequence[Sequence[str]]) -> V
         f"{ranks} left a call by an exception and went on, so the ranks may be out of step",
         tuple(peers),
         lines,
-        likely="an exception that a signal's handler raised (Ctrl-C, a timer), and that was caught.",
+        likely="an exception of a signal's handler (Ctrl-C, a timer), which was caught.",
         do="let it end the job; or bring all ranks to the same place by other means, and let each "
         "make a new GroupCommunicator there.",
     )

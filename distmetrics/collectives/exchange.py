@@ -32,8 +32,8 @@ from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import MismatchError
 
 R = TypeVar("R")
-# Mark and protocol; bytes of the manifest, of inline and of bulk data; number of this call, and hash
-# of what else the rank has done.
+# Mark and protocol; bytes of the manifest, of inline and of bulk data; the number of this call, and
+# a hash of what else the rank has done.
 _HEAD = struct.Struct("<QQQQQQ")
 _MARK = 0x646D6574_00000005  # "dmet", protocol 5
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
@@ -44,7 +44,7 @@ HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its manifest's bytes so far, its sizes, where the rank is, what data rides along."""
+    """One rank's frame, read: its manifest's bytes so far, sizes, place, and data that rides along."""
 
     manifest: bytes
     manifest_bytes: int

@@ -58,7 +58,7 @@ class CallRecord:
         past: hash of what the other ranks must have done as well, besides these calls.
         direct_calls: the last calls that no function of ours made.
         interrupts: the last calls that an exception ended on this rank.
-        told: the history that this rank has sent in the call under way, where ranks were out of step.
+        told: the history that this rank has sent in a call in which ranks were out of step.
         turn: of the thread that is in a call.
         lock: held where ``turn`` is set.
         making: whether the rounds of a call are under way.

@@ -210,7 +210,11 @@ class PendingCalls:
     def _verdict(self, pending: PendingCall) -> Verdict | None:
         if self.watchdog is not None:
             return self.watchdog.look(pending)
-        left = {} if self._departures is None else self._departures.before(self._name, self.calls)
+        left: dict[int, Departure] = {}
+        if self._departures is not None:
+            # The store may be gone, with the process that hosts it.
+            with contextlib.suppress(RuntimeError):
+                left = self._departures.before(self._name, self.calls)
         return departed(left, {self._me: f"waits in {pending.call}"}) if left else None
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:

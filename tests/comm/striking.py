@@ -25,6 +25,11 @@ class Stop(BaseException):
     """What the handler of a signal raises."""
 
 
+def called(fn: Callable[[], Any]) -> Any:
+    """Call a function, from one line for all calls."""
+    return fn()
+
+
 class Strike:
     """Raises at the n-th such place while a function runs in this thread; ``left`` is 0 if it did.
 
@@ -40,7 +45,7 @@ class Strike:
     def run(self, fn: Callable[[], Any]) -> Any:
         sys.settrace(self._call)
         try:
-            return fn()
+            return called(fn)
         finally:
             sys.settrace(None)
 
@@ -154,7 +159,7 @@ def steps(comm: Any, kind: str, struck: dict[int, tuple[int, int]], repeats: boo
                     finally:
                         came = strike.left <= 0
                 else:
-                    ended.append(numbers(thunk()))
+                    ended.append(numbers(called(thunk)))
             except Stop:
                 if repeats:
                     step -= 1

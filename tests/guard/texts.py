@@ -81,11 +81,11 @@ def _raised(fn: Callable[[Any], Any]) -> str:
 
 
 def _direct(comm: Any) -> None:
-    from distmetrics.collectives.call_history import refuse_direct_calls
+    from distmetrics.collectives.call_history import refuse_histories
 
     kind = "all_reduce sum float32[4]" if comm.rank else "all_reduce sum int32[4]"
-    comm.direct_calls = ["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"]
-    raise refuse_direct_calls(comm)
+    comm.record.direct_calls.extend(["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"])
+    raise refuse_histories(comm)
 
 
 TEXTS: dict[str, Callable[[], str]] = {
