@@ -44,7 +44,7 @@ HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its manifest's bytes so far, sizes, place, and data that rides along."""
+    """One rank's frame, read: its manifest's bytes so far, sizes, place, data that rides along."""
 
     manifest: bytes
     manifest_bytes: int

@@ -14,9 +14,9 @@ import torch
 import distmetrics as dm
 from distmetrics.comm.base import current_call
 from distmetrics.comm.thread_pool import ThreadPool
-from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
-from distmetrics.testing import outcomes, run
-from tests.backends import BACKENDS, same_error
+from distmetrics.errors import PeerLostError
+from distmetrics.testing import run
+from tests.backends import BACKENDS
 from tests.comm.striking import CALLS, LARGE, Stop, expected, steps
 
 # Python drops an exception that strikes while a generator is closed.

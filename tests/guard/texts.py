@@ -88,6 +88,15 @@ def _direct(comm: Any) -> None:
     raise refuse_histories(comm)
 
 
+def _interrupted(comm: Any) -> None:
+    from distmetrics.collectives.call_history import refuse_histories
+
+    comm.record.calls = 4
+    if comm.rank:
+        comm.record.note_interrupt("TimeoutError", Site("train.py", 21, "validate"))
+    raise refuse_histories(comm)
+
+
 TEXTS: dict[str, Callable[[], str]] = {
     "A rank is late": lambda: _ended(_late),
     "All came, and it does not end": lambda: _ended(_slow_link),
@@ -100,4 +109,5 @@ TEXTS: dict[str, Callable[[], str]] = {
     "A collective of torch's own": lambda: _ended(_foreign),
     "The store does not answer": _silent_store,
     "Direct calls that differ": lambda: _raised(_direct),
+    "A call was interrupted": lambda: _raised(_interrupted),
 }
