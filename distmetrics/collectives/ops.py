@@ -2,8 +2,8 @@
 
 Every function takes keyword-only ``comm`` (default: the communicator in force) and ``name`` (shown
 in errors). Each must be called by every rank; what ranks disagree on is a
-:class:`~distmetrics.errors.MismatchError` on all of them. Calls of two threads on one communicator must
-not overlap: the second is refused. A call that an exception ends on one rank alone is finished
+:class:`~distmetrics.errors.MismatchError` on all of them. Calls of two threads on one communicator
+must not overlap: the second is refused. A call that an exception ends on one rank alone is finished
 there before the next, which raises on every rank.
 """
 
