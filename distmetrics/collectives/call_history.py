@@ -3,14 +3,14 @@
 Calls that agree one by one can still be the wrong ones: two lines that make the same call, reached
 in another order on two ranks, pair up silently. And what is called on a communicator directly is
 not agreed upon at all; each rank counts it into a hash that travels with its next call, so that a
-slip comes to light there.
+slip comes to light there. The same hash has the calls that an exception has ended.
 """
 
 from __future__ import annotations
 
 import json
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -20,8 +20,10 @@ import torch
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.comm.base import Communicator, gather_padded
-from distmetrics.errors import DistmetricsError, MismatchError
+from distmetrics.comm.one_call import innermost, record_of
+from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, who
 from distmetrics.liveness.settings import in_force
+from distmetrics.liveness.verdict import Verdict
 
 # Calls from unequal lines, since ranks were last at one line, that are compared.
 _KEPT = 64
@@ -29,22 +31,62 @@ _SAME_ORDER = (
     "make every rank call the same collectives, in the same order; a name= for each lets ranks "
     "tell them apart."
 )
-_lines: weakref.WeakKeyDictionary[Any, deque[tuple[Manifest, ...]]] = weakref.WeakKeyDictionary()
+# By the number of the call, in which this may be looked at again after an interrupt.
+_lines: weakref.WeakKeyDictionary[Any, dict[int, tuple[Manifest, ...]]]
+_lines = weakref.WeakKeyDictionary()
 
 
-def direct_calls_hash(comm: Communicator) -> int:
-    """Return the hash of all calls of this rank on the communicator directly, 0 where none was."""
-    return int(getattr(comm, "past", 0))
+def step_of(comm: Communicator) -> tuple[int, int]:
+    """Return the number of this rank's call, and a hash of what else it has done."""
+    record = record_of(comm)
+    return record.calls, record.past
 
 
-def refuse_direct_calls(comm: Communicator) -> DistmetricsError:
-    """Build the error for ranks whose direct calls differ; every rank must call this."""
-    calls: Sequence[str] = getattr(comm, "direct_calls", ())
-    mine = from_bytes(json.dumps([*calls]).encode()).to(comm.device)
-    sizes = comm.all_gather(torch.tensor([mine.numel()], device=comm.device))
-    per_rank: list[list[str]] = []
-    for size, row in zip(sizes, gather_padded(comm, mine, int(max(sizes))), strict=True):
-        per_rank.append(json.loads(to_bytes(row[: int(size)])))
+def refuse_histories(comm: Communicator) -> DistmetricsError:
+    """Build the error for ranks that are at other calls, or have made others.
+
+    Every rank must call this. Where a call was interrupted, no later call is trusted any more.
+    """
+    record = record_of(comm)
+    if not record.told:
+        mine = record.calls, [*record.interrupts], [*record.direct_calls]
+        record.told = json.dumps(mine).encode()
+    run = from_bytes(record.told).to(comm.device)
+    sizes = comm.all_gather(torch.tensor([run.numel()], device=comm.device))
+    rows = gather_padded(comm, run, int(max(sizes)))
+    per_rank = [
+        json.loads(to_bytes(row[: int(size)])) for size, row in zip(sizes, rows, strict=True)
+    ]
+    calls, interrupts, direct_calls = zip(*per_rank, strict=True)
+    if len({*calls}) == 1 and not any(interrupts):
+        return _refused_direct_calls(comm, direct_calls)
+    verdict = record.verdict = _out_of_step(calls, interrupts)
+    return verdict.error(comm.rank)
+
+
+def _out_of_step(calls: Sequence[int], interrupts: Sequence[Sequence[str]]) -> Verdict:
+    """Return the verdict for ranks of which some have left a call that others made."""
+    lines, peers = {}, []
+    for rank, (number, texts) in enumerate(zip(calls, interrupts, strict=True)):
+        lines[rank] = texts[-1] if texts else "made every call to its end"
+        lines[rank] += f"; this is its call {number}"
+        if texts:
+            peers.append(rank)
+    ranks = who(peers) if peers else "a rank"
+    return Verdict(
+        DivergedError,
+        f"{ranks} left a call by an exception and went on, so the ranks may be out of step",
+        tuple(peers),
+        lines,
+        likely="an exception of a signal's handler (Ctrl-C, a timer), which was caught.",
+        do="let it end the job; or bring all ranks to the same place by other means, and let each "
+        "make a new GroupCommunicator there.",
+    )
+
+
+def _refused_direct_calls(
+    comm: Communicator, per_rank: Sequence[Sequence[str]]
+) -> DistmetricsError:
     columns = [*zip_longest(*per_rank, fillvalue="no further call")]
     differing = next((column for column in columns if len({*column}) > 1), columns[0])
     return MismatchError(
@@ -74,7 +116,7 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
     """
     if all(blob == blobs[0] for blob in blobs):  # at one line: what ranks did before is in order
         if len(_lines):
-            _lines.pop(_innermost(comm), None)
+            _lines.pop(innermost(comm), None)
         return
     manifests = tuple(Manifest.decode(blob) for blob in blobs)
     mode = in_force().mode
@@ -85,20 +127,15 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         raise _refused(comm, [manifests], headline)
     if manifests[0].name:  # the user's own name says that it is one call
         return
-    since = _lines.setdefault(_innermost(comm), deque(maxlen=_KEPT))
-    since.append(manifests)
-    first = [calls[0].site for calls in since]
+    since = _lines.setdefault(innermost(comm), {})
+    since[record_of(comm).calls] = manifests
+    if len(since) > _KEPT:
+        del since[min(since)]
+    first = [calls[0].site for calls in since.values()]
     for rank in range(1, comm.world_size):
-        lines = [calls[rank].site for calls in since]
+        lines = [calls[rank].site for calls in since.values()]
         if lines != first and Counter(lines) == Counter(first):
-            raise _refused(comm, [*since], "ranks made the same calls in another order")
-
-
-def _innermost(comm: Any) -> Any:
-    """Return the communicator that others pass their calls on to: all calls through it count."""
-    while (inner := getattr(comm, "inner", None)) is not None:
-        comm = inner
-    return comm
+            raise _refused(comm, [*since.values()], "ranks made the same calls in another order")
 
 
 def _refused(

@@ -24,20 +24,18 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.call_history import (
-    check_lines,
-    direct_calls_hash,
-    refuse_direct_calls,
-)
+from distmetrics.collectives.call_history import check_lines, refuse_histories, step_of
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.collectives.pack import align, from_bytes, to_bytes
-from distmetrics.comm.base import Communicator, gather_padded, in_call, reported
+from distmetrics.comm.base import Communicator, gather_padded, reported
+from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import MismatchError
 
 R = TypeVar("R")
-# Mark and protocol; bytes of the manifest, of inline and of bulk data; hash of direct calls.
-_HEAD = struct.Struct("<QQQQQ")
-_MARK = 0x646D6574_00000004  # "dmet", protocol 4
+# Mark and protocol; bytes of the manifest, of inline and of bulk data; the number of this call, and
+# a hash of what else the rank has done.
+_HEAD = struct.Struct("<QQQQQQ")
+_MARK = 0x646D6574_00000005  # "dmet", protocol 5
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 # Ranks above which hashes are compared first; up to here all frames together are at most 4 MiB.
@@ -46,13 +44,13 @@ HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its manifest's bytes so far, its sizes, what data rides along."""
+    """One rank's frame, read: its manifest's bytes so far, sizes, place, data that rides along."""
 
     manifest: bytes
     manifest_bytes: int
     inline_bytes: int
     bulk_bytes: int
-    direct_calls: int
+    step: tuple[int, int]
     inline: Tensor
     bulk: Tensor
 
@@ -129,18 +127,29 @@ def exchange(
     """
     if comm.world_size == 1:
         return check([manifest.encode()]), [(inline, bulk)]
-    with in_call(manifest.call()), reported(comm):
-        if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
-            sizes = inline.numel(), bulk.numel()
-            frames = [_Frame(manifest.encode(), 0, *sizes, 0, inline, bulk)] * comm.world_size
-        else:
-            frames = _gather_frames(comm, manifest, inline, bulk)
-        blobs = [_inflated(frame.manifest) for frame in frames]
-        checked = check(blobs)
-        if len({frame.direct_calls for frame in frames}) > 1:
-            raise refuse_direct_calls(comm)
-        check_lines(comm, blobs)
-        return checked, _gather_what_follows(comm, inline, bulk, frames)
+    rounds = functools.partial(_exchange, comm, manifest, inline, bulk, check)
+    with reported(comm):
+        return in_one_call(comm, manifest.call, rounds)
+
+
+def _exchange(
+    comm: Communicator,
+    manifest: Manifest,
+    inline: Tensor,
+    bulk: Tensor,
+    check: Callable[[Sequence[bytes]], R],
+) -> tuple[R, list[tuple[Tensor, Tensor]]]:
+    if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
+        sizes = inline.numel(), bulk.numel()
+        frames = [_Frame(manifest.encode(), 0, *sizes, (0, 0), inline, bulk)] * comm.world_size
+    else:
+        frames = _gather_frames(comm, manifest, inline, bulk)
+    if len({frame.step for frame in frames}) > 1:
+        raise refuse_histories(comm)
+    blobs = [_inflated(frame.manifest) for frame in frames]
+    checked = check(blobs)
+    check_lines(comm, blobs)
+    return checked, _gather_what_follows(comm, inline, bulk, frames)
 
 
 def exchange_alike(
@@ -179,8 +188,8 @@ def _gather_what_follows(
 
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
     """True if all ranks have the same manifest and sizes, by a max-reduce of a few numbers."""
-    history = direct_calls_hash(comm)
-    text = manifest.encode() + _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), history)
+    head = _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), *step_of(comm))
+    text = manifest.encode() + head
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
     numbers = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest), device="cpu")
     numbers >>= 1  # so that -h is in range as well
@@ -199,7 +208,7 @@ def _gather_frames(
     if len(blob) > room:
         blob = _deflated(blob)
     sizes = inline.numel(), bulk.numel()
-    head = _HEAD.pack(_MARK, len(blob), *sizes, direct_calls_hash(comm)) + blob[:room]
+    head = _HEAD.pack(_MARK, len(blob), *sizes, *step_of(comm)) + blob[:room]
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
     for place, data in zip(_data_in(frame, *sizes, world_size), (inline, bulk), strict=True):
         place.copy_(data[: place.numel()])
@@ -216,7 +225,7 @@ def _gather_frames(
 def _read_frame(row: Tensor, world_size: int) -> _Frame:
     """Read one rank's frame."""
     area = to_bytes(row[: manifest_area(world_size)])
-    mark, manifest_bytes, inline_bytes, bulk_bytes, direct_calls = _HEAD.unpack_from(area)
+    mark, manifest_bytes, inline_bytes, bulk_bytes, calls, past = _HEAD.unpack_from(area)
     if mark != _MARK:
         raise MismatchError(
             "a rank answered with data that is no frame of distmetrics",
@@ -227,7 +236,8 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
         )
     manifest = area[_HEAD.size : _HEAD.size + manifest_bytes]
     data = _data_in(row, inline_bytes, bulk_bytes, world_size)
-    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
+    step = calls, past
+    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, step, *data)
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,7 +2,9 @@
 
 Every function takes keyword-only ``comm`` (default: the communicator in force) and ``name`` (shown
 in errors). Each must be called by every rank; what ranks disagree on is a
-:class:`~distmetrics.errors.MismatchError` on all of them.
+:class:`~distmetrics.errors.MismatchError` on all of them. Calls of two threads on one communicator
+must not overlap: the second is refused. A call that an exception ends on one rank alone is finished
+there before the next, which raises on every rank.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from distmetrics.collectives.pack import (
 from distmetrics.collectives.prepare import prepare
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
+from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.errors import Site
 
 T = TypeVar("T")
 
 
+@as_one_call
 def all_gather(
     tree: T, *, sync_grads: bool = False, comm: Communicator | None = None, name: str = ""
 ) -> T:
@@ -66,6 +70,7 @@ def all_gather(
     return result
 
 
+@as_one_call
 def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return every rank's tree, joined along dim 0 in rank order; uneven and empty ranks allowed.
 
@@ -130,6 +135,7 @@ def _weight(leaf: LeafSpec | Tensor) -> tuple[bool, bool]:
     return leaf.shape != (0,), dtype != torch.get_default_dtype()
 
 
+@as_one_call
 def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return rank ``src``'s tree, on every rank.
 
@@ -153,8 +159,12 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     mine = prepare(f"broadcast from rank {src}", name, tree, problem=problem)
     data = pack(mine.tensors, mine.layout, comm.device)
     fits = mine.layout.nbytes <= inline_capacity(comm.world_size)
-    runs = exchange_alike(comm, mine.manifest, data if fits and comm.rank == src else data[:0])
-    received = unpack(runs[src] if fits else comm.broadcast(data, src), mine.layout)
+
+    def rounds() -> Tensor:
+        runs = exchange_alike(comm, mine.manifest, data if fits and comm.rank == src else data[:0])
+        return runs[src] if fits else comm.broadcast(data, src)
+
+    received = unpack(in_one_call(comm, mine.manifest.call, rounds), mine.layout)
     copies = []
     for new, old in zip(received, mine.tensors, strict=True):
         copies.append(new.to(old.device, copy=True))
@@ -170,6 +180,7 @@ def _source_problem(src: Any, world_size: int) -> Problem | None:
     return Problem("InputError", f"there is no rank {src} in a world of {world_size}")
 
 
+@as_one_call
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
     """Return once every rank is here.
 
@@ -179,6 +190,7 @@ def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
     gather_rows(comm, prepare("barrier", name, ()))
 
 
+@as_one_call
 def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
     """Return True if ``flag`` is true on every rank; the same answer on all.
 
@@ -188,6 +200,7 @@ def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
     return bool(_flags(comm, "all_true", flag, name).all())
 
 
+@as_one_call
 def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
     """Return True if ``flag`` is true on some rank; the same answer on all.
 
@@ -205,6 +218,7 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
     return gather_rows(chosen(comm), prepare(op, name, bool(flag), problem=problem))[0]
 
 
+@as_one_call
 def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str = "") -> list[Any]:
     """Return every rank's picklable object, in rank order.
 

@@ -21,6 +21,7 @@ from distmetrics.collectives.pack import layout, pack, short_name, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.comm.current import chosen
+from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.errors import InputError
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ Reduction = Literal["sum", "mean", "max", "min", "prod"]
 _REDUCTIONS = get_args(Reduction)
 
 
+@as_one_call
 def all_reduce(
     tree: T, op: Reduction = "sum", *, comm: Communicator | None = None, name: str = ""
 ) -> T:
@@ -67,6 +69,7 @@ def all_reduce(
     return result
 
 
+@as_one_call
 def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return the mean of every leaf over all ranks, each rank counted by its weight.
 
@@ -120,15 +123,19 @@ def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: O
     where = layout(tensors)
     run = pack(tensors, where, comm.device)
     fits = where.nbytes <= inline_capacity(comm.world_size)
-    runs = exchange_alike(comm, mine.manifest, run if fits else run[:0])
-    result = torch.empty_like(run)
-    for bucket in where.buckets:
-        if fits:
-            reduced = fold([bucket.view(each) for each in runs], op)
-        else:
-            reduced = reduce_large(comm, bucket.view(run), op)
-        bucket.view(result).copy_(reduced)
-    return unpack(result, where)
+
+    def rounds() -> Tensor:
+        runs = exchange_alike(comm, mine.manifest, run if fits else run[:0])
+        result = torch.empty_like(run)
+        for bucket in where.buckets:
+            if fits:
+                reduced = fold([bucket.view(each) for each in runs], op)
+            else:
+                reduced = reduce_large(comm, bucket.view(run), op)
+            bucket.view(result).copy_(reduced)
+        return result
+
+    return unpack(in_one_call(comm, mine.manifest.call, rounds), where)
 
 
 def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:

@@ -205,9 +205,13 @@ def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-def call_site() -> Site | None:
-    """Return the nearest caller outside distmetrics: the line that a user must look at."""
-    frame: FrameType | None = sys._getframe(1)
+def call_site(frame: FrameType | None = None) -> Site | None:
+    """Return the nearest caller outside distmetrics: the line that a user must look at.
+
+    Args:
+        frame: where a thread is; default where this one is.
+    """
+    frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_code(file) and not is_of_python(file):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -31,9 +32,8 @@ if not dist.is_initialized():
     # past destroy_process_group.
     import torch.distributed.nn.functional
 
-# As they are now: our own calls are watched already, where guard.watch() replaces torch's.
-_all_gather, _all_reduce, _all_to_all = dist.all_gather, dist.all_reduce, dist.all_to_all_single
-_broadcast, _barrier = dist.broadcast, dist.barrier
+# As it is now: our own calls are watched already, where guard.watch() replaces torch's.
+_barrier = dist.barrier
 
 _SMALL = 1 << 22  # bytes of all ranks together that gloo gathers by all_to_all
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
@@ -117,12 +117,14 @@ class GroupCommunicator(PendingCalls):
             # all_to_all sends the same bytes at once: of 4 ranks, small data takes half the time,
             # of 16 a seventh.
             sent = flat.repeat(self.world_size)
-            self._run("all_gather", x, _all_to_all, rows.view(-1), sent)
+            start = partial(self._group.alltoall_base, rows.view(-1), sent, [], [])
+            rows = self._run("all_gather", x, start, rows)
         else:
             # Of another kind with gloo: ranks that gather in different ways never meet, and the
             # guard must see it.
             kind = "all_gather of large data" if self._is_gloo else "all_gather"
-            self._run(kind, x, _all_gather, [*rows.unbind()], flat)
+            start = partial(self._group.allgather, [[*rows.unbind()]], [flat])
+            rows = self._run(kind, x, start, rows)
         return [*self._back(rows.view(-1), x, self.world_size).unbind()]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -130,27 +132,29 @@ class GroupCommunicator(PendingCalls):
         if x.dtype not in _REDUCIBLE:
             return fold(self.all_gather(x), op)
         moved = x.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
-        self._run(f"all_reduce {op}", x, _all_reduce, moved, op=_REDUCE[op])
-        return moved.to(x.device)
+        start = partial(self._group.allreduce, [moved], _REDUCE[op])
+        reduced: Tensor = self._run(f"all_reduce {op}", x, start, moved)
+        return reduced.to(x.device)
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Give ``parts[r]`` to rank r; return what each rank gave to this one."""
         check_parts(parts, self.world_size)
         sent = torch.cat([self._bytes(part) for part in parts])
         received = torch.empty_like(sent)
-        self._run("all_to_all", parts[0], _all_to_all, received, sent)
+        start = partial(self._group.alltoall_base, received, sent, [], [])
+        received = self._run("all_to_all", parts[0], start, received)
         return [*self._back(received, parts[0], self.world_size).unbind()]
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Return rank ``src``'s ``x``."""
         check_src(src, self.world_size)
         flat = self._bytes(x).clone()
-        self._run(f"broadcast from rank {src}", x, _broadcast, flat, group_src=src)
-        return self._back(flat, x)
+        start = partial(self._group.broadcast, flat, src)
+        return self._back(self._run(f"broadcast from rank {src}", x, start, flat), x)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        self._run("barrier", None, _barrier)
+        self._run("barrier", None, partial(_barrier, group=self._group, async_op=True), None)
 
     def _bytes(self, x: Tensor) -> Tensor:
         plain = x.detach().to(self.device).resolve_conj().resolve_neg().contiguous()
@@ -160,17 +164,13 @@ class GroupCommunicator(PendingCalls):
     def _back(self, flat: Tensor, like: Tensor, *leading: int) -> Tensor:
         return flat.view(like.dtype).reshape([*leading, *like.shape]).to(like.device)
 
-    def _run(
-        self,
-        kind: str,
-        x: Tensor | None,
-        function: Callable[..., Any],
-        *tensors: Any,
-        **options: Any,
-    ) -> None:
-        """Call a function of torch.distributed on this group and wait for its end."""
-        options.update(group=self._group, async_op=True)
-        self.run(current_call(kind, x), kind, lambda: function(*tensors, **options), tensors)
+    def _run(self, kind: str, x: Tensor | None, start: partial[Any], output: Any) -> Any:
+        """Make a collective; return ``output``, or what it was when the collective was sent.
+
+        ``start`` calls the group itself, and not torch.distributed's functions of the same names:
+        these are Python code, in which an interrupt could lose what was sent.
+        """
+        return self.run(current_call(kind, x), kind, start, start.args, output)
 
 
 def _of_job() -> GroupCommunicator | None:

@@ -10,24 +10,21 @@ from __future__ import annotations
 import contextvars
 import functools
 import sys
-import threading
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.current import use
+from distmetrics.comm.meetings import Joined, Meetings
 from distmetrics.comm.thread_pool import Task, ThreadPool
-from distmetrics.errors import MismatchError, PeerLostError
-from distmetrics.liveness.departures import Departure, reason
+from distmetrics.errors import PeerLostError
 from distmetrics.liveness.outcome import Outcome, settle
-from distmetrics.liveness.verdict import Verdict, deadlock, departed
+from distmetrics.liveness.verdict import Verdict
 
 _LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without
 
@@ -36,23 +33,15 @@ class LeftBehind(SystemExit):
     """Ends the Python code of a rank whose world no longer waits for it, nor hears its error."""
 
 
-@dataclass
-class _Meeting:
-    """The n-th collective of one group of ranks: who has come, and how it ended."""
-
-    members: tuple[int, ...]
-    calls: dict[int, Call] = field(default_factory=dict)
-    kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    sent: dict[int, list[Tensor]] = field(default_factory=dict)
-    verdict: Verdict | None = None
-
-
 class ThreadWorld:
     """A world of ``world_size`` ranks, each a thread of this process.
 
     Args:
         world_size: number of ranks.
         pool: whose threads they are; by default new ones each time.
+
+    Attributes:
+        meetings: the collectives of the run under way.
 
     >>> ThreadWorld(2).run(lambda comm: comm.all_reduce(torch.tensor(comm.rank + 1), "sum"))
     [tensor(3), tensor(3)]
@@ -63,16 +52,7 @@ class ThreadWorld:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
         self._pool = pool
-        self._change = threading.Condition()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forget all that happened: a world may be run again."""
-        self._meetings: dict[tuple[tuple[int, ...], int], _Meeting] = {}
-        self._counts: defaultdict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
-        self._waiting: dict[int, _Meeting] = {}
-        self._gone: dict[int, Departure] = {}
-        self._broken: Verdict | None = None
+        self.meetings = Meetings(world_size)
 
     def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world, or of the subgroup ``members``."""
@@ -91,7 +71,7 @@ class ThreadWorld:
         A deadlock is decided at once. What never comes back outside of a collective is left behind
         after ``limit`` seconds, and its outcome says where each rank was.
         """
-        self._reset()
+        self.meetings = Meetings(self.world_size)  # a world may be run again
         outcomes: dict[int, Outcome] = {}
 
         def main(rank: int) -> None:
@@ -104,7 +84,7 @@ class ThreadWorld:
             except BaseException as error:  # noqa: BLE001  (handed to the caller, whatever it is)
                 outcome = Outcome(rank, error=error)
             outcomes[rank] = outcome
-            self._leave(outcome)
+            self.meetings.leave(outcome)
 
         pool = self._pool or ThreadPool()
         try:
@@ -127,7 +107,7 @@ class ThreadWorld:
             for task in tasks:
                 task.over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
-            self._break(_lost(f"the world was stopped: {error!r}"))
+            self.meetings.end(_lost(f"the world was stopped: {error!r}"))
             raise
 
     def _leave_behind(
@@ -147,7 +127,7 @@ class ThreadWorld:
                 error.add_note(f"rank {rank} was here:\n{lines.rstrip()}")
             outcomes[rank] = Outcome(rank, error=error)
         if late:
-            self._break(_lost("the limit of this run is over"))
+            self.meetings.end(_lost("the limit of this run is over"))
         for rank in late:  # ends a loop of Python code; a call that never returns stays
             tasks[rank].abandon(LeftBehind)
         until = time.monotonic() + _LAST_WORDS
@@ -155,87 +135,9 @@ class ThreadWorld:
             tasks[rank].over.wait(max(0.0, until - time.monotonic()))
         return outcomes
 
-    def meet(
-        self,
-        rank: int,
-        members: tuple[int, ...],
-        kind: tuple[Any, ...],
-        sent: list[Tensor],
-        call: Call,
-    ) -> dict[int, list[Tensor]]:
-        """Join this rank's next collective of ``members``; return what every member sent."""
-        with self._change:
-            if self._broken is not None:
-                raise self._broken.error(rank, call.site)
-            index = self._counts[rank, members]
-            self._counts[rank, members] += 1
-            meeting = self._meetings.setdefault((members, index), _Meeting(members))
-            meeting.calls[rank], meeting.kinds[rank], meeting.sent[rank] = call, kind, sent
-            if len(meeting.calls) == len(members):
-                del self._meetings[members, index]
-                kinds = [*meeting.kinds.values()]
-                if any(other != kinds[0] for other in kinds):
-                    meeting.verdict = _disagreement(meeting)
-                for member in members:
-                    self._waiting.pop(member, None)
-                self._change.notify_all()
-            else:
-                self._waiting[rank] = meeting
-                self._end_vain_waits()
-                self._change.wait_for(lambda: rank not in self._waiting)
-            if meeting.verdict is not None:
-                raise meeting.verdict.error(rank, call.site)
-            return meeting.sent
-
-    def _leave(self, outcome: Outcome) -> None:
-        with self._change:
-            failed = outcome.error is not None
-            self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
-            self._end_vain_waits()
-
-    def _end_vain_waits(self) -> None:
-        """End every wait that can't be met any more; called with the lock held at each change."""
-        lines: dict[int, str] = {}
-        needed: set[int] = set()
-        for rank, meeting in self._waiting.items():
-            lines[rank] = f"waits in {meeting.calls[rank]}"
-            needed.update(meeting.members)
-        lines |= {rank: gone.why for rank, gone in self._gone.items()}
-        left = {rank: gone for rank, gone in self._gone.items() if rank in needed}
-        if left:
-            self._break(departed(left, lines))
-        elif self._waiting and len(lines) == self.world_size:
-            what = "every rank waits, and no wait can be met"
-            self._break(deadlock(what, sorted(self._waiting), lines))
-
-    def _break(self, verdict: Verdict) -> None:
-        """End every wait, and refuse later calls.
-
-        Also in groups that could go on: a rank that they wait for may call next, and hear it then.
-        """
-        with self._change:
-            self._broken = verdict
-            for meeting in self._waiting.values():
-                meeting.verdict = verdict
-            self._waiting.clear()
-            self._change.notify_all()
-
 
 def _lost(what: str) -> Verdict:
     return Verdict(PeerLostError, what, notes=())
-
-
-def _disagreement(meeting: _Meeting) -> Verdict:
-    return Verdict(
-        MismatchError,
-        "ranks disagree on a collective",
-        tuple(sorted(meeting.calls)),
-        {rank: str(call) for rank, call in meeting.calls.items()},
-        likely="a condition, a loop length or a shape that differs between ranks.",
-        do="make every rank call the same collectives, in the same order, with equal shapes and "
-        "dtypes.",
-        notes=("No data was moved.",),
-    )
 
 
 class ThreadCommunicator:
@@ -248,11 +150,12 @@ class ThreadCommunicator:
     def __init__(self, world: ThreadWorld, rank: int, members: tuple[int, ...]) -> None:
         if rank not in members:
             raise ValueError(f"rank {rank} is no member of the group {members}")
-        self._world = world
+        self._world, self._meetings = world, world.meetings
         self._me = rank
         self._members = members
         self.rank = members.index(rank)
         self.world_size = len(members)
+        self.record = world.meetings.records[rank, members]
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -263,8 +166,8 @@ class ThreadCommunicator:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
         kind = op, [(x.dtype, x.shape) for x in sent], call.exact
-        met = self._world.meet(self._me, self._members, kind, copies, call)
-        return [met[member] for member in self._members]
+        met = self._meetings.meet(self._me, self._members, Joined(kind, copies, call))
+        return [met[member].sent for member in self._members]
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-import zlib
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 
 from distmetrics.comm.base import Call, under_way
 from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, rank_ranges, who
+from distmetrics.liveness.call_record import CallRecord, Round
 from distmetrics.liveness.departures import NAMING_GRACE, Departure, Departures, reason
 from distmetrics.liveness.rank_report import PendingCall, is_connection_error
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
@@ -26,9 +25,13 @@ from distmetrics.liveness.watchdog import watchdog_of_job
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
 _OWN_WORDS = 0.5  # seconds of NAMING_GRACE, where its process is gone, or nobody can be asked
-_KEPT = 50  # direct calls that an error lists
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
 _MOMENT = 0.02  # seconds between two looks for who has left
+_OF_BACKEND = (RuntimeError, ValueError, TypeError)  # what it raises where it refuses a call
+# Rounds that were sent and whose end nobody has seen: a thread of gloo that drops the last hold on
+# a tensor of Python's while the interpreter ends aborts the process. So these are never freed.
+_never_freed: dict[int, Round] = {}
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_never_freed))
 
 
 class PendingCalls:
@@ -42,9 +45,8 @@ class PendingCalls:
         departures: where they are published, if somewhere.
 
     Attributes:
-        calls: how many calls the group has made.
-        past: hash of those that were made directly, by no collective of ours.
-        direct_calls: the last of them.
+        calls: how many calls of the transport the group has made.
+        record: the calls of ours that they were made for.
         watchdog: the guard of this rank, if one watches it.
     """
 
@@ -57,8 +59,8 @@ class PendingCalls:
         departures: Departures | None,
     ) -> None:
         self.rank, self.device = rank, device
-        self.calls = self.past = 0
-        self.direct_calls: deque[str] = deque(maxlen=_KEPT)
+        self.calls = 0
+        self.record = CallRecord()
         self.watchdog = watchdog_of_job(departures)
         if self.watchdog is not None:
             self.watchdog.log.counters[name] = self.issued
@@ -66,7 +68,6 @@ class PendingCalls:
                 self.watchdog.log.counts_exactly.add(name)
         self._me, self._name, self._members = members[rank], name, rank_ranges(members)
         self._departures = departures
-        self._broken: Verdict | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -77,46 +78,83 @@ class PendingCalls:
         """Return how many collectives this rank has issued on the group, ours and torch's own."""
         return 0
 
-    def run(self, call: Call, kind: str, start: Callable[[], Any], held: Any = None) -> None:
-        """Start a call of the transport and wait for its end; ``held``: the tensors it works on.
+    def run(
+        self,
+        call: Call,
+        kind: str,
+        start: Callable[[], Any],
+        held: Any = None,
+        output: Any = None,
+    ) -> Any:
+        """Start a call of the transport, wait for its end, and return what it has filled.
+
+        Args:
+            call: in the user's terms.
+            kind: the transport's operation.
+            start: begins it; a Python function cannot be interrupted safely.
+            held: the tensors that it works on.
+            output: those of them that it fills. Where the round was sent before an interrupt, what
+                was filled then is returned instead.
 
         Raises:
             DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the
                 same.
             RuntimeError: the backend refuses to make such a call.
         """
-        if self._broken is not None:
-            raise self._broken.error(self.rank, call.site)
-        self.calls += 1
-        if under_way() is None:
-            self._note_direct_call(call, kind)
-        pending = PendingCall(call, self._name, self._members, self.calls, kind)
+        record = self.record
+        if not record.making:
+            record.finish()
+        if record.verdict is not None:
+            raise record.verdict.error(self.rank, call.site)
+        one = record.next_round()
+        if one is None:
+            if under_way() is None:
+                record.note_direct_call(f"{kind} {call.detail}", call.site)
+            self.calls += 1
+            one = record.begin_round(output, (self.calls, held))
+        pending = PendingCall(call, self._name, self._members, one.details[0], kind)
+        try:
+            self._carry_out(one, start, pending)
+        except (DistmetricsError, *_OF_BACKEND):
+            raise
+        except BaseException as error:
+            if not record.making:
+                self._interrupted(one, call, error)
+            raise
+        return one.output
+
+    def _carry_out(self, one: Round, start: Callable[[], Any], pending: PendingCall) -> None:
+        """Send a round, unless it was sent before an interrupt, and wait for its end."""
         if self.watchdog is not None:
             self.watchdog.log.enter(pending)
-        begun = ended = False
+        ended = False
         try:
-            work = start()
-            begun = True
-            self._wait(work, pending)
+            if not one.works:
+                one.send(start)
+            self._wait(one.works[0], pending)
             ended = True
         except RuntimeError as error:
             # What the backend refuses is the caller's own error: nothing was sent.
-            if isinstance(error, DistmetricsError) or not (begun or is_connection_error(error)):
+            if isinstance(error, DistmetricsError) or not (one.works or is_connection_error(error)):
                 raise
             raise self._lost(pending, error) from error
         finally:
+            begun = bool(one.works)
             if not begun:
                 self.calls -= 1
             elif not ended:
-                _never_free(held)
+                _never_freed[id(one)] = one
+            else:
+                _never_freed.pop(id(one), None)
             if self.watchdog is not None:
                 self.watchdog.leave(pending, begun=begun)
 
-    def _note_direct_call(self, call: Call, kind: str) -> None:
-        """Add a direct use of the transport, which no header compares, to the hash of them all."""
-        text = f"{kind} {call.detail}"
-        self.past = zlib.crc32(text.encode(), self.past)
-        self.direct_calls.append(f"{text}  {call.site or ''}".rstrip())
+    def _interrupted(self, one: Round, call: Call, error: BaseException) -> None:
+        """Tell the other ranks of a direct call that an exception has ended on this one."""
+        if one.works:
+            self.record.note_interrupt(type(error).__name__, call.site)
+        else:  # they wait in a call that nobody here can make up for
+            self.give_up(error, call.op)
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
         """Return an error that names the rank behind a connection error of a call made elsewhere.
@@ -157,11 +195,12 @@ class PendingCalls:
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
-        if self._broken is not None:
+        if self.record.verdict is not None:
             return
         left = f"left {scope}: it {reason(error)}"
         notes = ("The other ranks have been told.",)
-        self._broken = Verdict(DivergedError, f"this rank has {left}", (self._me,), notes=notes)
+        verdict = Verdict(DivergedError, f"this rank has {left}", (self._me,), notes=notes)
+        self.record.verdict = verdict
         if self.watchdog is not None:
             self.watchdog.depart(left)
 
@@ -188,7 +227,11 @@ class PendingCalls:
     def _verdict(self, pending: PendingCall) -> Verdict | None:
         if self.watchdog is not None:
             return self.watchdog.look(pending)
-        left = {} if self._departures is None else self._departures.before(self._name, self.calls)
+        left: dict[int, Departure] = {}
+        if self._departures is not None:
+            # The store may be gone, with the process that hosts it.
+            with contextlib.suppress(RuntimeError):
+                left = self._departures.before(self._name, self.calls)
         return departed(left, {self._me: f"waits in {pending.call}"}) if left else None
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
@@ -220,20 +263,11 @@ class PendingCalls:
 
     def _break(self, verdict: Verdict, pending: PendingCall) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""
-        self._broken = verdict
+        self.record.verdict = verdict
         error = verdict.error(self.rank, pending.call.site)
         if self.watchdog is not None:
             self.watchdog.fail(error)
         return error
-
-
-def _never_free(held: Any) -> None:
-    """Keep the tensors of a call that did not end for as long as the process lives.
-
-    A thread of gloo that drops the last hold on a tensor of Python's while the interpreter ends
-    aborts the process.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
 def _ended_on_device(work: Any, seconds: float) -> bool:

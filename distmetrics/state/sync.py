@@ -8,7 +8,7 @@ where there are lists.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from distmetrics.collectives.exchange import exchange, exchange_alike, inline_ca
 from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
+from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
@@ -27,10 +28,12 @@ from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
 
+Mark = Callable[[MetricSet, str], Problem | None]
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
 
 
+@as_one_call
 def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: str = "") -> Any:
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
@@ -87,10 +90,8 @@ def synced(
 
     Raises: as :func:`sync_and_compute`.
     """
-    local, comm, problem = _metric_set(metrics, comm)
-    with _marked(local, type(metrics).__name__) as shared:
-        with torch.no_grad():
-            sync_plan, values = _values_of_all(local, comm, name, problem or shared)
+    with _marked() as mark:
+        local, sync_plan, values = _of_all_ranks(metrics, mark, name, comm=comm)
         try:  # everything was read before the first change: an interrupt at any point loses nothing
             local.write(values)
             yield sync_plan
@@ -107,6 +108,17 @@ def synced(
                 raise
     for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
         metric.reset()
+
+
+@as_one_call
+def _of_all_ranks(
+    metrics: Any, mark: Mark, name: str, *, comm: Communicator | None
+) -> tuple[MetricSet, SyncPlan | None, Values]:
+    """Return the metrics, the plan, and what each holds while the state of all ranks is in."""
+    local, comm, problem = _metric_set(metrics, comm)
+    shared = mark(local, type(metrics).__name__)
+    with torch.no_grad():
+        return local, *_values_of_all(local, comm, name, problem or shared)
 
 
 def _metric_set(
@@ -152,21 +164,29 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
 
 
 @contextmanager
-def _marked(local: MetricSet, kind: str) -> Iterator[Problem | None]:
-    """Mark metrics as being synced; give the problem with metrics that are marked already."""
-    problem = Problem(
-        "StateError",
-        f"a metric in this {kind} is being synced already: another rank, a thread of this process, "
-        "has the same object, or the call is inside of a block of synced(…)",
-        "make the metrics in the function that every rank runs, or copy.deepcopy them there; in "
-        "the block call compute() alone.",
-    )
-    identities = {id(target.metric) for target in local.targets}
-    with _lock:
-        is_shared = not _in_sync.isdisjoint(identities)
-        _in_sync.update(identities)
+def _marked() -> Iterator[Mark]:
+    """Give what marks metrics as being synced until the block ends.
+
+    It returns the problem with metrics that are marked already.
+    """
+    identities: set[int] = set()
+
+    def mark(local: MetricSet, kind: str) -> Problem | None:
+        problem = Problem(
+            "StateError",
+            f"a metric in this {kind} is being synced already: another rank, a thread of this "
+            "process, has the same object, or the call is inside of a block of synced(…)",
+            "make the metrics in the function that every rank runs, or copy.deepcopy them there; "
+            "in the block call compute() alone.",
+        )
+        identities.update(id(target.metric) for target in local.targets)
+        with _lock:
+            is_shared = not _in_sync.isdisjoint(identities)
+            _in_sync.update(identities)
+        return problem if is_shared else None
+
     try:
-        yield problem if is_shared else None
+        yield mark
     finally:
         with _lock:
             _in_sync.difference_update(identities)
@@ -224,8 +244,12 @@ def _exchange_and_combine(
     inline = outgoing.sent.inline.pack(outgoing.tensors, comm.device)
     bulk = outgoing.sent.bulk.pack(outgoing.tensors, comm.device)
     riding = inline if inline.numel() <= capacity else inline[:0]
-    sync_plan, runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
-    return sync_plan, combine(sync_plan, runs, inline, comm)
+
+    def rounds() -> tuple[SyncPlan, dict[str, Any]]:
+        sync_plan, runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
+        return sync_plan, combine(sync_plan, runs, inline, comm)
+
+    return in_one_call(comm, outgoing.manifest.call, rounds)
 
 
 def _borrowed(

@@ -87,11 +87,20 @@ def _raised(fn: Callable[[Any], Any]) -> str:
 
 
 def _direct(comm: Any) -> None:
-    from distmetrics.collectives.call_history import refuse_direct_calls
+    from distmetrics.collectives.call_history import refuse_histories
 
     kind = "all_reduce sum float32[4]" if comm.rank else "all_reduce sum int32[4]"
-    comm.direct_calls = ["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"]
-    raise refuse_direct_calls(comm)
+    comm.record.direct_calls.extend(["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"])
+    raise refuse_histories(comm)
+
+
+def _interrupted(comm: Any) -> None:
+    from distmetrics.collectives.call_history import refuse_histories
+
+    comm.record.calls = 4
+    if comm.rank:
+        comm.record.note_interrupt("TimeoutError", Site("train.py", 21, "validate"))
+    raise refuse_histories(comm)
 
 
 TEXTS: dict[str, Callable[[], str]] = {
@@ -107,4 +116,5 @@ TEXTS: dict[str, Callable[[], str]] = {
     "Another number of torch's own": lambda: _ended(_uneven),
     "The store does not answer": _silent_store,
     "Direct calls that differ": lambda: _raised(_direct),
+    "A call was interrupted": lambda: _raised(_interrupted),
 }

@@ -1,0 +1,247 @@
+"""An interrupt in a call, caught: never a wrong value, never a hang, and the same error on every rank."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import distmetrics as dm
+from distmetrics.comm.base import current_call
+from distmetrics.comm.thread_pool import ThreadPool
+from distmetrics.errors import PeerLostError
+from distmetrics.testing import run
+from tests.backends import BACKENDS
+from tests.comm.striking import CALLS, LARGE, Stop, expected, steps
+
+# Python drops an exception that strikes while a generator is closed.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+EVERY = 23  # of the places at which a signal's handler can run, one in so many is tried
+OUT_OF_STEP = "DivergedError: rank 1 left a call by an exception and went on, so the ranks may be out of step"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPool]:
+    with ThreadPool() as threads:
+        yield threads
+
+
+def judged(kind: str, ranks: list[Any], repeats: bool = False) -> set[str]:
+    """Assert that no value is wrong, and that all ranks raise the same errors; return their headlines."""
+    texts = []
+    for ended, _ in ranks:
+        texts.append({each for each in ended if isinstance(each, str) and each != "stopped"})
+        values = [each for each in ended if not isinstance(each, str)] if repeats else ended
+        for step, each in enumerate(values):
+            if not isinstance(each, str):
+                assert each == expected(kind, len(ranks), step), (step, ended)
+    assert all(each == texts[0] for each in texts)
+    return {text.partition("\n")[0] for text in texts[0]}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_struck_at_any_place(kind: str, pool: ThreadPool) -> None:
+    """In the second of four calls that nothing tells apart but their number."""
+    place, came = 1, True
+    while came:
+        ended = dm.ThreadWorld(2, pool=pool).outcomes(steps, kind, {1: (1, place)}, limit=30)
+        ranks = [outcome.value for outcome in ended]
+        came = ranks[1][1]
+        headlines = judged(kind, ranks)
+        if "sync" not in kind and came:  # else the rounds may have been over
+            assert headlines == {OUT_OF_STEP}
+        place += EVERY
+    assert place > 15 * EVERY
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "large all_reduce", "mean", "large broadcast", "all_gather_cat"])
+def test_struck_at_any_place_and_repeated(kind: str, pool: ThreadPool) -> None:
+    """The rank makes the call again, which the others have left behind, or have not."""
+    place, came = 1, True
+    while came:
+        ended = dm.ThreadWorld(2, pool=pool).outcomes(steps, kind, {1: (1, place)}, True, limit=30)
+        ranks = [outcome.value for outcome in ended]
+        came = ranks[1][1]
+        judged(kind, ranks, repeats=True)
+        place += EVERY + 4
+
+
+def test_both_ranks_struck_at_any_two_places(pool: ThreadPool) -> None:
+    """In the same call and in two that follow each other; each rank elsewhere in its call."""
+    for kind in ("all_reduce", "large all_reduce"):
+        for first in range(1, 900, 111):
+            for second in range(1, 900, 131):
+                struck = {0: (1 + first % 2, first), 1: (1, second)}
+                ended = dm.ThreadWorld(2, pool=pool).outcomes(steps, kind, struck, limit=30)
+                judged(kind, [outcome.value for outcome in ended])
+
+
+def on_processes(comm: Any, places: range) -> list[Any]:
+    """Strike rank 1 at each place, in a large call and in a small one."""
+    results = []
+    for place in places:
+        for kind in ("small sync", "sync of all", "large all_reduce"):
+            own = dm.GroupCommunicator(comm._group)  # that of the last place refuses all calls
+            results.append((kind, steps(own, kind, {1: (1, place)})))
+    return results
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_struck_on_processes(world_size: int) -> None:
+    ended = run(world_size, on_processes, range(1, 900, 89), backend="gloo", limit=120)
+    for ranks in zip(*ended, strict=True):
+        headlines = judged(ranks[0][0], [rank for _, rank in ranks])
+        assert headlines <= {OUT_OF_STEP}
+    assert ended
+
+
+def stopped_by_a_timer(comm: Any, size: int) -> list[str]:
+    """Rank 1 is stopped while it waits for rank 0, which comes late; both go on."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    texts = []
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    else:
+        time.sleep(0.5)
+    for step in range(3):
+        try:
+            value = dm.all_reduce(torch.full((size,), float(10 * step + comm.rank)))
+            texts.append(str(sorted({*value.tolist()})))
+        except Exception as error:  # noqa: BLE001  (the test looks at it)
+            texts.append(f"{type(error).__name__}: {error}")
+    return texts
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_timer_that_ends_a_wait(size: int) -> None:
+    """The other rank still gets its value: the interrupted call is finished before the next; then both raise."""
+    first, second = run(2, stopped_by_a_timer, size, backend="gloo", limit=60)
+    assert first[0] == "[1.0]"
+    assert second[0].startswith("TimeoutError")
+    assert first[1:] == second[1:]
+    assert first[1].startswith(OUT_OF_STEP)
+    assert "left a call by TimeoutError" in first[1]
+
+
+def all_ranks_stopped(comm: Any) -> Any:
+    """Every rank in the same call, before its first round: all go on in step."""
+    bad = torch.ones(2)
+    for error in (Stop, TimeoutError):
+        comm.all_gather = raising(error)
+        with pytest.raises(error):
+            dm.all_reduce(bad, comm=comm)
+        del comm.all_gather
+    return dm.all_reduce(torch.tensor(comm.rank)).item()
+
+
+def raising(error: type[BaseException]) -> Any:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_ranks_stopped_in_one_call_are_in_step(backend: Any) -> None:
+    assert run(2, all_ranks_stopped, backend=backend) == [1, 1]
+
+
+# -- threads of one rank
+
+
+def two_threads(comm: Any) -> list[str]:
+    """A second thread of rank 0 calls while the first waits for rank 1."""
+    texts = []
+
+    def call() -> None:
+        try:
+            texts.append(str(dm.all_reduce(torch.ones(1), comm=comm)))
+        except dm.DistmetricsError as error:
+            texts.append(f"{type(error).__name__}: {error}")
+
+    if comm.rank == 0:
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.2)
+    else:
+        time.sleep(0.6)
+    call()
+    for thread in threads if comm.rank == 0 else []:
+        thread.join()
+    call()
+    return texts
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_overlapping_calls_of_two_threads_are_refused(backend: Any) -> None:
+    """The second, with both lines; the first is made; and the next is an error on every rank."""
+    first, other = run(2, two_threads, backend=backend, limit=60)
+    refused = [text for text in first if text.startswith("ConfigurationError")]
+    assert refused
+    headline = refused[0].partition("\n")[0]
+    assert headline.startswith("ConfigurationError: two threads of rank 0 are in calls of one communicator")
+    assert headline.count("test_interrupts.py") == 2
+    assert [text for text in first if text.startswith("tensor")] == ["tensor([2.])"]
+    assert other[0] == "tensor([2.])"
+    assert other[1] == first[-1]
+    assert other[1].startswith("DivergedError: rank 0 left a call by an exception")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_threads_that_wait_for_each_other_may_call(backend: Any) -> None:
+    assert run(2, in_turns, backend=backend) == [[2.0] * 3] * 2
+
+
+def in_turns(comm: Any) -> list[float]:
+    values: list[float] = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: values.append(float(dm.all_reduce(1.0, comm=comm))))
+        thread.start()
+        thread.join()
+    return values
+
+
+# -- errors of the right type
+
+
+class GoneStore:
+    """Departures of a job whose store went with the rank that hosted it."""
+
+    store: Any = None
+
+    def before(self, *_: object) -> Any:
+        raise RuntimeError("Broken pipe")
+
+    published = before
+
+
+@pytest.mark.gloo
+def test_a_lost_peer_and_a_lost_store_are_one_error(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the store's raw RuntimeError."""
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    monkeypatch.setattr("distmetrics.liveness.pending_calls.NAMING_GRACE", 0.1)
+    try:
+        comm = dm.GroupCommunicator(departures=GoneStore())  # type: ignore[arg-type]
+
+        def fails() -> Any:
+            raise RuntimeError("Connection closed by peer")
+
+        with pytest.raises(PeerLostError, match="the connection to another rank broke"):
+            comm.run(current_call("all_gather"), "all_gather", fails)
+    finally:
+        dist.destroy_process_group()
