@@ -19,6 +19,7 @@ import torch
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.collectives.reading import LARGEST_MANIFEST, not_ours, reading
 from distmetrics.comm.base import Communicator, gather_padded
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.liveness.settings import in_force
@@ -41,10 +42,13 @@ def refuse_direct_calls(comm: Communicator) -> DistmetricsError:
     """Build the error for ranks whose direct calls differ; every rank must call this."""
     calls: Sequence[str] = getattr(comm, "direct_calls", ())
     mine = from_bytes(json.dumps([*calls]).encode()).to(comm.device)
-    sizes = comm.all_gather(torch.tensor([mine.numel()], device=comm.device))
+    sizes = [int(x) for x in comm.all_gather(torch.tensor([mine.numel()], device=comm.device))]
+    if not 0 <= min(sizes) <= max(sizes) <= LARGEST_MANIFEST:
+        raise not_ours(f"lists of direct calls of {sizes} bytes")
     per_rank: list[list[str]] = []
-    for size, row in zip(sizes, gather_padded(comm, mine, int(max(sizes))), strict=True):
-        per_rank.append(json.loads(to_bytes(row[: int(size)])))
+    for rank, row in enumerate(gather_padded(comm, mine, max(sizes))):
+        with reading("its direct calls", rank):
+            per_rank.append([str(call) for call in json.loads(to_bytes(row[: sizes[rank]]))])
     columns = [*zip_longest(*per_rank, fillvalue="no further call")]
     differing = next((column for column in columns if len({*column}) > 1), columns[0])
     return MismatchError(

@@ -16,6 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.reading import LARGEST_DATA, not_ours
+
+# Whose elements bytes can be viewed as; quantized ones are read with more than their bytes.
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
+}
+_MOST_DIMENSIONS = 64  # that torch has
 ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
 
 
@@ -39,7 +48,13 @@ class Bucket:
     stop: int
 
     def view(self, run: Tensor) -> Tensor:
-        """Return this bucket's elements in the byte run ``run``, not copied."""
+        """Return this bucket's elements in the byte run ``run``, not copied.
+
+        Raises:
+            MismatchError: the run, of a peer, is shorter than that peer has said.
+        """
+        if run.numel() < self.stop:
+            raise not_ours(f"{run.numel()} bytes of data, of which {self.stop} were announced")
         return run[self.start : self.stop].view(self.dtype)
 
     def split(self, elements: Tensor) -> list[Tensor]:
@@ -75,6 +90,19 @@ class LeafSpec(NamedTuple):
         """Describe a tensor."""
         return cls(path, short_name(tensor.dtype), tuple(tensor.shape), note)
 
+    @classmethod
+    def read(cls, path: Any, dtype: Any, shape: Any, note: Any) -> LeafSpec:
+        """Return what a peer has told of one tensor.
+
+        Raises:
+            Exception: there can be no such tensor.
+        """
+        sizes = tuple(map(int, shape[:_MOST_DIMENSIONS]))
+        is_shape = all(0 <= size <= LARGEST_DATA for size in sizes) and len(sizes) == len(shape)
+        if not is_shape or math.prod(size or 1 for size in sizes) > LARGEST_DATA:
+            raise ValueError(f"a tensor of the shape {sizes}")
+        return cls(str(path), short_name(dtype_of(dtype)), sizes, str(note))
+
     def __str__(self) -> str:
         parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
         return " ".join(part for part in parts if part)
@@ -89,10 +117,18 @@ def short_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def is_known(dtype: torch.dtype) -> bool:
+    """True if :func:`dtype_of` knows the dtype's name."""
+    return short_name(dtype) in _DTYPES
+
+
 def dtype_of(name: str) -> torch.dtype:
-    """Return the torch dtype of a short name."""
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
+    """Return the torch dtype of a short name.
+
+    Raises:
+        KeyError: it is none.
+    """
+    return _DTYPES[name]
 
 
 def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:

@@ -11,11 +11,10 @@ from torch import nn
 from torch.utils.data import RandomSampler
 
 from distmetrics._version import __version__
-from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed
 from distmetrics.train.callbacks.base import Callback
-from distmetrics.train.context import RunContext
+from distmetrics.train.context import RunContext, gathered
 from distmetrics.train.fit_state import EpochRng, FitState
 from distmetrics.train.metric_state import load_states, merged, metric_states, metrics_in
 from distmetrics.train.module import Module
@@ -51,9 +50,7 @@ def checkpoint(
         "position": asdict(fit.progress),
         "batch_size": getattr(fit.train_loader, "batch_size", None),
         **trainer.values.state(),
-        "ranks": [own]
-        if alone
-        else all_gather_object(own, comm=strategy.comm(), name="checkpoint"),
+        "ranks": [own] if alone else gathered(trainer, own, "checkpoint"),
     }
     if trainer.datamodule is not None:
         content["datamodule_hyper_parameters"] = dict(trainer.datamodule.hparams)

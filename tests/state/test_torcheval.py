@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from distmetrics import MismatchError, StateError, explain, sync_and_compute, synced
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.serialize import deserialize, serialize
+from distmetrics.collectives.serialize import deserialize, serialize
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.state.samples import flat, lists_follow
