@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.pack import (
+    ALIGN,
     LeafSpec,
     align,
     dtype_of,
@@ -91,7 +92,7 @@ def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
 def deserialize(
     run: Tensor, *, allow_pickle: bool = False, accelerator: torch.device | None = None
 ) -> Any:
-    """Return what :func:`serialize` was given; tensors are new.
+    """Return what :func:`serialize` was given; tensors have memory of their own.
 
     Args:
         run: what it returned.
@@ -107,13 +108,15 @@ def deserialize(
         end = _HEAD.size + length
         specs, form = json.loads(to_bytes(run[_HEAD.size : end]))
         raw = to_bytes(run[end : end + raw_length])
-        # Values may be changed in place; and a copy starts where a view as any dtype may.
-        data = run[align(end + raw_length) :].clone()
+        data = run[align(end + raw_length) :]
+        if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
+            data = data.clone()
         specs = [LeafSpec.read(*spec) for spec in specs]
-        tensors = unpack(data, layout(specs))
-        if accelerator is not None:
-            places = [accelerator if spec.note else torch.device("cpu") for spec in specs]
-            tensors = [x.to(place) for x, place in zip(tensors, places, strict=True)]
+        places = [run.device] * 2 if accelerator is None else [torch.device("cpu"), accelerator]
+        tensors = []
+        for spec, x in zip(specs, unpack(data, layout(specs)), strict=True):
+            # Each of its own memory: it may be changed in place, or saved.
+            tensors.append(x.to(places[spec.note == _ACCELERATOR], copy=True))
         if form == ["pickle"] and allow_pickle:
             return _Unpickler(io.BytesIO(raw), tensors).load()
         return _Reader(tensors, raw).value(form)
@@ -216,7 +219,7 @@ class _Reader:
         if tag in _MAPPINGS:
             items = self._values(parts)
             half = len(items) // 2
-            return _MAPPINGS[tag](zip(items[:half], items[half:], strict=True))
+            return _MAPPINGS[tag](dict(zip(items[:half], items[half:], strict=True)))
         if tag == "deque":
             maxlen, *items = self._values(parts)
             return deque(items, maxlen)

@@ -19,7 +19,6 @@ from distmetrics.state.adapters.base import StateSpec
 from distmetrics.state.items import cut
 from distmetrics.state.plan import Sent, StatePlan, SyncPlan, sizes_of
 from distmetrics.state.received import FIXED
-from distmetrics.tree import map_leaves
 
 _HALF = (torch.bfloat16, torch.float16)
 _OPS: dict[str, Op] = {"max": "max", "min": "min"}
@@ -208,11 +207,11 @@ def as_before(
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """Return a tensor, or a tree of some, on ``device``; anything else in it as it is."""
+    """Return a tensor, or what lists, tuples and dicts hold, on ``device``; the rest as it is."""
     if isinstance(value, Tensor):
         return value.to(device)
-
-    def moved(leaf: Any) -> Any:
-        return leaf.to(device) if isinstance(leaf, Tensor) else leaf
-
-    return map_leaves(moved, value)
+    if type(value) in (list, tuple):
+        return type(value)([on_device(item, device) for item in value])
+    if type(value) is dict:
+        return {key: on_device(item, device) for key, item in value.items()}
+    return value

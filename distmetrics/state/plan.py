@@ -263,7 +263,7 @@ def _state(
     try:
         dtype = functools.reduce(torch.promote_types, dtypes)
     except RuntimeError as error:  # there are dtypes that go with no other
-        raise _uneven(path, leaves, manifests, rank) from error
+        raise _uneven(path, leaves, manifests, rank, "dtypes") from error
     sources = {shared for _, shared, _ in notes}
     same_as = sources.pop() if len(sources) == 1 else ""
     if same_as and by_path[same_as].keys() != leaves.keys():
@@ -272,11 +272,15 @@ def _state(
 
 
 def _uneven(
-    path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest], rank: int
+    path: str,
+    leaves: Mapping[int, LeafSpec],
+    manifests: Sequence[Manifest],
+    rank: int,
+    differing: str = "shapes",
 ) -> MismatchError:
     op = manifests[rank].call().op
     return MismatchError(
-        f"{op}: the state {path} has shapes or dtypes on different ranks that do not go together",
+        f"{op}: the state {path} has {differing} on different ranks that do not go together",
         per_rank={r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()},
         notes=["No data was moved; every metric keeps its local state."],
         likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
