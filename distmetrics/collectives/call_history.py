@@ -80,7 +80,7 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         if len(_lines):
             _lines.pop(_innermost(comm), None)
         return
-    manifests = tuple(Manifest.decode(blob) for blob in blobs)
+    manifests = tuple(Manifest.decode(blob, rank) for rank, blob in enumerate(blobs))
     mode = in_force().mode
     if mode == "off" or len({manifest.site for manifest in manifests}) == 1:
         return

@@ -137,7 +137,10 @@ def exchange(
             frames = [_Frame(manifest.encode(), 0, *sizes, 0, inline, bulk)] * comm.world_size
         else:
             frames = _gather_frames(comm, manifest, inline, bulk)
-        plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
+        plain: dict[bytes, bytes] = {}
+        for rank, frame in enumerate(frames):
+            if frame.manifest not in plain:
+                plain[frame.manifest] = _inflated(frame.manifest, rank)
         blobs = [plain[frame.manifest] for frame in frames]
         checked = check(blobs)
         if len({frame.direct_calls for frame in frames}) > 1:
@@ -247,11 +250,11 @@ def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
 
 
-def _inflated(blob: bytes) -> bytes:
+def _inflated(blob: bytes, rank: int) -> bytes:
     """Return the bytes of a manifest, of which no more are made than were announced."""
     if blob[:1] == b"[":
         return blob
-    with reading("what it tells of its call"):
+    with reading("what it tells of its call", rank):
         (length,) = _LENGTH.unpack_from(blob)
         if not 0 < length <= LARGEST_MANIFEST:
             raise ValueError(f"a length of {length} bytes")

@@ -92,13 +92,13 @@ class Manifest:
         return Manifest(self.op, site=self.site, problem=problem).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Manifest:
-        """Read what :meth:`encode` wrote.
+    def decode(cls, data: bytes, rank: int | None = None) -> Manifest:
+        """Read what :meth:`encode` wrote, on ``rank``.
 
         Raises:
             MismatchError: a peer has sent something else.
         """
-        with reading("what it tells of its call"):
+        with reading("what it tells of its call", rank):
             op, name, tree, leaves, about, details, problem = json.loads(data)
             specs = tuple([LeafSpec.read(*leaf) for leaf in leaves])
             *places, allow_pickle = about
@@ -137,7 +137,7 @@ def check(blobs: Sequence[bytes], rank: int, *, do: str = "") -> None:
     """Check that all ranks make the same call, from their manifests' bytes; see :func:`agree`."""
     if blobs[0].endswith(_NO_PROBLEM) and all(blob == blobs[0] for blob in blobs):
         return
-    agree([Manifest.decode(blob) for blob in blobs], rank, do=do)
+    agree([Manifest.decode(blob, r) for r, blob in enumerate(blobs)], rank, do=do)
 
 
 def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: str = "") -> None:

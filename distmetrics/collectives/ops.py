@@ -83,7 +83,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     data = pack(mine.tensors, mine.layout, comm.device)
 
     def check_columns(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = [Manifest.decode(blob) for blob in blobs]
+        manifests = [Manifest.decode(blob, rank) for rank, blob in enumerate(blobs)]
         agree(_fill_in(manifests), comm.rank, first_axis=1)
         return manifests
 

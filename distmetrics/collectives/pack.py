@@ -24,6 +24,7 @@ _DTYPES = {
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
 }
+_PIECE = 1 << 30  # bytes: a count of ctypes has 32 bits
 _MOST_DIMENSIONS = 64  # that torch has
 ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
 
@@ -195,4 +196,8 @@ def from_bytes(data: bytes) -> Tensor:
 def to_bytes(run: Tensor) -> bytes:
     """Copy a run of uint8 out of torch."""
     run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
-    return ctypes.string_at(run.data_ptr(), run.numel())
+    pieces = []
+    for start in range(0, run.numel(), _PIECE):
+        count = min(_PIECE, run.numel() - start)
+        pieces.append(ctypes.string_at(run.data_ptr() + start, count))
+    return b"".join(pieces)

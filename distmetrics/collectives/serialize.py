@@ -34,7 +34,6 @@ from distmetrics.collectives.pack import (
     to_bytes,
     unpack,
 )
-from distmetrics.collectives.reading import reading
 from distmetrics.errors import InputTypeError
 
 # Bytes of the JSON, and of what follows it: 16, so that tensors are aligned.
@@ -101,25 +100,24 @@ def deserialize(
             on the device of ``run``.
 
     Raises:
-        MismatchError: a peer has sent something else.
+        Exception: a peer has sent something else.
     """
-    with reading("its values"):
-        length, raw_length = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
-        end = _HEAD.size + length
-        specs, form = json.loads(to_bytes(run[_HEAD.size : end]))
-        raw = to_bytes(run[end : end + raw_length])
-        data = run[align(end + raw_length) :]
-        if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
-            data = data.clone()
-        specs = [LeafSpec.read(*spec) for spec in specs]
-        places = [run.device] * 2 if accelerator is None else [torch.device("cpu"), accelerator]
-        tensors = []
-        for spec, x in zip(specs, unpack(data, layout(specs)), strict=True):
-            # Each of its own memory: it may be changed in place, or saved.
-            tensors.append(x.to(places[spec.note == _ACCELERATOR], copy=True))
-        if form == ["pickle"] and allow_pickle:
-            return _Unpickler(io.BytesIO(raw), tensors).load()
-        return _Reader(tensors, raw).value(form)
+    length, raw_length = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
+    end = _HEAD.size + length
+    specs, form = json.loads(to_bytes(run[_HEAD.size : end]))
+    raw = to_bytes(run[end : end + raw_length])
+    data = run[align(end + raw_length) :]
+    if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
+        data = data.clone()
+    specs = [LeafSpec.read(*spec) for spec in specs]
+    places = [run.device] * 2 if accelerator is None else [torch.device("cpu"), accelerator]
+    tensors = []
+    for spec, x in zip(specs, unpack(data, layout(specs)), strict=True):
+        # Each of its own memory: it may be changed in place, or saved.
+        tensors.append(x.to(places[spec.note == _ACCELERATOR], copy=True))
+    if form == ["pickle"] and allow_pickle:
+        return _Unpickler(io.BytesIO(raw), tensors).load()
+    return _Reader(tensors, raw).value(form)
 
 
 class _Writer:

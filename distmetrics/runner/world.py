@@ -194,7 +194,8 @@ class RunnerWorld:
             with reading("the size of its object", src):
                 content = torch.empty(size, dtype=torch.uint8, device=comm.device)
         run = ops.broadcast(content.to(comm.device), src, comm=comm)
-        received: T = deserialize(run, allow_pickle=allow_pickle, accelerator=self.device)
+        with reading("its object", src):
+            received: T = deserialize(run, allow_pickle=allow_pickle, accelerator=self.device)
         return received
 
     def sync_and_compute(self, metrics: Any, *, allow_pickle: bool = False) -> Any:

@@ -183,7 +183,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
             together.
     """
     # Most often all ranks' are one.
-    decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}
+    decoded = {blob: Manifest.decode(blob, blobs.index(blob)) for blob in dict.fromkeys(blobs)}
     manifests = [decoded[blob] for blob in blobs]
     updated, borrowing = agree_on_metrics(manifests, rank)
     for blob, manifest in decoded.items():
