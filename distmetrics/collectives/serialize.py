@@ -49,7 +49,7 @@ _TAGS = {kind: tag for tag, kind in {**_SEQUENCES, **_MAPPINGS}.items()}
 # Of elements that are plain bytes: numbers, times, texts of a fixed length.
 _ARRAY_DTYPE = re.compile(r"[<>|=][biufcmMSU]\d{1,9}(\[\w{1,9}\])?")
 _MOST_DIMENSIONS = 64  # that NumPy has
-_DEEPEST = 100  # containers in containers
+DEEPEST = 100  # containers in containers
 _ACCELERATOR = "accelerator"  # the note of a tensor that is not on the CPU
 
 
@@ -142,8 +142,8 @@ class _Writer:
         kind = type(value)
         if kind in _NATIVE:
             return value
-        if depth > _DEEPEST:
-            raise _refused(f"a {kind.__name__} is nested over {_DEEPEST} deep, or contains itself")
+        if depth > DEEPEST:
+            raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
         items: Any = None
         if kind in _TAGS:
             tag = _TAGS[kind]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from distmetrics.collectives.manifest import Manifest, agree_on_tree
 from distmetrics.collectives.pack import to_bytes
 from distmetrics.collectives.reading import not_ours, reading
+from distmetrics.collectives.serialize import DEEPEST
 from distmetrics.comm.base import brief
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size))
@@ -131,15 +132,19 @@ def text_of(value: Any) -> Text:
     try:
         return _text_of(value)
     except RecursionError:
-        return Text(f"a {type(value).__name__} that holds itself", travels=False, is_partial=True)
+        return Text(
+            f"a {type(value).__name__} nested too deeply, or holding itself",
+            travels=False,
+            is_partial=True,
+        )
 
 
-def _text_of(value: Any) -> Text:
+def _text_of(value: Any, depth: int = 0) -> Text:
     kind = type(value)
     if kind in _PLAIN:
         return Text(repr(value))
     if kind in (list, tuple, dict, set, frozenset):
-        return _text_of_items(value)
+        return _text_of_items(value, depth)
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
         step = _step(value.numel(), value.nbytes)
@@ -154,16 +159,19 @@ def _text_of(value: Any) -> Text:
     return Text(f"a {name}", travels=False)
 
 
-def _text_of_items(value: Any) -> Text:
+def _text_of_items(value: Any, depth: int) -> Text:
     kind = type(value)
+    if depth > DEEPEST:
+        raise RecursionError
     if len(value) > _LONGEST:
         return _too_large(f"a {kind.__name__} of {len(value)}")
-    parts = [_text_of(item) for item in (value.items() if kind is dict else value)]
+    items = value.items() if kind is dict else value
+    parts = [_text_of(item, depth + 1) for item in items]
     if not all(part.travels for part in parts):
         is_partial = any(part.is_partial for part in parts)
         return Text(f"a {kind.__name__}", travels=False, is_partial=is_partial)
-    items = [part.text for part in parts]
-    ordered = items if kind in (list, tuple) else sorted(items)
+    texts = [part.text for part in parts]
+    ordered = texts if kind in (list, tuple) else sorted(texts)
     return Text(f"{kind.__name__}({', '.join(ordered)})")
 
 

@@ -91,6 +91,7 @@ class XLA(Strategy):
             return super().launch(fn, *args)
         with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
             _library().launch(_rank, args=(folder, self.devices, pickle.dumps((fn, args))))
+            # From a folder that only this user can write to, as to its processes.
             result: T = torch.load(Path(folder) / "result", weights_only=False)
             return result
 
