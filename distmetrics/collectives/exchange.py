@@ -14,11 +14,11 @@ hashes differ.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -137,11 +137,10 @@ def exchange(
             frames = [_Frame(manifest.encode(), 0, *sizes, 0, inline, bulk)] * comm.world_size
         else:
             frames = _gather_frames(comm, manifest, inline, bulk)
-        plain: dict[bytes, bytes] = {}
+        blobs = []
         for rank, frame in enumerate(frames):
-            if frame.manifest not in plain:
-                plain[frame.manifest] = _inflated(frame.manifest, rank)
-        blobs = [plain[frame.manifest] for frame in frames]
+            with reading("what it tells of its call", rank):
+                blobs.append(_inflated(frame.manifest))
         checked = check(blobs)
         if len({frame.direct_calls for frame in frames}) > 1:
             raise refuse_direct_calls(comm)
@@ -160,7 +159,7 @@ def exchange_alike(
         data: uint8 on ``comm.device``.
         do: advice for shapes that differ, where the operation has some.
     """
-    agreed = partial(check, rank=comm.rank, do=do)
+    agreed = functools.partial(check, rank=comm.rank, do=do)
     _, runs = exchange(comm, manifest, data, data[:0], agreed)
     return [run for run, _ in runs]
 
@@ -216,7 +215,7 @@ def _gather_frames(
     room = manifest_area(world_size) - _HEAD.size
     blob = manifest.encode()
     if len(blob) > room:
-        blob = _LENGTH.pack(len(blob)) + zlib.compress(blob, level=1)
+        blob = _deflated(blob)
     sizes = inline.numel(), bulk.numel()
     head = _HEAD.pack(_MARK, len(blob), *sizes, direct_calls_hash(comm)) + blob[:room]
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
@@ -250,16 +249,21 @@ def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
 
 
-def _inflated(blob: bytes, rank: int) -> bytes:
+@functools.lru_cache(maxsize=64)
+def _deflated(blob: bytes) -> bytes:
+    return _LENGTH.pack(len(blob)) + zlib.compress(blob, level=1)
+
+
+@functools.lru_cache(maxsize=64)
+def _inflated(blob: bytes) -> bytes:
     """Return the bytes of a manifest, of which no more are made than were announced."""
     if blob[:1] == b"[":
         return blob
-    with reading("what it tells of its call", rank):
-        (length,) = _LENGTH.unpack_from(blob)
-        if not 0 < length <= LARGEST_MANIFEST:
-            raise ValueError(f"a length of {length} bytes")
-        inflater = zlib.decompressobj()
-        plain = inflater.decompress(blob[_LENGTH.size :], length)
-        if len(plain) < length or not inflater.eof:
-            raise ValueError(f"another length than {length} bytes")
-        return plain
+    (length,) = _LENGTH.unpack_from(blob)
+    if not 0 < length <= LARGEST_MANIFEST:
+        raise ValueError(f"a length of {length} bytes")
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(blob[_LENGTH.size :], length)
+    if len(plain) < length or not inflater.eof:
+        raise ValueError(f"another length than {length} bytes")
+    return plain

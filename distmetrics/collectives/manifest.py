@@ -6,10 +6,10 @@ abort the process or hand out a wrong number without a word.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
@@ -66,7 +66,8 @@ class Manifest:
         site: the user's line; ranks may differ in it.
         problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
         reported_site: the line that reports show instead, where another one has asked for the call.
-        details: what the layer above wants the other ranks to know, as JSON; not compared here.
+        details: what the layer above wants the other ranks to know, as tuples of what JSON has;
+            not compared here.
         allow_pickle: whether objects of any class are sent, and unpickled on every rank.
     """
 
@@ -82,14 +83,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the manifest as JSON bytes; equal manifests give equal bytes."""
-        about = (self.site, self.reported_site, self.allow_pickle)
-        parts = (self.op, self.name, self.tree, self.leaves, about, self.details, self.problem)
-        data = json.dumps(parts, separators=(",", ":")).encode()
-        if len(data) <= LARGEST_MANIFEST:
-            return data
-        what = f"describing the call takes {len(data)} bytes, and {LARGEST_MANIFEST} are the most"
-        problem = Problem("InputError", what, "send fewer, larger tensors.")
-        return Manifest(self.op, site=self.site, problem=problem).encode()
+        return _encoded(self)
 
     @classmethod
     def decode(cls, data: bytes, rank: int | None = None) -> Manifest:
@@ -112,6 +106,19 @@ class Manifest:
         op = f'{self.op} "{self.name}"' if self.name else self.op
         op += ", allow_pickle=True" if self.allow_pickle else ""
         return Call(op, _shorten(self.leaves), self.reported_site or self.site)
+
+
+# Most often a call is the one that was made at this line before.
+@functools.lru_cache(maxsize=64)
+def _encoded(call: Manifest) -> bytes:
+    about = (call.site, call.reported_site, call.allow_pickle)
+    parts = (call.op, call.name, call.tree, call.leaves, about, call.details, call.problem)
+    data = json.dumps(parts, separators=(",", ":")).encode()
+    if len(data) <= LARGEST_MANIFEST:
+        return data
+    what = f"describing the call takes {len(data)} bytes, and {LARGEST_MANIFEST} are the most"
+    problem = Problem("InputError", what, "send fewer, larger tensors.")
+    return _encoded(Manifest(call.op, site=call.site, problem=problem))
 
 
 def _refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
@@ -159,7 +166,7 @@ def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: 
     columns = zip(*(manifest.leaves for manifest in manifests), strict=True)
     for index, leaves in enumerate(columns):
         if len({leaf._replace(shape=leaf.shape[first_axis:]) for leaf in leaves}) > 1:
-            raise _mismatch(manifests, rank, partial(_leaf, index), do)
+            raise _mismatch(manifests, rank, functools.partial(_leaf, index), do)
 
 
 def agree_on_tree(manifests: Sequence[Manifest], rank: int) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from distmetrics.errors import DistmetricsError, MismatchError
 
-LARGEST_MANIFEST = 1 << 26  # bytes of what one rank tells of a call
+LARGEST_MANIFEST = 1 << 24  # bytes of what one rank tells of a call
 LARGEST_DATA = 1 << 40  # bytes that one rank sends in a call
 _SHOWN = 200  # characters of a cause
 

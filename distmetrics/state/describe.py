@@ -93,7 +93,7 @@ def describe(
         allow_pickle: send objects of any class.
     """
     described = _Described(partial(serialize, allow_pickle=allow_pickle))
-    records: list[MetricRecord] = []
+    records: tuple[MetricRecord, ...] = ()
     described.add_tensor(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
     try:
         for path, place, spec in metrics.states:

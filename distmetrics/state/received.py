@@ -6,6 +6,7 @@ so that making the plan and following it need no checks of their own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import get_args
 
@@ -51,10 +52,12 @@ def check_leaves(leaves: Sequence[LeafSpec], order: Sequence[str]) -> None:
             raise ValueError(f"a state {leaf} of another shape than {shared}")
 
 
+@functools.cache
 def is_reducible(kind: str, dtype: torch.dtype) -> bool:
-    """Return False for a kind of state that is folded, of a dtype that torch cannot fold so."""
-    is_extreme_of_complex = kind in ("max", "min") and dtype.is_complex
-    return kind not in REDUCED or (dtype in _CAN_BE_ADDED and not is_extreme_of_complex)
+    """Return True if torch can reduce tensors of this dtype in this way, or need not."""
+    if kind in ("max", "min") and dtype.is_complex:
+        return False
+    return kind not in REDUCED or dtype in _CAN_BE_ADDED
 
 
 def parse_note(note: str) -> tuple[str, str, str]:
