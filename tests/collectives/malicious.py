@@ -87,12 +87,12 @@ def bomb(announced: int, size: int) -> bytes:
     return exchange._LENGTH.pack(announced) + body
 
 
-class Executed(Exception):
+class ExecutedError(Exception):
     """A peer's code was run."""
 
 
 def execute() -> None:
-    raise Executed
+    raise ExecutedError
 
 
 class Harm:

@@ -109,10 +109,8 @@ def survives(call: str, craft: Any, follows: bytes = b"") -> DistmetricsError | 
 
 
 sizes = st.sampled_from([0, 1, 16, 4000, 1 << 26, 1 << 31, 1 << 40, 1 << 63, (1 << 64) - 1]) | st.integers(0, 40_000)
-texts = st.sampled_from(
-    ["__class__", "float8_e5m2", "quint8", "complex64", "object", "items rows [4]", "items any", "each", "cat"]
-    + ["max", "sum =(updates)", "m.rows", "stack", "sizes", "\ud800", ""]
-)
+ODD_TEXTS = ["__class__", "float8_e5m2", "quint8", "complex64", "object", "each", "cat", "max", "stack", "sizes"]
+texts = st.sampled_from([*ODD_TEXTS, "items rows [4]", "items any", "sum =(updates)", "m.rows", "", chr(0xD800)])
 odd = st.recursive(
     st.none() | st.booleans() | st.sampled_from([-1, 0, 3, 1 << 62, 10**40, 0.5, float("nan")]) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=2),
@@ -140,7 +138,7 @@ def mutated(draw: Any, value: Any) -> Any:
 
 
 @every_call
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_manifest_with_something_odd_in_it(call: str, data: st.DataObject) -> None:
     """Wrong types, unknown names, shapes negative and huge, leaves twice, in another order or left out."""
@@ -155,7 +153,7 @@ def test_a_manifest_with_something_odd_in_it(call: str, data: st.DataObject) -> 
 
 
 @every_call
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_frame_of_anything(call: str, data: st.DataObject) -> None:
     """Random bytes; a head with other sizes; other data behind a manifest that is right."""
@@ -217,7 +215,7 @@ def test_data_that_is_shorter_than_its_shape() -> None:
     assert "4 bytes of data, of which" in str(error)
 
 
-@pytest.mark.parametrize("announced", [1000, 1 << 20, 1 << 25])
+@pytest.mark.parametrize("announced", [1000, 1 << 20, 1 << 23])
 def test_a_compressed_manifest_takes_no_more_memory_than_it_announces(announced: int) -> None:
     blob = bomb(announced, 256 << 20)
     tracemalloc.start()
@@ -283,7 +281,7 @@ def test_data_comes_back_as_it_was(value: Any) -> None:
     assert repr(again) == repr(value) or "frozenset" in repr(value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_bytes_that_nobody_has_serialized(data: st.DataObject) -> None:
     """Random bytes, and a form with something odd in it: data, or our error."""
