@@ -144,9 +144,9 @@ def test_wrong_collectives_are_refused_on_every_rank():
     with pytest.raises(InputError, match="broadcast from rank 2 in a world of 2") as info:
         threads(lambda runner: runner.broadcast(1, src=2))
     assert "rank 1 raised" in str(info.value.__notes__)
-    with pytest.raises(InputTypeError, match="(?s)cannot be sent.*allow_pickle=True"):
+    with pytest.raises(InputTypeError, match=r"(?s)cannot be sent.*allow_pickle=True"):
         threads(lambda runner: runner.broadcast(Thing(3)))
-    with pytest.raises(InputTypeError, match="cannot be sent.*cannot pickle"):
+    with pytest.raises(InputTypeError, match=r"cannot be sent.*cannot pickle"):
         threads(lambda runner: runner.broadcast((n for n in ()), allow_pickle=True))
     with pytest.raises(MismatchError, match="allow_pickle=True"):
         threads(lambda runner: runner.broadcast(1, allow_pickle=runner.global_rank == 0))
