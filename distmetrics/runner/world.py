@@ -1,7 +1,5 @@
 """The part of a runner that knows who this rank is, and talks to the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from distmetrics.arguments import FLAG, PATH, SEED, check
+from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
 from distmetrics.collectives.reading import reading
 from distmetrics.collectives.serialize import deserialize, serialize
@@ -21,7 +19,7 @@ from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.strategies.base import Strategy
-from distmetrics.train.batches import move
+from distmetrics.strategies.tensors import move
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves
@@ -99,7 +97,9 @@ class RunnerWorld:
 
     def to_device(self, obj: T) -> T:
         """Return a model, which is moved in place, or a tree of tensors, on this rank's device."""
-        return obj.to(self.device) if isinstance(obj, nn.Module) else move(obj, self.device)
+        if isinstance(obj, nn.Module):
+            return obj.to(self.device)
+        return move(obj, self.device)
 
     def seed_everything(self, seed: int, workers: bool = True) -> int:
         """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.
@@ -173,7 +173,7 @@ class RunnerWorld:
             InputTypeError: the object can't be sent (on every rank).
         """
         comm = self._comm("broadcast")
-        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < comm.world_size:
+        if not whole(src, 0) or src >= comm.world_size:
             raise InputError(
                 f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
             )

@@ -145,10 +145,11 @@ class Accumulators(dict[Key, Accumulator]):
 
     def settled(self) -> dict[Key, Accumulator]:
         """Return copies whose totals are numbers of Python, to be sent or saved."""
-        return {
-            key: replace(each, total=None if each.total is None else float(each.total))
-            for key, each in self.items()
-        }
+        settled = {}
+        for key, each in self.items():
+            total = None if each.total is None else float(each.total)
+            settled[key] = replace(each, total=total)
+        return settled
 
 
 class RankLog(NamedTuple):
