@@ -21,7 +21,7 @@ what became of the data; the likely cause; what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
     "ConfigurationError",
@@ -46,6 +46,11 @@ class Site(NamedTuple):
     file: str
     line: int
     function: str
+
+    @classmethod
+    def read(cls, file: Any, line: Any, function: Any) -> Site:
+        """Return the place that a peer has told; raise anything for what is none."""
+        return cls(str(file), int(line), str(function))
 
     def __str__(self) -> str:
         return (

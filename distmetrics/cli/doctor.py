@@ -22,8 +22,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distmetrics.cli.console import counted
 from distmetrics.cli.doctor_checks import Finding, launcher, merged, of_error, own_checks
 from distmetrics.cli.doctor_meeting import open_store, sign_in
-from distmetrics.cli.doctor_ranks import compared, measured, on_gpus, own_facts
-from distmetrics.collectives.ops import all_gather_object
+from distmetrics.cli.doctor_ranks import compared, facts_of, measured, on_gpus, own_facts
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import DistmetricsError
@@ -79,7 +79,7 @@ def _examined(
     """
     local_rank = place.local_rank if place else comm.rank
     facts = own_facts(local_rank, time.time() - started, own)
-    ranks = all_gather_object(facts, comm=comm, name="facts")
+    ranks = gather_objects(asdict(facts), facts_of, comm, "facts")
     findings = merged([rank.findings for rank in ranks])
     findings += compared(ranks, backend)
     if on_gpus(ranks, backend):

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,6 +49,12 @@ def own_facts(local_rank: int, seconds: float, findings: Sequence[Finding]) -> R
         gpu = f"{properties.name} {properties.uuid}"
     versions = f"torch {torch.__version__}, distmetrics {__version__}"
     return RankFacts(findings, versions, gpu, seconds)
+
+
+def facts_of(data: Any) -> RankFacts:
+    """Return what a peer has told, from a dict of the fields; raise anything for what is none."""
+    findings = [Finding(**fields) for fields in data["findings"]]
+    return RankFacts(findings, str(data["versions"]), str(data["gpu"]), float(data["seconds"]))
 
 
 def compared(ranks: Sequence[RankFacts], backend: str) -> list[Finding]:

@@ -13,12 +13,13 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.collectives.reading import LARGEST_MANIFEST, not_ours, reading
 from distmetrics.comm.base import Communicator, gather_padded
 from distmetrics.comm.one_call import innermost, record_of
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, who
@@ -42,6 +43,20 @@ def step_of(comm: Communicator) -> tuple[int, int]:
     return record.calls, record.past
 
 
+class _History(NamedTuple):
+    """The number of a rank's call, and what the report says of its earlier ones."""
+
+    calls: int
+    interrupts: list[str]
+    direct_calls: list[str]
+
+    @classmethod
+    def read(cls, data: Any) -> _History:
+        """Read what a peer has sent, or raise anything."""
+        calls, interrupts, direct_calls = data
+        return cls(int(calls), [*map(str, interrupts)], [*map(str, direct_calls)])
+
+
 def refuse_histories(comm: Communicator) -> DistmetricsError:
     """Build the error for ranks that are at other calls, or have made others.
 
@@ -52,11 +67,13 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
         mine = record.calls, [*record.interrupts], [*record.direct_calls]
         record.told = json.dumps(mine).encode()
     run = from_bytes(record.told).to(comm.device)
-    sizes = comm.all_gather(torch.tensor([run.numel()], device=comm.device))
-    rows = gather_padded(comm, run, int(max(sizes)))
-    per_rank = [
-        json.loads(to_bytes(row[: int(size)])) for size, row in zip(sizes, rows, strict=True)
-    ]
+    sizes = [int(x) for x in comm.all_gather(torch.tensor([run.numel()], device=comm.device))]
+    if not 0 <= min(sizes) <= max(sizes) <= LARGEST_MANIFEST:
+        raise not_ours(f"histories of {sizes} bytes")
+    per_rank = []
+    for rank, row in enumerate(gather_padded(comm, run, max(sizes))):
+        with reading("its earlier calls", rank):
+            per_rank.append(_History.read(json.loads(to_bytes(row[: sizes[rank]]))))
     calls, interrupts, direct_calls = zip(*per_rank, strict=True)
     if len({*calls}) == 1 and not any(interrupts):
         return _refused_direct_calls(comm, direct_calls)
@@ -118,7 +135,7 @@ def check_lines(comm: Communicator, blobs: Sequence[bytes]) -> None:
         if len(_lines):
             _lines.pop(innermost(comm), None)
         return
-    manifests = tuple(Manifest.decode(blob) for blob in blobs)
+    manifests = tuple(Manifest.decode(blob, rank) for rank, blob in enumerate(blobs))
     mode = in_force().mode
     if mode == "off" or len({manifest.site for manifest in manifests}) == 1:
         return

@@ -27,14 +27,16 @@ from torch import Tensor
 from distmetrics.collectives.call_history import check_lines, refuse_histories, step_of
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.collectives.pack import align, from_bytes, to_bytes
+from distmetrics.collectives.reading import LARGEST_DATA, LARGEST_MANIFEST, not_ours, reading
 from distmetrics.comm.base import Communicator, gather_padded, reported
 from distmetrics.comm.one_call import in_one_call
-from distmetrics.errors import MismatchError
+from distmetrics.errors import InputError
 
 R = TypeVar("R")
 # Mark and protocol; bytes of the manifest, of inline and of bulk data; the number of this call, and
 # a hash of what else the rank has done.
 _HEAD = struct.Struct("<QQQQQQ")
+_LENGTH = struct.Struct(">Q")  # of a manifest, before its compressed bytes; starts with a zero
 _MARK = 0x646D6574_00000005  # "dmet", protocol 5
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
@@ -146,7 +148,10 @@ def _exchange(
         frames = _gather_frames(comm, manifest, inline, bulk)
     if len({frame.step for frame in frames}) > 1:
         raise refuse_histories(comm)
-    blobs = [_inflated(frame.manifest) for frame in frames]
+    blobs = []
+    for rank, frame in enumerate(frames):
+        with reading("what it tells of its call", rank):
+            blobs.append(_inflated(frame.manifest))
     checked = check(blobs)
     check_lines(comm, blobs)
     return checked, _gather_what_follows(comm, inline, bulk, frames)
@@ -177,6 +182,7 @@ def _gather_what_follows(
     if not any(sizes):
         return [(frame.inline, frame.bulk) for frame in frames]
     rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
+    _check_memory(comm, max(sizes))
     rows = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
     result = []
     for frame, size, row in zip(frames, sizes, rows, strict=True):
@@ -184,6 +190,18 @@ def _gather_what_follows(
         theirs = row[:split] if split else frame.inline
         result.append((theirs, row[split:size] if size else frame.bulk))
     return result
+
+
+def _check_memory(comm: Communicator, longest: int) -> None:
+    """Refuse more data than this process has memory for; it is a peer who says how much comes."""
+    try:
+        torch.empty(longest * comm.world_size, dtype=torch.uint8, device=comm.device)
+    except RuntimeError as error:
+        raise InputError(
+            f"up to {longest} bytes of each of {comm.world_size} ranks follow, for which rank "
+            f"{comm.rank} has no memory",
+            rank=comm.rank,
+        ) from error
 
 
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
@@ -212,7 +230,8 @@ def _gather_frames(
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
     for place, data in zip(_data_in(frame, *sizes, world_size), (inline, bulk), strict=True):
         place.copy_(data[: place.numel()])
-    frames = [_read_frame(row, world_size) for row in comm.all_gather(frame)]
+    rows = enumerate(comm.all_gather(frame))
+    frames = [_read_frame(row, world_size, rank) for rank, row in rows]
     missing = [each.manifest_bytes - len(each.manifest) for each in frames]
     if any(missing):
         tails = gather_padded(comm, from_bytes(blob[room:]).to(comm.device), max(missing))
@@ -222,18 +241,18 @@ def _gather_frames(
     return frames
 
 
-def _read_frame(row: Tensor, world_size: int) -> _Frame:
-    """Read one rank's frame."""
+def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
+    """Read one rank's frame.
+
+    Raises:
+        MismatchError: it is none.
+    """
     area = to_bytes(row[: manifest_area(world_size)])
     mark, manifest_bytes, inline_bytes, bulk_bytes, calls, past = _HEAD.unpack_from(area)
     if mark != _MARK:
-        raise MismatchError(
-            "a rank answered with data that is no frame of distmetrics",
-            likely="another collective of the same group got in between, or two versions of "
-            "distmetrics.",
-            do="make every rank call the same collectives in the same order, with one version "
-            "installed.",
-        )
+        raise not_ours("its mark is another", rank)
+    if manifest_bytes > LARGEST_MANIFEST or inline_bytes + bulk_bytes > LARGEST_DATA:
+        raise not_ours("it announces more bytes than any rank sends", rank)
     manifest = area[_HEAD.size : _HEAD.size + manifest_bytes]
     data = _data_in(row, inline_bytes, bulk_bytes, world_size)
     step = calls, past
@@ -242,9 +261,19 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
 
 @functools.lru_cache(maxsize=64)
 def _deflated(blob: bytes) -> bytes:
-    return zlib.compress(blob, level=1)
+    return _LENGTH.pack(len(blob)) + zlib.compress(blob, level=1)
 
 
 @functools.lru_cache(maxsize=64)
 def _inflated(blob: bytes) -> bytes:
-    return blob if blob[:1] == b"[" else zlib.decompress(blob)
+    """Return the bytes of a manifest, of which no more are made than were announced."""
+    if blob[:1] == b"[":
+        return blob
+    (length,) = _LENGTH.unpack_from(blob)
+    if not 0 < length <= LARGEST_MANIFEST:
+        raise ValueError(f"a length of {length} bytes")
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(blob[_LENGTH.size :], length)
+    if len(plain) < length or not inflater.eof:
+        raise ValueError(f"another length than {length} bytes")
+    return plain

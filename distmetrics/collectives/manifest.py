@@ -14,6 +14,7 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from distmetrics.collectives.pack import LeafSpec
+from distmetrics.collectives.reading import LARGEST_MANIFEST, reading
 from distmetrics.comm.base import Call
 from distmetrics.errors import (
     DistmetricsError,
@@ -46,6 +47,11 @@ class Problem(NamedTuple):
         """Return the problem that an error of this rank tells."""
         return cls(type(error).__name__, error.what, error.do)
 
+    @classmethod
+    def read(cls, kind: Any, what: Any, do: Any) -> Problem:
+        """Return what a peer has told of its problem; raise anything for what is none."""
+        return cls(_PROBLEMS[kind].__name__, str(what), str(do))
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -62,6 +68,7 @@ class Manifest:
         reported_site: the line that reports show instead, where another one has asked for the call.
         details: what the layer above wants the other ranks to know, as tuples of what JSON has;
             not compared here.
+        allow_pickle: whether objects of any class are sent, and unpickled on every rank.
     """
 
     op: str
@@ -72,32 +79,46 @@ class Manifest:
     problem: Problem | None = None
     reported_site: Site | None = None
     details: Any = None
+    allow_pickle: bool = False
 
     def encode(self) -> bytes:
         """Return the manifest as JSON bytes; equal manifests give equal bytes."""
         return _encoded(self)
 
     @classmethod
-    def decode(cls, data: bytes) -> Manifest:
-        """Read what :meth:`encode` wrote."""
-        op, name, tree, leaves, places, details, problem = json.loads(data)
-        specs = [LeafSpec(path, dtype, tuple(shape), note) for path, dtype, shape, note in leaves]
-        site, reported_site = [None if place is None else Site(*place) for place in places]
-        known = None if problem is None else Problem(*problem)
-        return cls(op, name, tree, tuple(specs), site, known, reported_site, details)
+    def decode(cls, data: bytes, rank: int | None = None) -> Manifest:
+        """Read what :meth:`encode` wrote, on ``rank``.
+
+        Raises:
+            MismatchError: a peer has sent something else.
+        """
+        with reading("what it tells of its call", rank):
+            op, name, tree, leaves, about, details, problem = json.loads(data)
+            specs = tuple([LeafSpec.read(*leaf) for leaf in leaves])
+            *places, allow_pickle = about
+            site, reported_site = [None if place is None else Site.read(*place) for place in places]
+            known = None if problem is None else Problem.read(*problem)
+            texts = (str(op), str(name), str(tree))
+            return cls(*texts, specs, site, known, reported_site, details, bool(allow_pickle))
 
     def call(self) -> Call:
         """Describe the call for reports."""
         op = f'{self.op} "{self.name}"' if self.name else self.op
+        op += ", allow_pickle=True" if self.allow_pickle else ""
         return Call(op, _shorten(self.leaves), self.reported_site or self.site)
 
 
 # Most often a call is the one that was made at this line before.
 @functools.lru_cache(maxsize=64)
 def _encoded(call: Manifest) -> bytes:
-    places = (call.site, call.reported_site)
-    parts = (call.op, call.name, call.tree, call.leaves, places, call.details, call.problem)
-    return json.dumps(parts, separators=(",", ":")).encode()
+    about = (call.site, call.reported_site, call.allow_pickle)
+    parts = (call.op, call.name, call.tree, call.leaves, about, call.details, call.problem)
+    data = json.dumps(parts, separators=(",", ":")).encode()
+    if len(data) <= LARGEST_MANIFEST:
+        return data
+    what = f"describing the call takes {len(data)} bytes, and {LARGEST_MANIFEST} are the most"
+    problem = Problem("InputError", what, "send fewer, larger tensors.")
+    return _encoded(Manifest(call.op, site=call.site, problem=problem))
 
 
 def _refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
@@ -123,7 +144,7 @@ def check(blobs: Sequence[bytes], rank: int, *, do: str = "") -> None:
     """Check that all ranks make the same call, from their manifests' bytes; see :func:`agree`."""
     if blobs[0].endswith(_NO_PROBLEM) and all(blob == blobs[0] for blob in blobs):
         return
-    agree([Manifest.decode(blob) for blob in blobs], rank, do=do)
+    agree([Manifest.decode(blob, r) for r, blob in enumerate(blobs)], rank, do=do)
 
 
 def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: str = "") -> None:

@@ -9,8 +9,7 @@ there before the next, which raises on every rank.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,20 +19,14 @@ from torch import Tensor
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.gather import gather_rows, gather_with_gradients
 from distmetrics.collectives.manifest import Manifest, Problem, agree
-from distmetrics.collectives.pack import (
-    LeafSpec,
-    dtype_of,
-    from_bytes,
-    layout,
-    pack,
-    to_bytes,
-    unpack,
-)
+from distmetrics.collectives.pack import LeafSpec, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
+from distmetrics.collectives.reading import reading
+from distmetrics.collectives.serialize import deserialize, serialize
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call, in_one_call
-from distmetrics.errors import Site
+from distmetrics.errors import InputTypeError, Site
 
 T = TypeVar("T")
 
@@ -95,7 +88,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     data = pack(mine.tensors, mine.layout, comm.device)
 
     def check_columns(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = [Manifest.decode(blob) for blob in blobs]
+        manifests = [Manifest.decode(blob, rank) for rank, blob in enumerate(blobs)]
         agree(_fill_in(manifests), comm.rank, first_axis=1)
         return manifests
 
@@ -107,7 +100,8 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     for parts, old in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
         rows = [part for part in parts if part.shape != (0,)]
         rows = rows or [max(parts, key=_weight)]
-        leaves.append(torch.cat(rows).to(old.device))
+        with reading("rows to be joined"):
+            leaves.append(torch.cat(rows).to(old.device))
     result: T = mine.spec.unflatten(leaves)
     return result
 
@@ -219,39 +213,75 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
 
 
 @as_one_call
-def all_gather_object(obj: Any, *, comm: Communicator | None = None, name: str = "") -> list[Any]:
-    """Return every rank's picklable object, in rank order.
+def all_gather_object(
+    obj: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
+) -> list[Any]:
+    """Return every rank's object, in rank order.
 
-    For small things that are no tensors. Objects are unpickled on every rank, so use it among ranks
-    you trust.
+    What travels is data: numbers, strings, bytes, None, dtypes, tensors, NumPy arrays, and lists,
+    tuples, sets and dicts of such. Tensors come back detached, on the CPU where they were there,
+    else on the communicator's device.
+
+    Args:
+        obj: this rank's.
+        allow_pickle: take objects of any class too, by pickling them. Unpickling runs code that the
+            sender chooses, so it is for ranks that you trust.
+        comm: default the communicator in force.
+        name: shown in errors.
 
     Raises:
-        InputTypeError: the object cannot be pickled on some rank (on every rank).
+        InputTypeError: the object cannot be sent from some rank (on every rank).
+        MismatchError: ranks differ in ``allow_pickle``.
 
     >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
     ['rank 0', 'rank 1']
     """
-    return gather_objects(obj, chosen(comm), name, call_site())
+    comm, site = chosen(comm), call_site()
+    return gather_objects(obj, lambda theirs: theirs, comm, name, site, allow_pickle=allow_pickle)
 
 
 def gather_objects(
-    obj: Any, comm: Communicator, name: str, site: Site | None, *, told: Site | None = None
-) -> list[Any]:
+    obj: Any,
+    read: Callable[[Any], T],
+    comm: Communicator,
+    name: str,
+    site: Site | None = None,
+    *,
+    told: Site | None = None,
+    allow_pickle: bool = False,
+    op: str = "all_gather_object",
+) -> list[T]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
     Args:
         obj: to gather.
+        read: makes of an object of a peer what the caller needs, or raises anything.
         comm: who talks.
         name: of the call.
         site: the user's line, as ranks compare it.
         told: the line that reports show, where another one has asked for the call.
+        allow_pickle: see :func:`all_gather_object`.
+        op: the name of the operation.
     """
-    problem, data = None, b""
+    problem, data = None, torch.empty(0, dtype=torch.uint8, device=comm.device)
     try:
-        data = pickle.dumps(obj)
+        data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
+    except InputTypeError as error:
+        problem = Problem.of(error)
     except Exception as error:  # noqa: BLE001  (any class may raise anything from its own pickling)
         what = f"a {type(obj).__name__} cannot be pickled: {error}"
         problem = Problem("InputTypeError", what)
-    manifest = Manifest("all_gather_object", name, site=site, problem=problem, reported_site=told)
-    runs = exchange_alike(comm, manifest, from_bytes(data).to(comm.device))
-    return [pickle.loads(to_bytes(run)) for run in runs]  # noqa: S301  (documented: trusted ranks)
+    manifest = Manifest(
+        op,
+        name,
+        site=site,
+        problem=problem,
+        reported_site=told,
+        allow_pickle=allow_pickle,
+    )
+    result = []
+    for rank, run in enumerate(exchange_alike(comm, manifest, data)):
+        with reading("its object", rank):
+            theirs = deserialize(run, allow_pickle=allow_pickle, accelerator=comm.device)
+            result.append(read(theirs))
+    return result

@@ -17,6 +17,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.reading import LARGEST_DATA, not_ours
+
+# Whose elements bytes can be viewed as; quantized ones are read with more than their bytes.
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
+}
+_PIECE = 1 << 30  # bytes: a count of ctypes has 32 bits
+_MOST_DIMENSIONS = 64  # that torch has
 ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
 
 
@@ -40,7 +50,13 @@ class Bucket:
     stop: int
 
     def view(self, run: Tensor) -> Tensor:
-        """Return this bucket's elements in the byte run ``run``, not copied."""
+        """Return this bucket's elements in the byte run ``run``, not copied.
+
+        Raises:
+            MismatchError: the run, of a peer, is shorter than that peer has said.
+        """
+        if run.numel() < self.stop:
+            raise not_ours(f"{run.numel()} bytes of data, of which {self.stop} were announced")
         return run[self.start : self.stop].view(self.dtype)
 
     def split(self, elements: Tensor) -> list[Tensor]:
@@ -76,6 +92,19 @@ class LeafSpec(NamedTuple):
         """Describe a tensor."""
         return cls(path, short_name(tensor.dtype), tuple(tensor.shape), note)
 
+    @classmethod
+    def read(cls, path: Any, dtype: Any, shape: Any, note: Any) -> LeafSpec:
+        """Return what a peer has told of one tensor.
+
+        Raises:
+            Exception: there can be no such tensor.
+        """
+        sizes = tuple(map(int, shape[:_MOST_DIMENSIONS]))
+        is_shape = all(0 <= size <= LARGEST_DATA for size in sizes) and len(sizes) == len(shape)
+        if not is_shape or math.prod(size or 1 for size in sizes) > LARGEST_DATA:
+            raise ValueError(f"a tensor of the shape {sizes}")
+        return cls(str(path), short_name(dtype_of(dtype)), sizes, str(note))
+
     def __str__(self) -> str:
         parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
         return " ".join(part for part in parts if part)
@@ -91,10 +120,18 @@ def short_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def is_known(dtype: torch.dtype) -> bool:
+    """True if :func:`dtype_of` knows the dtype's name."""
+    return short_name(dtype) in _DTYPES
+
+
 def dtype_of(name: str) -> torch.dtype:
-    """Return the torch dtype of a short name."""
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
+    """Return the torch dtype of a short name.
+
+    Raises:
+        KeyError: it is none.
+    """
+    return _DTYPES[name]
 
 
 def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:
@@ -162,4 +199,8 @@ def from_bytes(data: bytes) -> Tensor:
 def to_bytes(run: Tensor) -> bytes:
     """Copy a run of uint8 out of torch."""
     run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
-    return ctypes.string_at(run.data_ptr(), run.numel())
+    pieces = []
+    for start in range(0, run.numel(), _PIECE):
+        count = min(_PIECE, run.numel() - start)
+        pieces.append(ctypes.string_at(run.data_ptr() + start, count))
+    return b"".join(pieces)

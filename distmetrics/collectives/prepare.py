@@ -89,7 +89,7 @@ def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Te
 def _from_number_or_array(leaf: Any) -> Tensor:
     if isinstance(leaf, numbers.Number):
         wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
-        return torch.as_tensor(leaf, dtype=wide)
+        return torch.as_tensor(leaf, dtype=wide, device="cpu")
     import numpy as np  # who has an array has it
 
     # Copied: torch shares no memory with an array that is read-only, or runs backwards.

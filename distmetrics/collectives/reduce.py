@@ -100,7 +100,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     comm = chosen(comm)
     number, problem = _checked_weight(weight)
     mine = prepare("mean", name, tree, problem=problem)
-    scaled = [torch.tensor(number, dtype=torch.float64)]
+    scaled = [torch.tensor(number, dtype=torch.float64, device="cpu")]
     for tensor in mine.tensors:
         x = tensor.detach().to(_average_dtype(tensor.dtype))
         scaled.append(x * number if number else torch.zeros_like(x))

@@ -55,8 +55,9 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     >>> trainer = Trainer(callbacks=[SyncMetrics()], **flags)
     """
 
-    def __init__(self, metrics: Sequence[str] | None = None) -> None:
+    def __init__(self, metrics: Sequence[str] | None = None, *, allow_pickle: bool = False) -> None:
         self.metrics = None if metrics is None else tuple(metrics)
+        self.allow_pickle = allow_pickle
         self._block: contextlib.ExitStack | None = None
         self._counts: list[tuple[torchmetrics.Metric, int]] = []
 
@@ -68,7 +69,8 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         outermost = [metric for each in chosen.values() for metric in _outermost(each)]
         if outermost:
             self._block = contextlib.ExitStack()
-            self._block.enter_context(synced(chosen, name="epoch end"))
+            block = synced(chosen, allow_pickle=self.allow_pickle, name="epoch end")
+            self._block.enter_context(block)
             self._counts = [(metric, metric._update_count) for metric in outermost]
 
     def _leave(self, *, failed: bool = False) -> None:

@@ -116,8 +116,13 @@ def pack_outcome(outcome: Outcome) -> bytes:
 
 
 def unpack_outcome(rank: int, data: bytes) -> Outcome:
-    """Return how a rank ended; the traceback of its error is the error's cause."""
-    value, error, trace = pickle.loads(data)  # noqa: S301  (our own child's bytes)
+    """Return how a rank ended; the traceback of its error is the error's cause.
+
+    Unpickling runs the child's code. It came through a pipe that only this process and its child
+    hold, and the child runs this user's code on this machine: it could do the same without us. What
+    ranks send each other, maybe from another machine, is never read so.
+    """
+    value, error, trace = pickle.loads(data)  # noqa: S301
     if error is not None:
         error.__cause__ = _RemoteTraceback(trace)
     return Outcome(rank, value, error)

@@ -1,6 +1,5 @@
 """The part of a runner that knows who this rank is, and talks to the others."""
 
-import io
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,8 +10,9 @@ from torch import Tensor, nn
 
 from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
-from distmetrics.collectives.pack import to_bytes
-from distmetrics.comm.base import Communicator
+from distmetrics.collectives.reading import reading
+from distmetrics.collectives.serialize import deserialize, serialize
+from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
@@ -157,50 +157,51 @@ class RunnerWorld:
             return reduce.mean(tree, weight, comm=comm)
         return reduce.all_reduce(tree, op, comm=comm)  # type: ignore[arg-type]
 
-    def broadcast(self, obj: T, src: int = 0) -> T:
-        """Return rank ``src``'s object on every rank: a tree of tensors, or any other object.
+    def broadcast(self, obj: T, src: int = 0, *, allow_pickle: bool = False) -> T:
+        """Return rank ``src``'s object on every rank: a tree of tensors, or other data.
 
         What the other ranks pass does not count: None will do. Tensors of an accelerator are then
         on each rank's own.
 
+        Args:
+            obj: as for :func:`distmetrics.all_gather_object`.
+            src: the rank that has it.
+            allow_pickle: as for :func:`distmetrics.all_gather_object`.
+
         Raises:
             InputError: there is no rank ``src``.
-            InputTypeError: the object can't be pickled (on every rank).
+            InputTypeError: the object can't be sent (on every rank).
         """
         comm = self._comm("broadcast")
         if not whole(src, 0) or src >= comm.world_size:
             raise InputError(
                 f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
             )
-        buffer = io.BytesIO()
+        content = torch.empty(0, dtype=torch.uint8, device="cpu")
 
-        def pickled_size() -> int:
-            torch.save(map_leaves(_detached, obj), buffer)
-            return buffer.tell()
+        def serialized_size() -> int:
+            nonlocal content
+            content = serialize(map_leaves(_detached, obj), allow_pickle=allow_pickle)
+            return content.numel()
 
-        size, problem = _result_of(src, pickled_size, comm, f"object of rank {src}")
+        name = f"object of rank {src}" + (", allow_pickle=True" if allow_pickle else "")
+        size, problem = _result_of(src, serialized_size, comm, name)
         if problem:
             raise InputTypeError(
-                f"the object of rank {src} cannot be pickled: {problem}",
-                rank=comm.rank,
-                peers=[src],
+                f"the object of rank {src} cannot be sent: {problem}", rank=comm.rank, peers=[src]
             )
-        mine = bytearray(buffer.getvalue() or size)
-        content = torch.frombuffer(mine, dtype=torch.uint8).to(comm.device)
-        received: T = torch.load(
-            io.BytesIO(to_bytes(ops.broadcast(content, src, comm=comm))),
-            map_location=self._located,
-            weights_only=False,
-        )
+        if comm.rank != src:
+            with reading("the size of its object", src):
+                content = torch.empty(size, dtype=torch.uint8, device=comm.device)
+        run = ops.broadcast(content.to(comm.device), src, comm=comm)
+        with reading("its object", src):
+            received: T = deserialize(run, allow_pickle=allow_pickle, accelerator=self.device)
         return received
 
-    def _located(self, storage: Any, location: str) -> Any:
-        """Return a tensor's storage where it belongs: on the CPU, or on this rank's device."""
-        return storage if location == "cpu" else storage.to(device=self.device)
-
-    def sync_and_compute(self, metrics: Any) -> Any:
+    def sync_and_compute(self, metrics: Any, *, allow_pickle: bool = False) -> Any:
         """Return values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
-        return sync_and_compute(metrics, comm=self._comm("sync_and_compute"))
+        comm = self._comm("sync_and_compute")
+        return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm)
 
     def save(self, path: Any, content: Any) -> None:
         """Write a checkpoint, on rank 0; every rank must call it, and all return once it is there.
@@ -254,9 +255,11 @@ def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) 
             result = fn()
         except Exception as error:  # noqa: BLE001  (every rank gets it, whatever it is)
             problem = f"{type(error).__name__}: {error}"
-    outcomes: list[tuple[Any, str]]
-    outcomes = ops.all_gather_object((result, problem), comm=comm, name=name)
-    return outcomes[rank]
+
+    def read(outcome: Any) -> tuple[Any, str]:
+        return outcome[0], str(outcome[1])
+
+    return ops.gather_objects((result, problem), read, comm, name, call_site())[rank]
 
 
 def _detached(leaf: Any) -> Any:

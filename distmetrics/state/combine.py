@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import Bucket, to_bytes
+from distmetrics.collectives.pack import Bucket
+from distmetrics.collectives.reading import reading
 from distmetrics.collectives.reduce import reduce_large
+from distmetrics.collectives.serialize import deserialize
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.adapters.base import StateSpec
-from distmetrics.state.plan import FIXED, Sent, StatePlan, SyncPlan, sizes_of
-from distmetrics.state.serialize import cut, deserialize
+from distmetrics.state.items import cut
+from distmetrics.state.plan import Sent, StatePlan, SyncPlan, sizes_of
+from distmetrics.state.received import FIXED
 
 _HALF = (torch.bfloat16, torch.float16)
 _OPS: dict[str, Op] = {"max": "max", "min": "min"}
@@ -39,10 +41,11 @@ def combine(
     """
     rows = []
     lists = []
-    for sent, (fixed, bulk) in zip(plan.sent, runs, strict=True):
-        if plan.rides_along:
-            rows.append(_aligned(fixed, sent, plan))
-        lists.append(sent.bulk.unpack(bulk))
+    for rank, (sent, (fixed, bulk)) in enumerate(zip(plan.sent, runs, strict=True)):
+        with reading("its states", rank):
+            if plan.rides_along:
+                rows.append(_aligned(fixed, sent, plan))
+            lists.append(sent.bulk.unpack(bulk))
     if not plan.rides_along:
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
@@ -50,7 +53,8 @@ def combine(
         if state.same_as is not None:
             result[state.path] = result[state.same_as]
         elif state.kind not in FIXED:
-            result[state.path] = _combine_lists(state, lists, plan.sent)
+            with reading(f"the lists of {state.path}"):
+                result[state.path] = _combine_lists(state, lists, plan, comm)
     return result
 
 
@@ -134,16 +138,17 @@ def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Comm
 
 
 def _combine_lists(
-    state: StatePlan, per_rank: Sequence[Mapping[str, Tensor]], sent: Sequence[Sent]
+    state: StatePlan, per_rank: Sequence[Mapping[str, Tensor]], plan: SyncPlan, comm: Communicator
 ) -> Any:
     """Join what has a length of its own on each rank, in rank order."""
+    sent = plan.sent
     parts = [per_rank[r][sent[r].source[state.path]] for r in state.ranks]
     if state.kind == "each":
         return parts
     if state.kind == "object":
         objects: list[Any] = []
         for part in parts:
-            objects += pickle.loads(to_bytes(part))  # noqa: S301  (of our own ranks)
+            objects += deserialize(part, allow_pickle=plan.allow_pickle, accelerator=comm.device)
         return objects
     parts = [part.to(state.dtype) for part in parts]
     if state.kind == "cat":
@@ -171,7 +176,15 @@ def copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, count: int) -> Any:
+def as_before(
+    spec: StateSpec,
+    local: Any,
+    state: Any,
+    device: torch.device,
+    count: int,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
     """Give a combined state the type and the device that its metric's code expects.
 
     Args:
@@ -180,14 +193,15 @@ def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, cou
         state: of all ranks.
         device: of the metric.
         count: how many ranks have added something.
+        allow_pickle: whether objects of any class are unpickled.
     """
     is_list = isinstance(state, list)
-    if not is_list:
+    if not is_list or {getattr(item, "device", None) for item in state} - {device}:
         state = on_device(state, device)
-    elif {item.device for item in state if isinstance(item, Tensor)} - {device}:
-        state = [on_device(item, device) for item in state]
     if spec.merge is not None:
-        return spec.merge(local, list(map(deserialize, state)))
+        with reading("its states"):
+            states = [deserialize(run, allow_pickle=allow_pickle) for run in state]
+        return spec.merge(local, states)
     if spec.finish is not None and count > 1:
         return spec.finish(state)
     if spec.kind != "cat":
@@ -198,7 +212,11 @@ def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, cou
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """Return a tensor on ``device``; anything else as it is."""
-    if isinstance(value, Tensor) and value.device != device:
-        return value.to(device)
+    """Return a tensor, or what lists, tuples and dicts hold, on ``device``; the rest as it is."""
+    if isinstance(value, Tensor):
+        return value if value.device == device else value.to(device)
+    if type(value) in (list, tuple):
+        return type(value)([on_device(item, device) for item in value])
+    if type(value) is dict:
+        return {key: on_device(item, device) for key, item in value.items()}
     return value

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import pickle
+from collections.abc import Callable
+from functools import partial
+from pickle import PicklingError
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import LeafSpec, from_bytes, short_name
-from distmetrics.errors import Site, StateError
+from distmetrics.collectives.pack import LeafSpec, short_name
+from distmetrics.collectives.serialize import serialize
+from distmetrics.errors import InputTypeError, Site, StateError
 from distmetrics.state.adapters.base import StateSpec
+from distmetrics.state.items import join
+from distmetrics.state.metric_record import MetricRecord
 from distmetrics.state.metric_set import ABSENT, MetricSet
-from distmetrics.state.plan import REDUCED, SIZES, UPDATES, Sent, sent_by, sizes_of
-from distmetrics.state.serialize import join, serialize
+from distmetrics.state.plan import Sent, sent_by, sizes_of
+from distmetrics.state.received import SIZES, UPDATES, is_reducible
 
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
 # ranks.
-_UNSENDABLE = (RuntimeError, TypeError, AttributeError, pickle.PicklingError)
-_CAN_BE_ADDED = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-})  # fmt: skip
+_UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingError)
 
 
 class Outgoing(NamedTuple):
@@ -35,9 +35,14 @@ class Outgoing(NamedTuple):
 
 
 class _Described:
-    """The leaves of a manifest, with their tensors."""
+    """The leaves of a manifest, with their tensors.
 
-    def __init__(self) -> None:
+    Args:
+        serialized: makes a tensor of what is none.
+    """
+
+    def __init__(self, serialized: Callable[[Any], Tensor]) -> None:
+        self._serialized = serialized
         self.leaves: list[LeafSpec] = []
         self.tensors: dict[str, Tensor] = {}
         self._shared: dict[tuple[int, str], LeafSpec] = {}
@@ -53,7 +58,7 @@ class _Described:
             note = f"{shared.note} ={shared.path}"
             self.leaves.append(shared._replace(path=path, note=note))
             return
-        tensor, note, sizes = _sendable(value, spec, path)
+        tensor, note, sizes = _sendable(value, spec, path, self._serialized)
         _check(path, spec.kind, tensor)
         self._shared[id(value), spec.kind] = self.add_tensor(path, tensor, note)
         if sizes is not None:
@@ -67,7 +72,12 @@ class _Described:
 
 
 def describe(
-    metrics: MetricSet, name: str, site: Site | None, problem: Problem | None = None
+    metrics: MetricSet,
+    name: str,
+    site: Site | None,
+    problem: Problem | None = None,
+    *,
+    allow_pickle: bool = False,
 ) -> Outgoing:
     """Turn local values into what is sent.
 
@@ -80,8 +90,10 @@ def describe(
         name: the user's name of the call.
         site: the user's line.
         problem: one that the caller has found already.
+        allow_pickle: send objects of any class.
     """
-    described = _Described()
+    described = _Described(partial(serialize, allow_pickle=allow_pickle))
+    records: tuple[MetricRecord, ...] = ()
     described.add_tensor(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
     try:
         for path, place, spec in metrics.states:
@@ -89,6 +101,7 @@ def describe(
             is_empty = value is ABSENT or (isinstance(value, list) and not value)
             if metrics.updates[place] and not is_empty:
                 described.add(path, spec, value)
+        records = metrics.records()
     except StateError as error:  # no data will be moved then
         problem = problem or Problem.of(error)
     leaves = tuple(described.leaves)
@@ -98,12 +111,15 @@ def describe(
         leaves=leaves,
         site=site,
         problem=problem,
-        details=metrics.records(),
+        details=records,
+        allow_pickle=allow_pickle,
     )
     return Outgoing(manifest, sent_by(leaves), described.tensors)
 
 
-def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tensor | None]:
+def _sendable(
+    value: Any, spec: StateSpec, path: str, serialized: Callable[[Any], Tensor]
+) -> tuple[Tensor, str, Tensor | None]:
     """Return a state as one tensor, a note on how to read it, and sizes of items if there are any.
 
     Raises:
@@ -111,22 +127,26 @@ def _sendable(value: Any, spec: StateSpec, path: str) -> tuple[Tensor, str, Tens
     """
     try:
         if spec.kind == "each":
-            return serialize(value if spec.start is None else spec.start(value)), "each", None
+            return serialized(value if spec.start is None else spec.start(value)), "each", None
         if isinstance(value, Tensor) and spec.kind != "items":
             rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
             return rows, spec.kind, None
         if isinstance(value, list | Tensor):
-            return _joined(value if isinstance(value, list) else [value], spec.kind, path)
+            items = value if isinstance(value, list) else [value]
+            if all(isinstance(item, Tensor) for item in items):
+                return _joined(items, spec.kind, path)
+            return serialized(items), "object", None
+    except InputTypeError as error:
+        what = f"the state {path} cannot be sent: {error.what}"
+        raise StateError(what, do=error.do) from error
     except _UNSENDABLE as error:
         raise StateError(f"the state {path} cannot be sent: {error}") from error
     what = f"is a {type(value).__name__}; only tensors and lists can be synced"
     raise StateError(f"the state {path} {what}")
 
 
-def _joined(items: list[Any], kind: str, path: str) -> tuple[Tensor, str, Tensor | None]:
-    """Return the items of a list as one tensor, as :func:`_sendable` does."""
-    if not all(isinstance(item, Tensor) for item in items):
-        return from_bytes(pickle.dumps(items)), "object", None
+def _joined(items: list[Tensor], kind: str, path: str) -> tuple[Tensor, str, Tensor | None]:
+    """Return the items of a list of tensors as one tensor, as :func:`_sendable` does."""
     if kind == "cat" and all(item.ndim == 0 for item in items):
         return torch.stack(items), "cat numbers", None  # one process would hold a list of numbers
     if kind == "cat":
@@ -151,16 +171,8 @@ def _check(path: str, kind: str, tensor: Tensor) -> None:
             f"the state {path} is on the meta device, where tensors have no data",
             do="make the metric on a real device.",
         )
-    if not _is_reducible(kind, tensor.dtype):
+    if not is_reducible(kind, tensor.dtype):
         raise StateError(
             f"the state {path} is {short_name(tensor.dtype)}, of which torch has no {kind}",
             do="keep it in another dtype.",
         )
-
-
-@functools.cache
-def _is_reducible(kind: str, dtype: torch.dtype) -> bool:
-    """Return True if torch can reduce tensors of this dtype in this way, or need not."""
-    if kind in ("max", "min") and dtype.is_complex:
-        return False
-    return kind not in REDUCED or dtype in _CAN_BE_ADDED

@@ -23,7 +23,8 @@ from distmetrics.errors import InputError, StateError
 from distmetrics.state.adapters import targets
 from distmetrics.state.describe import describe
 from distmetrics.state.metric_set import MetricSet, communicator_of
-from distmetrics.state.plan import FIXED, SyncPlan, count_of, plan, reductions
+from distmetrics.state.plan import SyncPlan, count_of, plan, reductions
+from distmetrics.state.received import FIXED
 
 
 @dataclass(frozen=True, slots=True)

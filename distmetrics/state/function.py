@@ -142,9 +142,9 @@ class FunctionMetric(Generic[T]):
     def _state(self, name: str) -> Tensor:
         reduction, value = self.reduce[name], self._held[name]
         if isinstance(value, list) and reduction == "cat":
-            return torch.cat(value) if value else torch.empty(0)
+            return torch.cat(value) if value else torch.empty(0, device=self.device)
         if isinstance(value, list):  # no rank has brought any
-            return torch.tensor(_WITHOUT_DATA[reduction])
+            return torch.tensor(_WITHOUT_DATA[reduction], device=self.device)
         assert isinstance(value, Tensor)
         return value / self._held[weight_of(name)] if reduction == "mean" else value.clone()
 
@@ -209,9 +209,9 @@ def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     if isinstance(value, Integral):  # bool too
-        return torch.tensor(int(value))
+        return torch.tensor(int(value), device="cpu")
     if isinstance(value, Real):
-        return torch.tensor(float(value), dtype=torch.float64)
+        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
     raise InputTypeError(f"update: {name!r} is a {type(value).__name__}; give a tensor or a number")
 
 

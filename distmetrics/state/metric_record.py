@@ -13,13 +13,28 @@ from torch import Tensor, nn
 
 from distmetrics.collectives.manifest import Manifest, agree_on_tree
 from distmetrics.collectives.pack import to_bytes
+from distmetrics.collectives.reading import not_ours, reading
+from distmetrics.collectives.serialize import DEEPEST
 from distmetrics.comm.base import brief
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size))
 _LARGEST = 1 << 16  # bytes of a tensor that travels
 _LONGEST = 1000  # items of a list, say, that travels
-TOO_LARGE = "too large to be sent"
 _SAMPLE = 1000  # elements of a larger tensor that are compared
+
+
+class Text(NamedTuple):
+    """What ranks compare of a value.
+
+    Attributes:
+        text: equal where values are.
+        travels: True for plain values, small tensors, and lists, tuples, sets and dicts of such.
+        is_partial: True where it tells of a part of the value alone: the whole is too large.
+    """
+
+    text: str
+    travels: bool = True
+    is_partial: bool = False
 
 
 class MetricRecord(NamedTuple):
@@ -38,6 +53,15 @@ class MetricRecord(NamedTuple):
     arguments: Sequence[tuple[str, str]]
     attributes: str
     is_updated: bool
+
+    @classmethod
+    def read(
+        cls, label: Any, states: Any, arguments: Any, attributes: Any, is_updated: Any
+    ) -> MetricRecord:
+        """Return what a peer has told of a metric; raise anything for what is none."""
+        own = [(str(name), str(kind), list(map(int, shape))) for name, kind, shape in states]
+        texts = [(str(name), str(text)) for name, text in arguments]
+        return cls(str(label), own, texts, str(attributes), bool(is_updated))
 
     def __str__(self) -> str:
         states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
@@ -71,7 +95,10 @@ def agree_on_metrics(
     A metric that was never updated need not be as one that was: an update may have set attributes,
     and taken shapes from the data.
     """
-    records = [[MetricRecord(*fields) for fields in m.details or ()] for m in manifests]
+    records = []
+    for r, manifest in enumerate(manifests):
+        with reading("its metrics", r):
+            records.append([MetricRecord.read(*fields) for fields in manifest.details or ()])
     updated = []
     borrowing = []
     for place, column in enumerate([*zip(*records, strict=False)]):
@@ -87,6 +114,8 @@ def agree_on_metrics(
     trees = ["; ".join(map(str, each)) for each in records]
     compared = [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)]
     agree_on_tree(compared, rank)
+    if len({len(each) for each in records}) > 1:  # a label may hold what separates two
+        raise not_ours("metrics that are not separate")
     return tuple(updated), tuple(borrowing)
 
 
@@ -94,7 +123,7 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a short text that is equal where all attributes are."""
     if not attributes:
         return ""
-    texts = [(name, text_of(attributes[name])[0]) for name in sorted(attributes)]
+    texts = [(name, text_of(attributes[name]).text) for name in sorted(attributes)]
     return _digest(tuple(texts))
 
 
@@ -103,16 +132,24 @@ def _digest(texts: tuple[tuple[str, str], ...]) -> str:
     return _short_hash(repr(texts).encode())
 
 
-def text_of(value: Any) -> tuple[str, bool]:
-    """Return a text that is equal where values are, and whether the value can be sent.
+def text_of(value: Any) -> Text:
+    """Return what ranks compare of a value: of what is too large, the size and a sample."""
+    try:
+        return _text_of(value)
+    except RecursionError:
+        return Text(
+            f"a {type(value).__name__} nested too deeply, or holding itself",
+            travels=False,
+            is_partial=True,
+        )
 
-    What is too large to be sent is told by its size and a sample of it.
-    """
+
+def _text_of(value: Any, depth: int = 0) -> Text:
     kind = type(value)
     if kind in _PLAIN:
-        return repr(value), True
+        return Text(repr(value))
     if kind in (list, tuple, dict, set, frozenset):
-        return _text_of_items(value)
+        return _text_of_items(value, depth)
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
         step = _step(value.numel(), value.nbytes)
@@ -124,19 +161,27 @@ def text_of(value: Any) -> tuple[str, bool]:
             f"{value.dtype}{list(value.shape)}", value.reshape(-1)[::step].tobytes(), step
         )
     name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
-    return f"a {name}", False
+    return Text(f"a {name}", travels=False)
 
 
-def _text_of_items(value: Any) -> tuple[str, bool]:
+def _text_of_items(value: Any, depth: int) -> Text:
     kind = type(value)
+    if depth > DEEPEST:
+        raise RecursionError
     if len(value) > _LONGEST:
-        return f"a {kind.__name__} of {len(value)}, {TOO_LARGE}", False
-    texts = [text_of(item) for item in (value.items() if kind is dict else value)]
-    if not all(travels for _, travels in texts):
-        return f"a {kind.__name__}", False
-    items = [text for text, _ in texts]
-    ordered = items if kind in (list, tuple) else sorted(items)
-    return f"{kind.__name__}({', '.join(ordered)})", True
+        return _too_large(f"a {kind.__name__} of {len(value)}")
+    items = value.items() if kind is dict else value
+    parts = [_text_of(item, depth + 1) for item in items]
+    if not all(part.travels for part in parts):
+        is_partial = any(part.is_partial for part in parts)
+        return Text(f"a {kind.__name__}", travels=False, is_partial=is_partial)
+    texts = [part.text for part in parts]
+    ordered = texts if kind in (list, tuple) else sorted(texts)
+    return Text(f"{kind.__name__}({', '.join(ordered)})")
+
+
+def _too_large(text: str) -> Text:
+    return Text(f"{text}, too large to be sent", travels=False, is_partial=True)
 
 
 def _step(count: int, nbytes: int) -> int:
@@ -144,9 +189,9 @@ def _step(count: int, nbytes: int) -> int:
     return 1 if nbytes <= _LARGEST else 2 + count // _SAMPLE
 
 
-def _text_of_elements(text: str, data: bytes, step: int) -> tuple[str, bool]:
+def _text_of_elements(text: str, data: bytes, step: int) -> Text:
     text = f"{text} {_short_hash(data)}"
-    return (text, True) if step == 1 else (f"{text}, {TOO_LARGE}", False)
+    return Text(text) if step == 1 else _too_large(text)
 
 
 def _short_hash(data: bytes) -> str:

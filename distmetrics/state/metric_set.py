@@ -11,7 +11,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.state.adapters.base import StateSpec, Target
 from distmetrics.state.metric_record import MetricRecord, digest_of
-from distmetrics.state.plan import UPDATES
+from distmetrics.state.received import UPDATES
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
@@ -80,7 +80,11 @@ def _record(target: Target, updates: int) -> MetricRecord:
     arguments = target.adapter.arguments(target.metric)
     attributes = target.adapter.attributes(target.metric)
     others = {name: value for name, value in attributes.items() if name not in arguments}
-    return MetricRecord(label, states, tuple(arguments.items()), digest_of(others), updates > 0)
+    try:
+        digest = digest_of(others)
+    except Exception as error:  # any class may raise anything where it is looked at
+        raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
+    return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0)
 
 
 def _join(path: str, name: str, separator: str = ".") -> str:

@@ -26,14 +26,10 @@ from distmetrics.collectives.pack import (
     short_name,
     unpack,
 )
+from distmetrics.collectives.reading import reading
 from distmetrics.errors import MismatchError
 from distmetrics.state.metric_record import agree_on_metrics
-
-REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
-# Of a size that does not depend on the data: rides in the first round.
-FIXED = (*REDUCED, "stack")
-UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
-SIZES = "sizes"  # the kind of what travels beside a list, so that it can be cut into its items
+from distmetrics.state.received import FIXED, SIZES, UPDATES, check_leaves, parse_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +109,7 @@ class SyncPlan:
         updated: for each metric, the ranks that have updated it.
         borrowing: places of the metrics of which some rank has no update, and other attributes
             than the ranks that have some.
+        allow_pickle: whether objects of any class are unpickled.
     """
 
     states: Mapping[str, StatePlan]
@@ -122,6 +119,7 @@ class SyncPlan:
     follow: tuple[int, ...]
     updated: tuple[tuple[int, ...], ...]
     borrowing: tuple[int, ...]
+    allow_pickle: bool
 
     @property
     def rounds(self) -> int:
@@ -185,9 +183,12 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
             together.
     """
     # Most often all ranks' are one.
-    decoded = {blob: Manifest.decode(blob) for blob in dict.fromkeys(blobs)}
+    decoded = {blob: Manifest.decode(blob, blobs.index(blob)) for blob in dict.fromkeys(blobs)}
     manifests = [decoded[blob] for blob in blobs]
     updated, borrowing = agree_on_metrics(manifests, rank)
+    for blob, manifest in decoded.items():
+        with reading("its states", blobs.index(blob)):
+            check_leaves(manifest.leaves, order)
     by_path: dict[str, dict[int, LeafSpec]] = {path: {} for path in order}
     for r, manifest in enumerate(manifests):
         for leaf in manifest.leaves:
@@ -208,7 +209,10 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         # unless it is a list.
         riding = each.inline.nbytes if each.inline.nbytes <= capacity else 0
         follow.append(follows(riding, each.bulk.nbytes, capacity))
-    return SyncPlan(states, agreed, sent, rides_along, tuple(follow), updated, borrowing)
+    allow_pickle = manifests[rank].allow_pickle
+    return SyncPlan(
+        states, agreed, sent, rides_along, tuple(follow), updated, borrowing, allow_pickle
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -227,17 +231,6 @@ def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
             (inline if kind in FIXED else bulk).append(leaf)
     fixed = Run.of(inline, [leaf.note for leaf in inline])  # the note is the kind of state
     return Sent(fixed, Run.of(bulk), source, forms)
-
-
-def parse_note(note: str) -> tuple[str, str, str]:
-    """Read a leaf's note: its kind, the path whose tensor it shares, the form of its items.
-
-    >>> parse_note("items rows [4] =boxes")
-    ('items', 'boxes', 'rows [4]')
-    """
-    text, _, shared = note.partition(" =")
-    kind, _, form = text.partition(" ")
-    return kind, shared, form
 
 
 def sizes_of(path: str) -> str:
@@ -267,7 +260,10 @@ def _state(
     if len(kinds) > 1 or len(shapes) > 1:
         raise _uneven(path, leaves, manifests, rank)
     dtypes = [dtype_of(leaves[r].dtype) for r in filled]
-    dtype = functools.reduce(torch.promote_types, dtypes)
+    try:
+        dtype = functools.reduce(torch.promote_types, dtypes)
+    except RuntimeError as error:  # there are dtypes that go with no other
+        raise _uneven(path, leaves, manifests, rank, "dtypes") from error
     sources = {shared for _, shared, _ in notes}
     same_as = sources.pop() if len(sources) == 1 else ""
     if same_as and by_path[same_as].keys() != leaves.keys():
@@ -276,11 +272,15 @@ def _state(
 
 
 def _uneven(
-    path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest], rank: int
+    path: str,
+    leaves: Mapping[int, LeafSpec],
+    manifests: Sequence[Manifest],
+    rank: int,
+    differing: str = "shapes",
 ) -> MismatchError:
     op = manifests[rank].call().op
     return MismatchError(
-        f"{op}: the state {path} has shapes on different ranks that do not go together",
+        f"{op}: the state {path} has {differing} on different ranks that do not go together",
         per_rank={r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()},
         notes=["No data was moved; every metric keeps its local state."],
         likely="metrics made with different arguments (num_classes, thresholds), or inputs of "

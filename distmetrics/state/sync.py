@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
-from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
+from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.manifest import Manifest, Problem
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call, in_one_call
@@ -24,9 +26,9 @@ from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator_of
-from distmetrics.state.plan import UPDATES, SyncPlan, plan
-from distmetrics.state.serialize import deserialize, serialize
-from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
+from distmetrics.state.plan import SyncPlan, plan
+from distmetrics.state.received import UPDATES
+from distmetrics.state.unregistered_attributes import attributes_of, borrowed, described
 
 Mark = Callable[[MetricSet, str], Problem | None]
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
@@ -34,7 +36,9 @@ _lock = threading.Lock()
 
 
 @as_one_call
-def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: str = "") -> Any:
+def sync_and_compute(
+    metrics: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
+) -> Any:
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
     All metrics are synced together, in one or two collectives, however many they are. Local state
@@ -44,6 +48,8 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
     Args:
         metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a
             ``MetricCollection``, or a mapping, sequence or module that holds such.
+        allow_pickle: sync states that hold objects of any class too, by pickling them. Unpickling
+            runs code that the sender chooses, so it is for ranks that you trust.
         comm: default the process group that the metrics were made for (``process_group=``), else
             the communicator in force. Metrics of different groups need a call for each group.
         name: shown in errors.
@@ -52,7 +58,8 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
         another module a dict from the metric's path to its value. The same on every rank.
 
     Raises:
-        MismatchError: the metrics differ between ranks (on every rank, before data moves).
+        MismatchError: the metrics, or ``allow_pickle``, differ between ranks (on every rank, before
+            data moves).
         StateError: a state can't be sent, ``metrics`` holds none, or its metrics were made for
             different process groups (on every rank).
         ConfigurationError: a metric was made for a process group that this rank is not in (on this
@@ -66,13 +73,13 @@ def sync_and_compute(metrics: Any, *, comm: Communicator | None = None, name: st
     >>> run(2, score)
     [tensor(0.7500), tensor(0.7500)]
     """
-    with synced(metrics, comm=comm, name=name):
+    with synced(metrics, allow_pickle=allow_pickle, comm=comm, name=name):
         return compute(metrics)
 
 
 @contextmanager
 def synced(
-    metrics: Any, *, comm: Communicator | None = None, name: str = ""
+    metrics: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
 ) -> Iterator[SyncPlan | None]:
     """Put the state of all ranks into the metrics for the length of the block.
 
@@ -83,6 +90,7 @@ def synced(
 
     Args:
         metrics: as for :func:`sync_and_compute`.
+        allow_pickle: as for :func:`sync_and_compute`.
         comm: as for :func:`sync_and_compute`.
         name: shown in errors.
 
@@ -91,7 +99,9 @@ def synced(
     Raises: as :func:`sync_and_compute`.
     """
     with _marked() as mark:
-        local, sync_plan, values = _of_all_ranks(metrics, mark, name, comm=comm)
+        local, sync_plan, values = _of_all_ranks(
+            metrics, mark, name, allow_pickle=allow_pickle, comm=comm
+        )
         try:  # everything was read before the first change: an interrupt at any point loses nothing
             local.write(values)
             yield sync_plan
@@ -112,13 +122,16 @@ def synced(
 
 @as_one_call
 def _of_all_ranks(
-    metrics: Any, mark: Mark, name: str, *, comm: Communicator | None
+    metrics: Any, mark: Mark, name: str, *, allow_pickle: bool, comm: Communicator | None
 ) -> tuple[MetricSet, SyncPlan | None, Values]:
     """Return the metrics, the plan, and what each holds while the state of all ranks is in."""
     local, comm, problem = _metric_set(metrics, comm)
     shared = mark(local, type(metrics).__name__)
     with torch.no_grad():
-        return local, *_values_of_all(local, comm, name, problem or shared)
+        plan_and_values = _values_of_all(
+            local, comm, name, problem or shared, allow_pickle=allow_pickle
+        )
+    return local, *plan_and_values
 
 
 def _metric_set(
@@ -193,7 +206,12 @@ def _marked() -> Iterator[Mark]:
 
 
 def _values_of_all(
-    local: MetricSet, comm: Communicator, name: str, problem: Problem | None
+    local: MetricSet,
+    comm: Communicator,
+    name: str,
+    problem: Problem | None,
+    *,
+    allow_pickle: bool,
 ) -> tuple[SyncPlan | None, Values]:
     """Return the plan, and what each metric holds while the state of all ranks is in."""
     values: Values = [{} for _ in local.targets]
@@ -204,14 +222,16 @@ def _values_of_all(
                 values[place][spec.name] = alone(spec, value)
         _add_flags(values, local, local.updates)
         return None, values
-    outgoing = describe(local, name, call_site(), problem)
+    outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
     sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     devices = [target.device for target in local.targets]
     for path, place, spec in local.states:
         value = local.value(place, spec)
         if path in result:
             count = len(sync_plan.states[path].ranks)
-            values[place][spec.name] = as_before(spec, value, result[path], devices[place], count)
+            values[place][spec.name] = as_before(
+                spec, value, result[path], devices[place], count, allow_pickle=allow_pickle
+            )
         elif value is not ABSENT:  # no rank has touched it
             values[place][spec.name] = copied(value)
     for place, attributes in _borrowed(local, sync_plan, outgoing.manifest, comm).items():
@@ -263,24 +283,14 @@ def _borrowed(
         return {}
     targets = [local.targets[place] for place in sync_plan.borrowing]
     mine = [described(target.adapter.attributes(target.metric)) for target in targets]
-    run = serialize(mine).to(comm.device)
-    call = Manifest("attributes of metrics", manifest.name, site=manifest.site)
-    runs = exchange_alike(comm, call, run)
-    per_rank: list[list[dict[str, Attribute]]] = [deserialize(theirs) for theirs in runs]
+    read = partial(attributes_of, count=len(mine))
+    about = (comm, manifest.name, manifest.site)
+    per_rank = gather_objects(mine, read, *about, op="attributes of metrics")
     result = {}
     columns = zip(*per_rank, strict=True)
     for place, target, column in zip(sync_plan.borrowing, targets, columns, strict=True):
         updated = sync_plan.updated[place]
         values = borrowed(target.path, column, updated, manifest, comm.rank)
         if comm.rank not in updated:
-            result[place] = {name: _moved(value, target.device) for name, value in values.items()}
+            result[place] = on_device(values, target.device)
     return result
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Return a borrowed value with its tensors on ``device``; a ``torch.Size`` stays one."""
-    if type(value) in (list, tuple):
-        return type(value)([_moved(item, device) for item in value])
-    if type(value) is dict:
-        return {key: _moved(item, device) for key, item in value.items()}
-    return on_device(value, device)

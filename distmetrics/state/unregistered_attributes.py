@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.errors import StateError, who
-from distmetrics.state.metric_record import TOO_LARGE, text_of
+from distmetrics.state.metric_record import Text, text_of
 
 _SHOWN = 60  # characters of a value
 _LACKING = ("", "None")  # texts
@@ -25,27 +23,38 @@ class Attribute(NamedTuple):
     """One attribute, described so that ranks can compare it.
 
     Attributes:
-        text: equal where values are.
-        value: the value, or None where it cannot travel; ``travels`` tells which.
-        travels: True for plain values, small tensors, and lists and tuples of such.
+        about: what its text is, and whether it travels.
+        value: the value, or None where it cannot travel.
     """
 
-    text: str
+    about: Text
     value: Any
-    travels: bool
 
 
-_NO_ATTRIBUTE = Attribute("", None, True)
+_NO_ATTRIBUTE = Attribute(Text(""), None)
 
 
-def described(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
-    """Describe attributes, so that they can be sent."""
+def described(attributes: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Describe attributes as data that :func:`attributes_of` reads."""
     result = {}
     for name, value in attributes.items():
-        text, travels = text_of(value)
-        value = value.detach() if isinstance(value, Tensor) else value
-        result[name] = Attribute(text, value if travels else None, travels)
+        text = text_of(value)
+        result[name] = (*text, value if text.travels else None)
     return result
+
+
+def attributes_of(data: Any, count: int) -> list[dict[str, Attribute]]:
+    """Return what a peer has told of the attributes of so many metrics, or raise anything."""
+    metrics = []
+    for described_attributes in data:
+        attributes = {}
+        for name, (text, travels, is_partial, value) in described_attributes.items():
+            about = Text(str(text), bool(travels), bool(is_partial))
+            attributes[str(name)] = Attribute(about, value)
+        metrics.append(attributes)
+    if len(metrics) != count:
+        raise ValueError(f"attributes of {len(metrics)} metrics, not of {count}")
+    return metrics
 
 
 def borrowed(
@@ -71,14 +80,15 @@ def borrowed(
     result: dict[str, Any] = {}
     for name in sorted({name for r in updated for name in per_rank[r]}):
         column = [attributes.get(name, _NO_ATTRIBUTE) for attributes in per_rank]
-        if len({attribute.text for attribute in column}) == 1:
+        about = [attribute.about for attribute in column]
+        if len({each.text for each in about}) == 1:
             continue
-        travels = all(column[r].travels for r in updated)
-        is_needed = any(column[r].text in _LACKING for r in others)
-        if travels and len({column[r].text for r in updated}) == 1:
+        travels = all(about[r].travels for r in updated)
+        is_needed = any(about[r].text in _LACKING for r in others)
+        if travels and len({about[r].text for r in updated}) == 1:
             result[name] = column[updated[-1]].value
-        elif travels or is_needed or any(column[r].text.endswith(TOO_LARGE) for r in updated):
-            texts = {r: column[r].text[:_SHOWN] for r in updated}
+        elif travels or is_needed or any(about[r].is_partial for r in updated):
+            texts = {r: about[r].text[:_SHOWN] for r in updated}
             raise _refused(
                 f"{path}.{name}".lstrip("."), texts, travels, manifest, rank, len(column)
             )

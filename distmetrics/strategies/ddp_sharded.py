@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
-from distmetrics.collectives.ops import all_gather_object
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.comm.base import call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
@@ -78,7 +79,9 @@ class ShardedUpdates(Strategy):
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, brought together on the CPU of every rank."""
         mine = optimizer.state_dict()
-        parts = all_gather_object(to_host(mine["state"]), comm=self.comm(), name="optimizer states")
+        own = to_host(mine["state"])
+        read = dict[int, Any]
+        parts = gather_objects(own, read, self.comm(), "optimizer states", call_site())
         state = ChainMap(*parts)
         return {**mine, "state": {index: state[index] for index in sorted(state)}}
 

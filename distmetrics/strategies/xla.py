@@ -90,6 +90,7 @@ class XLA(Strategy):
         with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
             job = pickle.dumps((fn, args))
             _library().launch(_rank, args=(folder, self.devices, job))
+            # From a folder that only this user can write to, as to its processes.
             result: T = torch.load(Path(folder) / "result", weights_only=False)
             return result
 

@@ -57,7 +57,7 @@ class Pool:
         replies: dict[int, Outcome] = {}
         for rank, connection in self._ranks.items():
             with contextlib.suppress(EOFError, OSError):
-                value = pickle.loads(connection.recv_bytes())  # noqa: S301  (our own ranks' bytes)
+                value = pickle.loads(connection.recv_bytes())  # noqa: S301  (see unpack_outcome)
                 replies[rank] = Outcome(rank, value)
         if len(replies) < self.world_size:
             self.close()
@@ -105,7 +105,7 @@ def _serve(comm: Any, address: str, limit: float) -> None:
         parent.send_bytes(str(comm.rank).encode())
         while True:
             try:
-                job = pickle.loads(parent.recv_bytes())  # noqa: S301  (our own parent's bytes)
+                job = pickle.loads(parent.recv_bytes())  # noqa: S301  (see unpack_outcome)
             except EOFError:
                 return
             faulthandler.dump_traceback_later(limit, exit=True, file=nowhere)

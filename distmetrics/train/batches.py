@@ -2,14 +2,14 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from distmetrics.collectives.ops import all_gather_object
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import all_reduce
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit
 
@@ -68,7 +68,8 @@ def agreed_counts(
         ConfigurationError: no rank has any of a loader, and no limit says so (on every rank).
     """
     own = list(map(_known_length, loaders, limits))
-    ranks = all_gather_object(own, comm=comm, name=f"{what} batches")
+    read = partial(_counts, loaders=len(own))
+    ranks = gather_objects(own, read, comm, f"{what} batches", call_site())
     by_loader = [list(counts) for counts in zip(*ranks, strict=True)]
     for index, counts in enumerate(by_loader):
         if limits[index] != 0 and all(count == 0 for count in counts):
@@ -78,6 +79,13 @@ def agreed_counts(
                 f"the {what} loader{which} has length 0{everywhere}", likely=likely, rank=comm.rank
             )
     return by_loader
+
+
+def _counts(data: Any, loaders: int) -> list[int | None]:
+    """Return the numbers of batches that a peer has told; raise ValueError for what are none."""
+    if len(data) != loaders:
+        raise ValueError(f"counts of {len(data)} loaders, not of {loaders}")
+    return [None if count is None else int(count) for count in data]
 
 
 def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> None:
@@ -122,9 +130,7 @@ def agreed_batches(
     end = object()
     while True:
         batch = _required(next(batches, end), comm.rank)
-        ranks = all_reduce(
-            torch.tensor(int(batch is not end)), comm=comm, name="ranks with a batch"
-        )
+        ranks = all_reduce(int(batch is not end), comm=comm, name="ranks with a batch")
         if not ranks:
             return
         yield (None if batch is end else batch), int(ranks)

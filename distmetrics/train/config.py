@@ -58,6 +58,7 @@ _RULES = {
     "detect_anomaly": FLAG,
     "terminate_on_nan": FLAG,
     "require_same_names": FLAG,
+    "allow_pickle": FLAG,
     "use_distributed_sampler": FLAG,
 }
 
@@ -92,6 +93,7 @@ class TrainerConfig:
     detect_anomaly: bool
     terminate_on_nan: bool
     require_same_names: bool
+    allow_pickle: bool
     use_distributed_sampler: bool
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from distmetrics.collectives.ops import all_gather_object
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged
@@ -19,6 +20,13 @@ from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 
 _FLAGS = {field.name for field in fields(TrainerConfig)}
+
+
+def gathered(trainer: "RunContext", value: Any, name: str) -> list[Any]:
+    """Return every rank's value, in rank order; the trainer's flag says what it may be."""
+    allow_pickle = trainer.config.allow_pickle
+    comm = trainer.strategy.comm()
+    return all_gather_object(value, allow_pickle=allow_pickle, comm=comm, name=name)
 
 
 class RunContext:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from distmetrics.collectives.ops import all_gather_object
+from distmetrics.collectives.reading import reading
 from distmetrics.strategies.tensors import move, to_host
 from distmetrics.train.batches import length, limited, no_batch
 from distmetrics.train.config import Limit
-from distmetrics.train.context import note_epoch
+from distmetrics.train.context import gathered, note_epoch
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step
@@ -131,14 +131,18 @@ def evaluate(run: Run, stage: Stage, loaders: Sequence[Any]) -> list[dict[str, f
 def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
     """Return the log of an epoch that begins."""
     strict = run.trainer.config.require_same_names
-    return LogBook(stage, run.comm, run.module, loaders=loaders, strict=strict)
+    pickles = run.trainer.config.allow_pickle
+    return LogBook(
+        stage, run.comm, run.module, loaders=loaders, strict=strict, allow_pickle=pickles
+    )
 
 
 def predict(run: Run, loaders: Sequence[Any], *, keep: bool) -> list[list[Any]] | None:
     """Return what ``predict_step`` returned on all ranks, a list a loader, in the data's order.
 
     Raises:
-        InputTypeError: a prediction can't be sent (on every rank).
+        InputTypeError: a prediction is no data, and the trainer's ``allow_pickle`` is False (on
+            every rank).
     """
     with _pass(run, "predict", loaders, None, keep=keep) as own:
         run.call("on_predict_epoch_end")
@@ -148,9 +152,10 @@ def predict(run: Run, loaders: Sequence[Any], *, keep: bool) -> list[list[Any]] 
     own = to_host(own)
     if run.comm.world_size == 1:  # a prediction that can't be sent is fine here
         return own
-    ranks = all_gather_object(own, comm=run.comm, name="predictions")
-    by_loader = zip(*ranks, strict=True)
-    return [list(itertools.chain(*parts)) for parts in by_loader]
+    ranks = gathered(run.trainer, own, "predictions")
+    with reading("predictions"):
+        by_loader = list(zip(*ranks, strict=True))
+        return [list(itertools.chain(*parts)) for parts in by_loader]
 
 
 @contextmanager

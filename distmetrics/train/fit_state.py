@@ -127,7 +127,7 @@ def share_gradients(module: nn.Module, comm: Communicator) -> None:
     if comm.world_size == 1 or not trained:
         return
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
-    has_gradient = torch.tensor([float(p.grad is not None) for p in trained])
+    has_gradient = torch.tensor([float(p.grad is not None) for p in trained], device="cpu")
     counts, sums = all_reduce((has_gradient, gradients), comm=comm, name="gradients")
     for parameter, count, total in zip(trained, counts.tolist(), sums, strict=True):
         if count:

@@ -187,4 +187,4 @@ def as_number(what: str, value: Any) -> Tensor | float:
 
 def as_tensor(what: str, value: Any) -> Tensor:
     """Return ``value`` as a 0-dim float64 tensor on the CPU; see :func:`as_number`."""
-    return torch.tensor(float(as_number(what, value)), dtype=torch.float64)
+    return torch.tensor(float(as_number(what, value)), dtype=torch.float64, device="cpu")

@@ -16,15 +16,8 @@ from distmetrics.arguments import is_metric
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.train.combine import (
-    Accumulator,
-    Accumulators,
-    Key,
-    Kind,
-    Logged,
-    RankLog,
-    combine,
-)
+from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind, RankLog
+from distmetrics.train.combine import Logged, combine
 from distmetrics.train.log_options import (
     Options,
     as_number,
@@ -76,6 +69,7 @@ class LogBook:
         module: which holds the metric objects.
         loaders: how many there are; with several, each has values of its own.
         strict: see :func:`~distmetrics.train.combine.check_names`.
+        allow_pickle: of metric objects' states, see :func:`~distmetrics.sync_and_compute`.
 
     Attributes:
         step_values: the latest value of each name that is logged on each step.
@@ -92,6 +86,7 @@ class LogBook:
         *,
         loaders: int = 1,
         strict: bool = True,
+        allow_pickle: bool = False,
     ) -> None:
         self.step_values: dict[str, Tensor] = {}
         self.step_local: set[str] = set()
@@ -101,6 +96,7 @@ class LogBook:
         self._comm = comm
         self._module = module
         self._has_loaders, self._strict = loaders > 1, strict
+        self._allow_pickle = allow_pickle
         self._epoch = Accumulators()
         self._batches = Counter[int]()
         self._step = Accumulators()  # this step's values to be combined over the ranks
@@ -224,7 +220,8 @@ class LogBook:
         return path
 
     def _keep_step_value(self, key: Key, value: Tensor | float, *, local: bool) -> None:
-        number = torch.as_tensor(value, dtype=torch.float64)
+        device = value.device if isinstance(value, Tensor) else "cpu"
+        number = torch.as_tensor(value, dtype=torch.float64, device=device)
         self.step_values[key.label] = number.clone()
         if local:
             self.step_local.add(key.label)
@@ -258,7 +255,10 @@ class LogBook:
         logged = self._combined(self._epoch, self._batches, name)
         kinds = {key: kind for key, kind in logged.kinds.items() if kind.metric}
         if kinds:
-            logged.values.update(metric_values(self._module, kinds, self._comm, name))
+            values = metric_values(
+                self._module, kinds, self._comm, name, allow_pickle=self._allow_pickle
+            )
+            logged.values.update(values)
         return logged
 
     def _combined(
@@ -269,8 +269,8 @@ class LogBook:
         site: Site | None = None,
     ) -> Logged:
         """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
-        sent = RankLog(mine.settled(), batches)
-        ranks = gather_objects(sent, self._comm, name, call_site(), told=site)
+        sent = RankLog(mine.settled(), batches).as_data()
+        ranks = gather_objects(sent, RankLog.read, self._comm, name, call_site(), told=site)
         return combine(ranks, self._comm.rank, strict=self._strict)
 
     def state(self) -> dict[str, Any]:

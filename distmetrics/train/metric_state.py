@@ -1,20 +1,20 @@
 """A module's metric objects: where they are, their values, and their states: saved and merged."""
 
 import copy
-import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from distmetrics.collectives.reading import reading
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
 from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.sync import sync_and_compute, synced
-from distmetrics.train.combine import Key, Kind
+from distmetrics.train.accumulators import Key, Kind
 from distmetrics.train.log_options import as_tensor
 from distmetrics.tree import map_leaves
 
@@ -37,8 +37,17 @@ def metrics_in(module: nn.Module) -> dict[str, Any]:
 
 
 def metric_at(module: nn.Module, path: str) -> Any:
-    """Return the object at a dotted attribute path of the module."""
-    return functools.reduce(getattr, path.split("."), module)
+    """Return the object at a dotted path of attributes and submodules.
+
+    No property is asked, for the path may be a peer's.
+
+    Raises:
+        KeyError: there is none.
+    """
+    value: Any = module
+    for name in path.split("."):
+        value = {**vars(value), **value._modules}[name]
+    return value
 
 
 def path_of(module: nn.Module, metric: Any, name: str) -> str:
@@ -92,6 +101,8 @@ def metric_values(
     kinds: Mapping[Key, Kind],
     comm: Communicator,
     name: str,
+    *,
+    allow_pickle: bool,
 ) -> dict[Key, Tensor]:
     """Return each number of the metric objects that were logged, over all ranks; reset these.
 
@@ -100,6 +111,7 @@ def metric_values(
         kinds: how each name of one was logged.
         comm: who syncs, all objects at once.
         name: of the sync, for errors.
+        allow_pickle: see :func:`~distmetrics.sync_and_compute`.
 
     Raises:
         ConfigurationError: a metric object has been logged for two loaders.
@@ -112,8 +124,9 @@ def metric_values(
                 "would mix",
                 do="keep one metric object a loader, in an nn.ModuleList.",
             )
-    metrics = {path: metric_at(module, path) for path in sorted(loaders)}
-    computed = sync_and_compute(metrics, comm=comm, name=name)
+    with reading("names of metric objects"):
+        metrics = {path: metric_at(module, path) for path in sorted(loaders)}
+    computed = sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm, name=name)
     for metric in metrics.values():
         metric.reset()
     numbers = {}
@@ -152,7 +165,8 @@ def merged(metrics: Mapping[str, Any], ranks: Sequence[States]) -> States:
     def merged_on_rank(comm: Communicator) -> States:
         mine = copies[comm.rank]
         load_states(mine, ranks[comm.rank])
-        with synced(mine, comm=comm, name="metric states of a checkpoint"):
+        name = "metric states of a checkpoint"
+        with synced(mine, allow_pickle=True, comm=comm, name=name):  # our own, of this process
             return metric_states(mine)
 
     states: States = ThreadWorld(len(ranks)).run(merged_on_rank)[0]

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils.data import RandomSampler
 
 from distmetrics._version import __version__
-from distmetrics.collectives.ops import all_gather_object, barrier
+from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.checkpoint_file import write
-from distmetrics.train.context import RunContext
+from distmetrics.train.context import RunContext, gathered
 from distmetrics.train.fit_state import EpochRng, FitState
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.metric_state import load_states, merged, metric_states, metrics_in
@@ -81,7 +81,7 @@ class Run:
         content = _content(self, fit)
         content["ranks"] = [own]
         if not alone:
-            content["ranks"] = all_gather_object(own, comm=self.comm, name="checkpoint")
+            content["ranks"] = gathered(self.trainer, own, "checkpoint")
         self.call("on_save_checkpoint", content)
         return content
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from distmetrics.collectives.ops import all_gather_object, any_true, barrier
+from distmetrics.collectives.ops import any_true, barrier
+from distmetrics.collectives.reading import reading
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty
 from distmetrics.train.callbacks.model_checkpoint import kept_checkpoint
 from distmetrics.train.checkpoint_file import load_checkpoint
 from distmetrics.train.config import TrainerConfig
-from distmetrics.train.context import RunContext
+from distmetrics.train.context import RunContext, gathered
 from distmetrics.train.dataloaders import Call, DataModule
 from distmetrics.train.emergency_checkpoint import save_emergency_checkpoint
 from distmetrics.train.evaluation import evaluate, predict
@@ -88,10 +89,13 @@ def _checkpoint_path(run: Run, call: Call) -> Path | None:
     if wanted not in ("best", "last"):
         return None if wanted is None else Path(wanted)
     answer = kept_checkpoint(trainer, str(wanted)) if trainer.is_global_zero else (None, "")
-    path, problem = all_gather_object(answer, comm=run.comm, name="ckpt_path")[0]
+    answers = gathered(trainer, answer, "ckpt_path")
+    with reading("a path of a checkpoint", 0):
+        path, problem = answers[0]
+        path = None if path is None else Path(str(path))
     if path is None and (wanted == "best" or call.kind != "fit"):
         raise ConfigurationError(f"ckpt_path={wanted!r}: {problem}", rank=trainer.global_rank)
-    return None if path is None else Path(path)
+    return path
 
 
 def _tear_down(run: Run, call: Call, status: str) -> None:
@@ -210,12 +214,14 @@ def _start_loggers(trainer: RunContext, owners: Sequence[Module | DataModule]) -
     if not trainer.loggers:
         return
     own = [logger.prepare() for logger in trainer.loggers] if trainer.is_global_zero else None
-    settled = all_gather_object(own, comm=trainer.strategy.comm(), name="loggers")[0]
+    settled = gathered(trainer, own, "loggers")[0]
+    with reading("what its loggers settled", 0):
+        pairs = [*zip(trainer.loggers, settled, strict=True)]
     params: dict[str, Any] = {}
     for owner in owners:
         if owner._log_hparams:
             params |= owner.hparams
-    for logger, what in zip(trainer.loggers, settled, strict=True):
+    for logger, what in pairs:
         logger.agree(what)
         if trainer.is_global_zero:
             logger.log_hyperparams(params)

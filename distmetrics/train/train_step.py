@@ -156,7 +156,7 @@ def loss_of(outputs: Any) -> Tensor | None:
 
 def check_finite(trainer: RunContext, loss: Tensor | None, index: int) -> None:
     """Refuse a loss that is no number on some rank, on every rank; one exchange a step."""
-    own = torch.zeros(())
+    own = torch.zeros((), device="cpu")
     if loss is not None:
         own = loss.detach().float().reshape(()).cpu()
     losses = all_gather(own, comm=trainer.strategy.comm(), name="loss").tolist()

@@ -37,20 +37,18 @@ class Trainer(RunContext):
         accelerator: "cpu", "gpu", "cuda", "tpu", or "auto": GPUs where there are any.
         num_nodes: number of machines, on each of which a launcher starts the script.
         precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
-        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`, where none of
-            those that are known fits.
+        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`.
         gpus, tpu_cores: short for ``devices`` with ``accelerator="gpu"`` or ``"tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
         limit_val_batches: likewise, of each validation loader on each rank.
-        limit_test_batches: likewise, of each test loader.
-        limit_predict_batches: likewise, of each loader to predict on.
+        limit_test_batches, limit_predict_batches: likewise, of each loader.
         val_check_interval: validate after so many steps of an epoch, or after each such fraction of
             it (a float); 1.0 is its end.
         check_val_every_n_epoch: validate in every n-th epoch.
-        num_sanity_val_steps: before training, run so many batches of validation, -1 all, and forget
-            what they did: logged values, metric states and random numbers stay as they were.
+        num_sanity_val_steps: before training, run so many batches of validation, -1 all: values,
+            metric states and random numbers stay as they were.
         accumulate_grad_batches: step the optimizer once for so many batches, with the mean of their
             gradients; at the end of an epoch for those that are left.
         gradient_clip_val: clip the norm of the gradients to this.
@@ -66,8 +64,9 @@ class Trainer(RunContext):
         deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
         detect_anomaly: let autograd name the operation that made a NaN; slow.
         terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
-        require_same_names: a name that some ranks log in every batch and others in none is an error
-            on every rank, where each had two batches or more; False only warns.
+        require_same_names: refuse, on every rank, a name that some ranks log in every batch and
+            others in none, where each had two batches or more; False only warns.
+        allow_pickle: let ranks that trust each other send objects of any class, as pickles.
         use_distributed_sampler: deal out the samples of loaders to the ranks; False leaves them.
 
     Attributes:
@@ -120,6 +119,7 @@ class Trainer(RunContext):
         detect_anomaly: bool = False,
         terminate_on_nan: bool = False,
         require_same_names: bool = True,
+        allow_pickle: bool = False,
         use_distributed_sampler: bool = True,
         **unknown: Any,
     ) -> None:
@@ -147,6 +147,7 @@ class Trainer(RunContext):
             detect_anomaly=detect_anomaly,
             terminate_on_nan=terminate_on_nan,
             require_same_names=require_same_names,
+            allow_pickle=allow_pickle,
             use_distributed_sampler=use_distributed_sampler,
         ).resolved()
         self.strategy = resolve(
@@ -203,8 +204,7 @@ class Trainer(RunContext):
         """
         require(module, "training_step", "configure_optimizers")
         if not self.config.has_end:
-            do = "say max_epochs=... or max_steps=...."
-            raise ConfigurationError("the trainer has no end", do=do)
+            raise ConfigurationError("the trainer has no end", do="say max_epochs or max_steps.")
         loaders = train_dataloaders, val_dataloaders
         launch(self, module, Call("fit", *loaders, datamodule, ckpt_path, weights_only))
 

@@ -129,7 +129,7 @@ def test_broadcast_of_anything(src):
 
     def talk(runner):
         here = sent if runner.global_rank == src else None
-        got = runner.broadcast(here, src=src)
+        got = runner.broadcast(here, src=src, allow_pickle=True)
         assert torch.equal(got["big"], big)
         assert got["names"] == ["a", None]
         assert got["thing"] == Thing(3)
@@ -144,8 +144,12 @@ def test_wrong_collectives_are_refused_on_every_rank():
     with pytest.raises(InputError, match="broadcast from rank 2 in a world of 2") as info:
         threads(lambda runner: runner.broadcast(1, src=2))
     assert "rank 1 raised" in str(info.value.__notes__)
-    with pytest.raises(InputTypeError, match="cannot be pickled"):
-        threads(lambda runner: runner.broadcast(n for n in ()))
+    with pytest.raises(InputTypeError, match=r"(?s)cannot be sent.*allow_pickle=True"):
+        threads(lambda runner: runner.broadcast(Thing(3)))
+    with pytest.raises(InputTypeError, match=r"cannot be sent.*cannot pickle"):
+        threads(lambda runner: runner.broadcast((n for n in ()), allow_pickle=True))
+    with pytest.raises(MismatchError, match="allow_pickle=True"):
+        threads(lambda runner: runner.broadcast(1, allow_pickle=runner.global_rank == 0))
     with pytest.raises(InputError, match="takes the weight"):
         threads(lambda runner: runner.all_reduce(torch.ones(1), "mean"))
     with pytest.raises(InputError, match="no reduction 'avg'"):

@@ -14,7 +14,8 @@ from distmetrics import MismatchError, synced
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import LeafSpec
 from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.plan import SyncPlan, parse_note, plan
+from distmetrics.state.plan import SyncPlan, plan
+from distmetrics.state.received import parse_note
 from distmetrics.testing import run
 from tests.state.samples import SAMPLES, batches, collection, shard
 

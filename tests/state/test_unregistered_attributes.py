@@ -15,7 +15,7 @@ from distmetrics.collectives.manifest import Manifest
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.state.metric_record import digest_of
-from distmetrics.state.unregistered_attributes import borrowed, described
+from distmetrics.state.unregistered_attributes import attributes_of, borrowed, described
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.state import attribute_samples as own
@@ -335,7 +335,8 @@ def digest(metric: Any) -> str:
 
 def chosen(*per_rank: Any, updated: tuple[int, ...]) -> Any:
     """What is borrowed of the attribute x; None stands for a rank that has none."""
-    columns = [described({} if value is ABSENT else {"x": value}) for value in per_rank]
+    sent = [[described({} if value is ABSENT else {"x": value})] for value in per_rank]
+    columns = [attributes_of(data, 1)[0] for data in sent]
     return borrowed("m", columns, updated, Manifest("sync of metrics"), 0)
 
 

@@ -17,7 +17,7 @@ from distmetrics.comm.current import SingleCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.combine import Key
+from distmetrics.train.accumulators import Key
 from distmetrics.train.log_options import Options, batch_size_of
 from distmetrics.train.logbook import LogBook
 

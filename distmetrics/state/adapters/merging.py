@@ -63,7 +63,7 @@ class MergingAdapter(Adapter):
     """For metrics that say how to merge several into one, and no more.
 
     Every rank's state travels as it is, all metrics' in one round: tensors packed, what holds them
-    pickled. Then each rank makes one stand-in a rank, a metric with that rank's state, and has them
+    as data. Then each rank makes one stand-in a rank, a metric with that rank's state, and has them
     merged in rank order: all ranks merge the same, so all get the same bits. While the merged state
     is in, the metric has the attributes of the merged stand-in; afterwards it has its own back, all
     of them.

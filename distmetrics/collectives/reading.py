@@ -1,0 +1,53 @@
+"""Reading what peers have sent: whatever is in it, the outcome is data or one error of ours.
+
+A peer may run another version, or be in hands that mean harm. So bytes are read as data alone,
+sizes are checked before memory is taken, and nothing raw of Python or torch gets out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from distmetrics.errors import DistmetricsError, MismatchError
+
+LARGEST_MANIFEST = 1 << 24  # bytes of what one rank tells of a call
+LARGEST_DATA = 1 << 40  # bytes that one rank sends in a call
+_SHOWN = 200  # characters of a cause
+
+
+def not_ours(why: str, rank: int | None = None) -> MismatchError:
+    """Build the error for bytes that distmetrics does not send.
+
+    Args:
+        why: what is wrong with them.
+        rank: the rank that has sent them, where one knows.
+    """
+    sender = "a rank" if rank is None else f"rank {rank}"
+    return MismatchError(
+        f"{sender} sent data that is no frame of distmetrics: {why[:_SHOWN]}",
+        likely="another collective of the same group got in between, or two versions of "
+        "distmetrics.",
+        do="make every rank call the same collectives in the same order, with one version "
+        "installed.",
+        peers=[] if rank is None else [rank],
+    )
+
+
+@contextmanager
+def reading(what: str, rank: int | None = None) -> Iterator[None]:
+    """Turn whatever goes wrong in the block, where bytes of a peer are read, into our error.
+
+    Args:
+        what: is read.
+        rank: the rank that has sent it, where one knows.
+
+    Raises:
+        MismatchError: it is not what distmetrics sends.
+    """
+    try:
+        yield
+    except DistmetricsError:
+        raise
+    except Exception as error:  # any bytes may come, and raise anything
+        raise not_ours(f"{what}: {type(error).__name__}: {error}", rank) from error

@@ -1,0 +1,102 @@
+"""A peer that means harm: what it may put into frames, and a world in which it is rank 1.
+
+Light to import, since real processes import it too.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives import exchange
+from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.comm.current import SingleCommunicator
+from distmetrics.errors import PeerLostError
+
+_MOST = 1 << 27
+ROOM = exchange.manifest_area(2) - exchange._HEAD.size
+Craft = Callable[[bytes], tuple[bytes, bytes]]  # from a frame to another, and what follows it
+
+
+class BesideMalice(SingleCommunicator):
+    """Rank 0 of two: rank 1 answers the first gather with a crafted frame, then with what follows it."""
+
+    world_size = 2
+
+    def __init__(self, craft: Craft, follows: bytes = b"") -> None:
+        self._craft, self._follows = craft, follows
+        self._is_first = True
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        if x.nbytes > _MOST:
+            raise PeerLostError("the peer announced much, and sends nothing")
+        sent = to_bytes(x.detach().contiguous().reshape(-1).view(torch.uint8))
+        if self._is_first:
+            self._is_first = False
+            sent, follows = self._craft(sent)
+            self._follows = follows or self._follows
+        else:
+            sent, self._follows = self._follows[: len(sent)].ljust(len(sent), b"\3"), self._follows[len(sent) :]
+        if not sent:
+            return [x, x]
+        return [x, from_bytes(sent).view(x.dtype).reshape(x.shape)]
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        return x if src == 0 else torch.full_like(x, 3)
+
+
+def head_of(frame: bytes) -> list[int]:
+    """The fields of a frame's head: mark, bytes of manifest, inline and bulk data, and what comes after."""
+    return list(exchange._HEAD.unpack_from(frame))
+
+
+def manifest_in(frame: bytes) -> list[Any]:
+    parts: list[Any] = json.loads(frame[exchange._HEAD.size :][: head_of(frame)[1]])
+    return parts
+
+
+def with_head(frame: bytes, head: list[int]) -> bytes:
+    return exchange._HEAD.pack(*head) + frame[exchange._HEAD.size :]
+
+
+def with_manifest(frame: bytes, blob: bytes) -> tuple[bytes, bytes]:
+    """The frame with other bytes in place of its manifest, and those that do not fit into it."""
+    head = head_of(frame)
+    head[1] = len(blob)
+    area = (exchange._HEAD.pack(*head) + blob[:ROOM]).ljust(exchange.manifest_area(2), b"\0")
+    return area + frame[len(area) :], blob[ROOM:]
+
+
+def with_data(frame: bytes, data: bytes) -> bytes:
+    """The frame with other inline data, announced as it is."""
+    head = head_of(frame)
+    head[2] = len(data)
+    start = exchange.manifest_area(2)
+    return (with_head(frame, head)[:start] + data).ljust(len(frame), b"\0")
+
+
+def bomb(announced: int, size: int) -> bytes:
+    """A compressed manifest of ``size`` bytes, which says that it has fewer."""
+    squeezed = zlib.compressobj(9)
+    body = b"".join(squeezed.compress(bytes(1 << 20)) for _ in range(size >> 20)) + squeezed.flush()
+    return exchange._LENGTH.pack(announced) + body
+
+
+class ExecutedError(Exception):
+    """A peer's code was run."""
+
+
+def execute() -> None:
+    raise ExecutedError
+
+
+class Harm:
+    """Its pickle calls a function."""
+
+    def __reduce__(self) -> Any:
+        return execute, ()

@@ -1,0 +1,344 @@
+"""Whatever a peer sends, a call returns data or raises one of our errors; nothing of the peer's is run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import tracemalloc
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torchmetrics import Metric, SumMetric
+
+import distmetrics as dm
+from distmetrics.collectives import exchange
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.collectives.reading import reading
+from distmetrics.collectives.serialize import deserialize, serialize
+from distmetrics.errors import DistmetricsError, MismatchError
+from distmetrics.testing import outcomes
+from distmetrics.train.log_options import Options
+from distmetrics.train.logbook import LogBook
+from tests.collectives.malicious import (
+    BesideMalice,
+    Harm,
+    bomb,
+    head_of,
+    manifest_in,
+    with_data,
+    with_head,
+    with_manifest,
+)
+
+X = torch.arange(3.0)
+
+
+class Everything(Metric):
+    """States of every kind; computing gives them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("sum", "mean", "max", "min"):
+            self.add_state(name, torch.zeros(2), dist_reduce_fx=name)
+        self.add_state("own", torch.zeros(2), dist_reduce_fx=None)
+        for name in ("rows", "items", "texts"):
+            self.add_state(name, [], dist_reduce_fx="cat" if name == "rows" else None)
+
+    def update(self) -> None:
+        self.rows.append(X)
+        self.items += [torch.ones(2, 3), torch.ones(1, 3)]
+        self.texts.append("text")
+        self.seen = torch.float32
+
+    def compute(self) -> list[Any]:
+        return [getattr(self, name) for name in self._defaults]
+
+
+def sync(comm: Any, *, updated: bool) -> Any:
+    metric = Everything()
+    if updated:
+        metric.update()
+    with dm.synced({"m": metric, "total": SumMetric()}, comm=comm):
+        return metric.rows
+
+
+def log(comm: Any) -> Any:
+    module = nn.Module()
+    module.total = SumMetric()
+    book = LogBook("validate", comm, module)
+    book.begin_step(X)
+    module.total.update(1.0)
+    book.log("loss", 0.5, Options())
+    book.log("total", module.total, Options())
+    book.end_step()
+    return book.close()
+
+
+CALLS: dict[str, Any] = {
+    "all_gather": lambda comm: dm.all_gather({"a": X, "b": 1}, comm=comm),
+    "all_gather_cat": lambda comm: dm.all_gather_cat([X, X[:0]], comm=comm),
+    "all_reduce": lambda comm: dm.all_reduce([X, 2], comm=comm),
+    "all_reduce large": lambda comm: dm.all_reduce(torch.ones(9000), comm=comm),
+    "mean": lambda comm: dm.mean(X, weight=2, comm=comm),
+    "broadcast": lambda comm: dm.broadcast(X, src=1, comm=comm),
+    "broadcast large": lambda comm: dm.broadcast(torch.ones(9000), src=1, comm=comm),
+    "barrier": lambda comm: dm.barrier(comm=comm),
+    "all_true": lambda comm: dm.all_true(True, comm=comm),
+    "any_true": lambda comm: dm.any_true(False, comm=comm),
+    "all_gather_object": lambda comm: dm.all_gather_object({"a": [1, X, b"b"]}, comm=comm),
+    "sync": lambda comm: sync(comm, updated=True),
+    "sync without data": lambda comm: sync(comm, updated=False),
+    "log": log,
+}
+every_call = pytest.mark.parametrize("call", CALLS)
+
+
+def survives(call: str, craft: Any, follows: bytes = b"") -> DistmetricsError | None:
+    """Make the call beside a peer; return our error, if it raises one. Any other fails the test."""
+    try:
+        CALLS[call](BesideMalice(craft, follows))
+    except DistmetricsError as error:
+        return error
+    return None
+
+
+sizes = st.sampled_from([0, 1, 16, 4000, 1 << 26, 1 << 31, 1 << 40, 1 << 63, (1 << 64) - 1]) | st.integers(0, 40_000)
+ODD_TEXTS = ["__class__", "float8_e5m2", "quint8", "complex64", "object", "each", "cat", "max", "stack", "sizes"]
+texts = st.sampled_from([*ODD_TEXTS, "items rows [4]", "items any", "sum =(updates)", "m.rows", "", chr(0xD800)])
+odd = st.recursive(
+    st.none() | st.booleans() | st.sampled_from([-1, 0, 3, 1 << 62, 10**40, 0.5, float("nan")]) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def mutated(draw: Any, value: Any) -> Any:
+    """A copy of JSON with something odd in one place of it."""
+    if not isinstance(value, list | dict) or not value or draw(st.integers(0, 5)) == 0:
+        return draw(odd)
+    if isinstance(value, dict):
+        place = draw(st.sampled_from(sorted(value)))
+        return value | {place: mutated(draw, value[place])}
+    place = draw(st.integers(0, len(value) - 1))
+    changed = draw(st.sampled_from(["change", "change", "drop", "twice", "swap"]))
+    rest = [*value[:place], *value[place + 1 :]]
+    if changed == "drop":
+        return rest
+    if changed == "twice":
+        return [*value, value[place]]
+    if changed == "swap":
+        return [value[place], *rest]
+    return [*value[:place], mutated(draw, value[place]), *value[place + 1 :]]
+
+
+@every_call
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_manifest_with_something_odd_in_it(call: str, data: st.DataObject) -> None:
+    """Wrong types, unknown names, shapes negative and huge, leaves twice, in another order or left out."""
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        parts = manifest_in(frame)
+        for _ in range(data.draw(st.integers(1, 2))):
+            parts = mutated(data.draw, parts)
+        return with_manifest(frame, json.dumps(parts, separators=(",", ":")).encode())
+
+    survives(call, craft, data.draw(st.binary(max_size=64)))
+
+
+@every_call
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_frame_of_anything(call: str, data: st.DataObject) -> None:
+    """Random bytes; a head with other sizes; other data behind a manifest that is right."""
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        how = data.draw(st.sampled_from(["bytes", "head", "data", "blob"]))
+        if how == "bytes":
+            return data.draw(st.binary(max_size=200)).ljust(len(frame), b"["), b""
+        if how == "head":
+            head = head_of(frame)
+            head[data.draw(st.integers(1, 3))] = data.draw(sizes)
+            return with_head(frame, head), b""
+        if how == "data":
+            return with_data(frame, data.draw(st.binary(max_size=200))), b""
+        return with_manifest(frame, data.draw(st.binary(max_size=40)))
+
+    survives(call, craft)
+
+
+@every_call
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"[" * 100_000,
+        b'["op",' * 400 + b"1" + b"]" * 400,
+        b"[" + b"9" * 5000 + b"]",
+        b"\xff\xfe",
+        b'["all_gather"]',
+        b"{}",
+        bytes(64),
+        exchange._LENGTH.pack(10) + b"no zlib",
+        exchange._LENGTH.pack(0) + bomb(0, 1 << 20)[8:],
+        exchange._LENGTH.pack(1 << 62),
+    ],
+    ids=["deep", "nested", "long number", "no text", "short", "mapping", "zeros", "no zlib", "no length", "long"],
+)
+def test_a_manifest_that_is_none(call: str, blob: bytes) -> None:
+    error = survives(call, lambda frame: with_manifest(frame, blob))
+    assert isinstance(error, MismatchError)
+    assert "sent data that is no frame of distmetrics" in str(error)
+
+
+@every_call
+def test_more_data_than_there_can_be(call: str) -> None:
+    """Announced, not sent: refused before memory is taken."""
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        head = head_of(frame)
+        head[3] = 1 << 62
+        return with_head(frame, head), b""
+
+    assert isinstance(survives(call, craft), MismatchError)
+
+
+def test_data_that_is_shorter_than_its_shape() -> None:
+    """Of one number that was to be three no sum is made."""
+    error = survives("all_reduce", lambda frame: (with_data(frame, bytes(4)), b""))
+    assert isinstance(error, MismatchError)
+    assert "4 bytes of data, of which" in str(error)
+
+
+@pytest.mark.parametrize("announced", [1000, 1 << 20, 1 << 23])
+def test_a_compressed_manifest_takes_no_more_memory_than_it_announces(announced: int) -> None:
+    blob = bomb(announced, 256 << 20)
+    tracemalloc.start()
+    try:
+        error = survives("barrier", lambda frame: with_manifest(frame, blob))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "no frame of distmetrics" in str(error)
+    assert peak < 2 * (announced + 3 * len(blob)) + (1 << 20)
+
+
+# -- objects
+
+
+@pytest.mark.parametrize("call", ["all_gather_object", "log", "sync", "sync without data"])
+@pytest.mark.parametrize("payload", [pickle.dumps(Harm()), to_bytes(serialize(Harm(), allow_pickle=True))])
+def test_a_pickle_is_not_read(call: str, payload: bytes) -> None:
+    """It would raise what is no error of ours."""
+    assert survives(call, lambda frame: (with_data(frame, payload), b"")) is not None or call.startswith("sync")
+
+
+@pytest.mark.parametrize("payload", [pickle.dumps([Harm()]), to_bytes(serialize([Harm()], allow_pickle=True))])
+def test_a_pickle_among_the_states_is_not_read(payload: bytes) -> None:
+    """Behind a manifest that says: a list of objects."""
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        parts = manifest_in(frame)
+        for leaf in parts[3]:
+            if leaf[0] == "m.texts":
+                leaf[2] = [len(payload)]
+        mine = [leaf for leaf in parts[3] if leaf[0] != "m.items" and "sizes" not in leaf[0] and leaf[0] != "m.rows"]
+        parts[3] = mine
+        head = head_of(frame)
+        head[3] = len(payload)
+        start = exchange.manifest_area(2) + exchange.align(head[2])
+        whole = with_head(frame, head)[:start] + payload
+        return with_manifest(whole.ljust(len(frame), b"\0"), json.dumps(parts).encode())
+
+    error = survives("sync", craft)
+    assert isinstance(error, MismatchError)
+    assert "m.texts" in str(error)
+
+
+def shape_of_data() -> Any:
+    numbers = st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text() | st.binary()
+    return st.recursive(
+        numbers,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.tuples(inner, inner)
+            | st.dictionaries(st.text() | st.integers(), inner, max_size=3)
+            | st.frozensets(st.integers() | st.text(), max_size=3)
+        ),
+        max_leaves=10,
+    )
+
+
+@given(shape_of_data())
+def test_data_comes_back_as_it_was(value: Any) -> None:
+    again = deserialize(serialize(value))
+    assert again == value
+    assert repr(again) == repr(value) or "frozenset" in repr(value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_bytes_that_nobody_has_serialized(data: st.DataObject) -> None:
+    """Random bytes, and a form with something odd in it: data, or our error."""
+    np = pytest.importorskip("numpy")
+    value = [1, X, {"a": (b"bytes", torch.Size([2])), 2: np.ones((2, 2))}, {3, 2j}, torch.int8, np.float32(2)]
+    run = to_bytes(serialize(value))
+    length, raw = (int.from_bytes(run[at : at + 8], "little") for at in (0, 8))
+    form = mutated(data.draw, json.loads(run[16 : 16 + length]))
+    text = json.dumps(form).encode()
+    head = len(text).to_bytes(8, "little") + data.draw(st.sampled_from([raw, 0, 1 << 40])).to_bytes(8, "little")
+    body = (head + text + run[16 + length :]) if data.draw(st.booleans()) else data.draw(st.binary(max_size=80))
+    with contextlib.suppress(MismatchError), reading("values"):
+        deserialize(from_bytes(body))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ["array", "O", 1],
+        ["array", "|V8", 1],
+        ["array", "i4,(2)f4", 1],
+        ["array", "<f4", 1 << 40],
+        ["array", "<f4", -1, -1],
+        ["array", "<f4", *[1] * 70],
+        ["scalar", "O"],
+        ["bytes", 1 << 40],
+        ["bytes", -1],
+        ["dtype", "__class__"],
+        ["dtype", "nn"],
+        ["set", ["list"]],
+        ["pickle"],
+        ["execute", 1],
+        {"tensor": 0},
+        ["tensor", 5],
+    ],
+)
+def test_forms_that_mean_harm(form: Any) -> None:
+    text = json.dumps([[], form]).encode()
+    body = len(text).to_bytes(8, "little") + (16).to_bytes(8, "little") + text + bytes(16)
+    with pytest.raises(MismatchError, match="no frame of distmetrics"), reading("values"):
+        deserialize(from_bytes(body))
+
+
+# -- real processes
+
+
+def beside_a_liar(comm: Any, payload: bytes) -> None:
+    """Rank 1 sends a frame of its own in place of its call's."""
+    if comm.rank == 0:
+        dm.all_gather_object([1, 2], comm=comm)
+        return
+    manifest = Manifest("all_gather_object")
+    exchange.exchange_alike(comm, manifest, from_bytes(payload))
+
+
+@pytest.mark.parametrize("payload", [b"", pickle.dumps(Harm()), bytes(range(200)) * 300])
+def test_on_real_processes(payload: bytes) -> None:
+    first = outcomes(2, beside_a_liar, payload, backend="gloo")[0]
+    assert isinstance(first.error, MismatchError)
+    assert "rank 1 sent data that is no frame of distmetrics" in str(first.error)
