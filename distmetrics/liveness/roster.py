@@ -11,6 +11,7 @@ from distmetrics.errors import who
 from distmetrics.liveness.guard_store import ALL_ASK, GuardStore
 from distmetrics.liveness.process_info import process_state
 from distmetrics.liveness.rank_status import Identity, RankStatus
+from distmetrics.liveness.settings import MODE
 
 GUARDED = 30.0  # seconds after which a rank without a guard is told of
 _log = logging.getLogger("distmetrics.guard")
@@ -55,7 +56,7 @@ class Roster:
         self._is_complete = count == size or now > self._complete_by
         if self._is_complete and count < size:
             missing = [rank for rank in range(size) if rank not in self._known]
-            warn_of_missing_guard(f"{who(missing) if self._known else size - count} have")
+            warn_of_missing_guard(who(missing) if self._known else f"{size - count} ranks")
 
     def gone(self) -> list[int]:
         """Return the ranks of this machine whose processes are gone, without asking the store."""
@@ -72,10 +73,9 @@ class Roster:
         return process_state(status.pid, status.born)
 
 
-def warn_of_missing_guard(who_have: str) -> None:
+def warn_of_missing_guard(ranks: str) -> None:
     """Say in the log which ranks have no guard."""
-    _log.warning(
-        "%s no guard, and others can't tell what they do: the connection to the job's store takes "
-        "long, or DISTMETRICS_GUARD=off is set there",
-        who_have,
+    text = (
+        "no guard watches %s: the connection to the job's store takes long, or %s=off is set there"
     )
+    _log.warning(text, ranks, MODE)

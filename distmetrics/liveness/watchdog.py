@@ -27,7 +27,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.errors import DistmetricsError
+from distmetrics.errors import DistmetricsError, who
 from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import GuardStore, within
@@ -92,7 +92,7 @@ class Watchdog:
             self._bell.set()
         if time.monotonic() > self._connected_by:
             self._connected_by = math.inf
-            warn_of_missing_guard(f"rank {self._me.rank} has")
+            warn_of_missing_guard(who([self._me.rank]))
 
     def look(self, pending: PendingCall) -> Verdict | None:
         """Return why a call can't end, as far as is known; the first look starts the diagnosis."""
