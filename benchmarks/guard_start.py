@@ -2,8 +2,8 @@
 
 Each start is a job of its own: its ranks fork from a process that has imported everything, join a
 gloo group whose store is rank 0's, meet in a barrier, and sync for the first time. The slowest rank
-counts. Then one rank is late, so that the others' guards ask each other; a verdict would be a
-false one. Load: one busy process a core.
+counts; how long torch takes to join is told beside it. Then one rank is late, so that the others'
+guards ask each other; a verdict would be a false one. Load: one busy process a core.
 
     python -m benchmarks.guard_start                          # 50 starts of each, about an hour
     python -m benchmarks.guard_start --starts 6 --worlds 2 16
@@ -37,10 +37,11 @@ from distmetrics.launch.joining import use_loopback
 WORLDS = (2, 4, 8, 16, 24)
 LATE = 0.5  # seconds by which the last rank is late in the second sync
 CONNECTED = 60.0  # seconds in which each rank's guard must have its connection
-LIMIT = 180.0  # seconds in which a job must have ended
+LIMIT = 120.0  # seconds in which a job must have ended
 
-# What a rank sends home: seconds of the first sync, what it raised, whether it has a guard.
-Told = tuple[float, str, bool]
+# What a rank sends home: seconds of joining and of the first sync, what it raised, and whether it
+# has a guard.
+Told = tuple[float, float, str, bool]
 
 
 def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection) -> None:
@@ -48,6 +49,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
     use_loopback()
     torch.set_num_threads(1)
     url = f"tcp://127.0.0.1:{port}"
+    began = time.perf_counter()
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=world_size)
     dist.barrier()
     seconds, error = 0.0, ""
@@ -61,7 +63,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
         dm.all_reduce(torch.ones(2), name="second")
     except DistmetricsError as raised:
         error = str(raised).partition("\n")[0]
-    home.send((seconds, error, not error and has_guard()))
+    home.send((begun - began, seconds, error, not error and has_guard()))
     dist.destroy_process_group()
 
 
@@ -72,9 +74,9 @@ def has_guard() -> bool:
 
 
 def start(world_size: int, mode: str) -> list[Told | None]:
-    """Run one job; return what each rank told, None for one that told nothing."""
+    """Run one job; return what each rank told, None for one that told nothing or did not end."""
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["benchmarks.guard_start"])  # by name: it may be __main__ here
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -89,11 +91,15 @@ def start(world_size: int, mode: str) -> list[Told | None]:
         until = time.monotonic() + LIMIT
         for process in ranks:
             process.join(max(0.0, until - time.monotonic()))
+        ended = [not process.is_alive() for process in ranks]
     finally:
         for process in ranks:
             process.kill()
             process.join()
-    return [ours.recv() if ours.poll() else None for ours, _ in pipes]
+    return [
+        ours.recv() if well and ours.poll() else None
+        for (ours, _), well in zip(pipes, ended, strict=True)
+    ]
 
 
 def _busy() -> None:
@@ -117,7 +123,10 @@ def load(processes: int) -> Iterator[None]:
 
 @dataclass
 class Row:
-    """So many starts of one world: the first sync's seconds, and what was wrong."""
+    """So many starts of one world: the first sync's seconds, and what was wrong.
+
+    ``joining``: the longest time until a world was complete, before the first sync.
+    """
 
     world_size: int
     guard: str
@@ -125,6 +134,7 @@ class Row:
     starts: int
     median: float
     longest: float
+    joining: float
     false_verdicts: int
     silent_ranks: int
     without_guard: int
@@ -136,8 +146,8 @@ def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> Row:
     with load((os.cpu_count() or 1) if loaded else 0):
         jobs = [start(world_size, mode) for _ in range(starts)]
     told = [rank for job in jobs for rank in job if rank is not None]
-    errors = [error for _, error, _ in told if error]
-    slowest = [max((rank[0] for rank in job if rank is not None), default=LIMIT) for job in jobs]
+    errors = [error for *_, error, _ in told if error]
+    slowest = [max((rank[1] for rank in job if rank is not None), default=LIMIT) for job in jobs]
     return Row(
         world_size,
         mode,
@@ -145,9 +155,10 @@ def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> Row:
         starts,
         statistics.median(slowest),
         max(slowest),
+        max((rank[0] for rank in told), default=LIMIT),
         len(errors),
         world_size * starts - len(told),
-        sum(not guarded for _, error, guarded in told if not error) if mode == "on" else 0,
+        sum(not guarded for *_, error, guarded in told if not error) if mode == "on" else 0,
         sorted({*errors}),
     )
 
@@ -175,7 +186,8 @@ def main() -> None:
         rows.append(row)
         print(
             f"W={row.world_size:3} guard {row.guard:3} {'load' if row.load else 'rest'} "
-            f"{row.starts:3} starts: median {row.median:6.3f} s, longest {row.longest:6.3f} s; "
+            f"{row.starts:3} starts: median {row.median:6.3f} s, longest {row.longest:6.3f} s "
+            f"(joining up to {row.joining:5.1f} s); "
             f"false verdicts {row.false_verdicts}, without guard {row.without_guard}, "
             f"silent {row.silent_ranks}  {'; '.join(row.errors)}",
             flush=True,

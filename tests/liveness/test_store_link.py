@@ -40,7 +40,7 @@ class Host:
         self.process = subprocess.Popen([sys.executable, "-c", HOST], stdin=pipe, stdout=pipe, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
-        patience = timedelta(seconds=60)
+        patience = timedelta(seconds=8)
         self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=patience)  # type: ignore[attr-defined]
 
     def send(self, number: signal.Signals) -> None:
