@@ -14,11 +14,11 @@ hashes differ.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -135,8 +135,7 @@ def exchange(
             frames = [_Frame(manifest.encode(), 0, *sizes, 0, inline, bulk)] * comm.world_size
         else:
             frames = _gather_frames(comm, manifest, inline, bulk)
-        plain = {frame.manifest: _inflated(frame.manifest) for frame in frames}
-        blobs = [plain[frame.manifest] for frame in frames]
+        blobs = [_inflated(frame.manifest) for frame in frames]
         checked = check(blobs)
         if len({frame.direct_calls for frame in frames}) > 1:
             raise refuse_direct_calls(comm)
@@ -155,7 +154,7 @@ def exchange_alike(
         data: uint8 on ``comm.device``.
         do: advice for shapes that differ, where the operation has some.
     """
-    agreed = partial(check, rank=comm.rank, do=do)
+    agreed = functools.partial(check, rank=comm.rank, do=do)
     _, runs = exchange(comm, manifest, data, data[:0], agreed)
     return [run for run, _ in runs]
 
@@ -198,7 +197,7 @@ def _gather_frames(
     room = manifest_area(world_size) - _HEAD.size
     blob = manifest.encode()
     if len(blob) > room:
-        blob = zlib.compress(blob, level=1)
+        blob = _deflated(blob)
     sizes = inline.numel(), bulk.numel()
     head = _HEAD.pack(_MARK, len(blob), *sizes, direct_calls_hash(comm)) + blob[:room]
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
@@ -231,5 +230,11 @@ def _read_frame(row: Tensor, world_size: int) -> _Frame:
     return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, direct_calls, *data)
 
 
+@functools.lru_cache(maxsize=64)
+def _deflated(blob: bytes) -> bytes:
+    return zlib.compress(blob, level=1)
+
+
+@functools.lru_cache(maxsize=64)
 def _inflated(blob: bytes) -> bytes:
     return blob if blob[:1] == b"[" else zlib.decompress(blob)

@@ -6,10 +6,10 @@ abort the process or hand out a wrong number without a word.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
@@ -60,7 +60,8 @@ class Manifest:
         site: the user's line; ranks may differ in it.
         problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
         reported_site: the line that reports show instead, where another one has asked for the call.
-        details: what the layer above wants the other ranks to know, as JSON; not compared here.
+        details: what the layer above wants the other ranks to know, as tuples of what JSON has;
+            not compared here.
     """
 
     op: str
@@ -74,9 +75,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the manifest as JSON bytes; equal manifests give equal bytes."""
-        places = (self.site, self.reported_site)
-        parts = (self.op, self.name, self.tree, self.leaves, places, self.details, self.problem)
-        return json.dumps(parts, separators=(",", ":")).encode()
+        return _encoded(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -91,6 +90,14 @@ class Manifest:
         """Describe the call for reports."""
         op = f'{self.op} "{self.name}"' if self.name else self.op
         return Call(op, _shorten(self.leaves), self.reported_site or self.site)
+
+
+# Most often a call is the one that was made at this line before.
+@functools.lru_cache(maxsize=64)
+def _encoded(call: Manifest) -> bytes:
+    places = (call.site, call.reported_site)
+    parts = (call.op, call.name, call.tree, call.leaves, places, call.details, call.problem)
+    return json.dumps(parts, separators=(",", ":")).encode()
 
 
 def _refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
@@ -138,7 +145,7 @@ def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: 
     columns = zip(*(manifest.leaves for manifest in manifests), strict=True)
     for index, leaves in enumerate(columns):
         if len({leaf._replace(shape=leaf.shape[first_axis:]) for leaf in leaves}) > 1:
-            raise _mismatch(manifests, rank, partial(_leaf, index), do)
+            raise _mismatch(manifests, rank, functools.partial(_leaf, index), do)
 
 
 def agree_on_tree(manifests: Sequence[Manifest], rank: int) -> None:

@@ -8,6 +8,7 @@ tensors it holds.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class LeafSpec(NamedTuple):
         return " ".join(part for part in parts if part)
 
 
+@functools.cache
 def short_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype; :func:`dtype_of` reads it.
 
@@ -136,7 +138,8 @@ def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tens
             if len({part.device for part in parts}) > 1:
                 parts = [part.to(device) for part in parts]
             # Joined where they are, so that it is one transfer and not one a tensor.
-            bucket.view(run).copy_(torch.cat([part.reshape(-1) for part in parts]))
+            flat = [part if part.ndim == 1 else part.reshape(-1) for part in parts]
+            bucket.view(run).copy_(torch.cat(flat))
     return run
 
 

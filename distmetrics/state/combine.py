@@ -95,13 +95,18 @@ def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -
             whole = _fold(views, bucket, plan.rides_along, comm)
         for index, part in zip(bucket.members, bucket.split(whole), strict=True):
             path = plan.agreed.paths[index]
-            ranks = plan.states[path].ranks
-            if bucket.key == "stack":  # one rank's state needs no stack
-                part = part[list(ranks)] if len(ranks) > 1 else part[ranks[0]]
-            elif bucket.key == "mean":
-                part = _mean(part, len(ranks), bucket.dtype)
+            if bucket.key in ("stack", "mean"):
+                part = _finished(part, plan.states[path], bucket.dtype)
             result[path] = part
     return result
+
+
+def _finished(part: Tensor, state: StatePlan, dtype: torch.dtype) -> Tensor:
+    """Return a state without the ranks that have nothing to add to it."""
+    if state.kind == "mean":
+        return _mean(part, len(state.ranks), dtype)
+    # One rank's state needs no stack.
+    return part[list(state.ranks)] if len(state.ranks) > 1 else part[state.ranks[0]]
 
 
 def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
@@ -194,4 +199,6 @@ def as_before(spec: StateSpec, local: Any, state: Any, device: torch.device, cou
 
 def on_device(value: Any, device: torch.device) -> Any:
     """Return a tensor on ``device``; anything else as it is."""
-    return value.to(device) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor) and value.device != device:
+        return value.to(device)
+    return value

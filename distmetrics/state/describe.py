@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import Any, NamedTuple
 
@@ -150,11 +151,16 @@ def _check(path: str, kind: str, tensor: Tensor) -> None:
             f"the state {path} is on the meta device, where tensors have no data",
             do="make the metric on a real device.",
         )
-    has_none = tensor.dtype not in _CAN_BE_ADDED
-    if kind in ("max", "min"):
-        has_none |= tensor.is_complex()
-    if kind in REDUCED and has_none:
+    if not _is_reducible(kind, tensor.dtype):
         raise StateError(
             f"the state {path} is {short_name(tensor.dtype)}, of which torch has no {kind}",
             do="keep it in another dtype.",
         )
+
+
+@functools.cache
+def _is_reducible(kind: str, dtype: torch.dtype) -> bool:
+    """Return True if torch can reduce tensors of this dtype in this way, or need not."""
+    if kind in ("max", "min") and dtype.is_complex:
+        return False
+    return kind not in REDUCED or dtype in _CAN_BE_ADDED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,22 +27,21 @@ class MetricRecord(NamedTuple):
 
     Attributes:
         label: its path and class.
-        states: name and kind, and shape before the first update, of each state.
-        arguments: what it was made with.
+        states: name, kind, and shape before the first update, of each state.
+        arguments: what it was made with: names and texts.
         attributes: a digest of its other attributes that are no states.
         is_updated: whether it was updated.
     """
 
     label: str
-    states: Sequence[tuple[str, Sequence[int]]]
-    arguments: Mapping[str, str]
+    states: Sequence[tuple[str, str, Sequence[int]]]
+    arguments: Sequence[tuple[str, str]]
     attributes: str
     is_updated: bool
 
     def __str__(self) -> str:
-        states = [f"{state}{list(shape) or ''}" for state, shape in self.states]
-        pairs = sorted(self.arguments.items())
-        arguments = [f"{name}={text}" if name else text for name, text in pairs]
+        states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
+        arguments = [f"{name}={text}" if name else text for name, text in sorted(self.arguments)]
         return f"{self.label}({', '.join([*states, *arguments])})"
 
     def may_become(self, other: MetricRecord) -> bool:
@@ -49,11 +49,11 @@ class MetricRecord(NamedTuple):
 
         An argument that was left out, and the shapes of states, may come from the first batch.
         """
-        same_kinds = [state for state, _ in self.states] == [state for state, _ in other.states]
+        same_kinds = [state[:2] for state in self.states] == [state[:2] for state in other.states]
         return (
             self.label == other.label
             and same_kinds
-            and self.arguments.items() <= other.arguments.items()
+            and dict(self.arguments).items() <= dict(other.arguments).items()
             and (self.differs(other) or str(self) == str(other))
         )
 
@@ -95,6 +95,11 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     texts = [(name, text_of(attributes[name])[0]) for name in sorted(attributes)]
+    return _digest(tuple(texts))
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(texts: tuple[tuple[str, str], ...]) -> str:
     return _short_hash(repr(texts).encode())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -49,42 +49,38 @@ class MetricSet:
         """Return the local value of a state, or ABSENT."""
         return self.before[place].get(spec.name, ABSENT)
 
-    def records(self) -> list[MetricRecord]:
+    def records(self) -> tuple[MetricRecord, ...]:
         """Return what the other ranks must know of each metric."""
-        return [_record(*each) for each in zip(self.targets, self.updates, strict=True)]
+        return tuple(map(_record, self.targets, self.updates))
 
     def write(self, values: Values) -> None:
-        """Put values into the metrics; an attribute that is ABSENT is taken out."""
+        """Put values into the metrics."""
         for target, new in zip(self.targets, values, strict=True):
-            for name, value in new.items():
-                if value is ABSENT:
-                    target.storage.pop(name, None)
-                else:
-                    target.storage[name] = value
+            target.storage.update(new)
 
     def put_back(self, written: Values) -> None:
         """Put back what was in the metrics under the names of ``written``.
 
         Where a metric was updated meanwhile, all that the update changed is undone.
         """
-        old: Values = []
         for target, before, new in zip(self.targets, self.before, written, strict=True):
             counter = target.adapter.counter
-            names = {*new}
+            names: Collection[str] = new
             if counter and target.storage.get(counter) != new[counter]:
                 names = {*target.storage, *before}
-            old.append({name: before.get(name, ABSENT) for name in names})
-        self.write(old)
+            target.storage.update({name: before[name] for name in names if name in before})
+            for name in {*names} - before.keys():
+                target.storage.pop(name, None)
 
 
 def _record(target: Target, updates: int) -> MetricRecord:
     label = _join(target.path, type(target.metric).__name__, ": ")
     # Of a state that the library merges itself, the arguments say all that there is to say.
-    states = [(f"{x.name} {x.kind}", x.shape) for x in target.states if x.merge is None]
+    states = tuple([(x.name, x.kind, x.shape) for x in target.states if x.merge is None])
     arguments = target.adapter.arguments(target.metric)
     attributes = target.adapter.attributes(target.metric)
     others = {name: value for name, value in attributes.items() if name not in arguments}
-    return MetricRecord(label, states, arguments, digest_of(others), updates > 0)
+    return MetricRecord(label, states, tuple(arguments.items()), digest_of(others), updates > 0)
 
 
 def _join(path: str, name: str, separator: str = ".") -> str:

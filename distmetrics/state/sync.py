@@ -22,7 +22,7 @@ from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
-from distmetrics.state.metric_set import MetricSet, Values, communicator_of
+from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator_of
 from distmetrics.state.plan import UPDATES, SyncPlan, plan
 from distmetrics.state.serialize import deserialize, serialize
 from distmetrics.state.unregistered_attributes import Attribute, borrowed, described
@@ -100,7 +100,11 @@ def synced(
                 if target.adapter.flag and not target.is_synced
             ]
         finally:
-            local.put_back(values)
+            try:
+                local.put_back(values)
+            except BaseException:  # a handler of a signal may raise half-way
+                local.put_back(values)
+                raise
     for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
         metric.reset()
 
@@ -175,7 +179,9 @@ def _values_of_all(
     values: Values = [{} for _ in local.targets]
     if comm.world_size == 1:
         for _, place, spec in local.states:
-            values[place][spec.name] = alone(spec, local.value(place, spec))
+            value = local.value(place, spec)
+            if value is not ABSENT:
+                values[place][spec.name] = alone(spec, value)
         _add_flags(values, local, local.updates)
         return None, values
     outgoing = describe(local, name, call_site(), problem)
@@ -185,10 +191,9 @@ def _values_of_all(
         value = local.value(place, spec)
         if path in result:
             count = len(sync_plan.states[path].ranks)
-            state = as_before(spec, value, result[path], devices[place], count)
-        else:  # no rank has touched it
-            state = copied(value)
-        values[place][spec.name] = state
+            values[place][spec.name] = as_before(spec, value, result[path], devices[place], count)
+        elif value is not ABSENT:  # no rank has touched it
+            values[place][spec.name] = copied(value)
     for place, attributes in _borrowed(local, sync_plan, outgoing.manifest, comm).items():
         values[place].update(attributes)
     _add_flags(values, local, result[UPDATES].tolist())

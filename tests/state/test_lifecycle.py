@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import os
 import pickle
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric, aggregation
 
 from distmetrics import PeerLostError, StateError, sync_and_compute, synced
+from distmetrics.state.adapters.torchmetrics import TorchmetricsAdapter
 from distmetrics.testing import outcomes, run
 from tests.backends import BACKENDS
 from tests.state.samples import collection, same, scores, states
@@ -270,6 +272,35 @@ def test_ctrl_c_in_compute(world_size: int) -> None:
         return same(states(metrics), before) and metrics[1].seen is seen
 
     assert run(world_size, work) == [True] * world_size
+
+
+class Stopping(collections.UserDict[str, Any]):
+    """A metric's storage in which the user stops the n-th change of a metric whose state is that of all ranks."""
+
+    left = 0
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.data = attributes  # itself, not a copy
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if self.data["_is_synced"]:
+            Stopping.left -= 1
+            if Stopping.left == 0:
+                raise KeyboardInterrupt
+        super().__setitem__(name, value)
+
+
+@pytest.mark.parametrize("changes", range(1, 10))
+def test_ctrl_c_while_local_state_is_put_back(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = nn.ModuleList([summed(1.0), aggregation.CatMetric(), aggregation.MeanMetric()])
+    for metric in metrics:
+        metric.update(torch.arange(3.0))  # type: ignore[operator]
+    before = states(metrics)
+    monkeypatch.setattr(TorchmetricsAdapter, "storage", lambda _, metric: Stopping(vars(metric)))
+    with pytest.raises(KeyboardInterrupt), synced(metrics):
+        Stopping.left = changes
+    assert same(states(metrics), before)
+    assert not any(module._is_synced for module in metrics.modules() if isinstance(module, Metric))
 
 
 @pytest.mark.parametrize("make", [lambda: summed(1.0), lambda: {"a": summed(1.0)}, lambda: collection(True)])

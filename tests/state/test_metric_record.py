@@ -12,12 +12,12 @@ from distmetrics.state.metric_record import MetricRecord, agree_on_metrics
 
 
 def record(updated: bool, *, shape: tuple[int, ...] = (1,), attributes: str = "", **arguments: str) -> MetricRecord:
-    return MetricRecord("Own", [("score sum", shape)], arguments, attributes, updated)
+    return MetricRecord("Own", (("score", "sum", shape),), tuple(arguments.items()), attributes, updated)
 
 
 def agreed(*records: MetricRecord) -> Any:
     """Who has updated the metric, and whether some rank borrows."""
-    manifests = [Manifest.decode(Manifest("sync", details=[each]).encode()) for each in records]
+    manifests = [Manifest.decode(Manifest("sync", details=(each,)).encode()) for each in records]
     (updated,), borrowing = agree_on_metrics(manifests, 0)
     return updated, bool(borrowing)
 

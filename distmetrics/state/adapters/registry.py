@@ -125,9 +125,12 @@ def targets(metrics: Any) -> list[Target]:
     for path, root, adapter in roots(metrics):
         for target in adapter.targets(root, path):
             if id(target.metric) not in seen:
-                result.append(target._replace(path=_another(target.path, paths)))
+                own_path = _another(target.path, paths)
+                if own_path != target.path:
+                    target = target._replace(path=own_path)
+                result.append(target)
                 seen.add(id(target.metric))
-                paths.add(result[-1].path)
+                paths.add(own_path)
     return result
 
 

@@ -91,17 +91,18 @@ class TorchmetricsAdapter(_AnyAdapter):
         """
         if not _is_of_torchmetrics(type(metric)):
             return {}
-        known = _not_its_own(type(metric))
-        return {
-            name: repr(value)
-            for name, value in vars(metric).items()
-            if name not in known and type(value) in _ARGUMENT_TYPES and name[0] != "_"
-        }
+        values = vars(metric)
+        arguments = {}
+        for name in _own_names(type(metric), tuple(values)):
+            if type(values[name]) in _ARGUMENT_TYPES and name[0] != "_":
+                arguments[name] = repr(values[name])
+        return arguments
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
         """Return what is neither a state nor bookkeeping of the base class; modules too."""
-        known = {*_not_its_own(type(metric)), *metric._defaults}
-        attributes = {name: x for name, x in vars(metric).items() if name not in known}
+        values, states = vars(metric), metric._defaults
+        names = _own_names(type(metric), tuple(values))
+        attributes = {name: values[name] for name in names if name not in states}
         return attributes | metric._modules
 
 
@@ -150,11 +151,12 @@ class _Bare(Metric):
 
 
 @functools.lru_cache(maxsize=1024)
-def _not_its_own(kind: type[Metric]) -> frozenset[str]:
-    """Return the attributes that say nothing of a metric: those of every metric, and a rank's."""
-    of_the_rank = _OF_THE_RANK if _is_of_torchmetrics(kind) else frozenset()
-    unregistered = {state.name for state in _unregistered_states(kind)}
-    return frozenset(vars(_Bare())) | of_the_rank | unregistered
+def _own_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
+    """Return the attributes that say something of a metric: not those of every one, or a rank's."""
+    others = {*vars(_Bare()), *[state.name for state in _unregistered_states(kind)]}
+    if _is_of_torchmetrics(kind):
+        others |= _OF_THE_RANK
+    return [name for name in names if name not in others]
 
 
 def _is_of_torchmetrics(kind: type[Metric]) -> bool:
