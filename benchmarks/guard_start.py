@@ -76,7 +76,7 @@ def has_guard() -> bool:
 def start(world_size: int, mode: str) -> list[Told | None]:
     """Run one job; return what each rank told, None for one that told nothing or did not end."""
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.guard_start"])  # by name: it may be __main__ here
+    context.set_forkserver_preload(["distmetrics.launch.joining", "distmetrics.guard"])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -26,6 +26,8 @@ def main(what: str, bad: int) -> None:
         for step in range(4):
             if step == 2 and rank == bad:
                 do(what)
+            if what == "is busy" and step == 2 and rank == 2:
+                time.sleep(1)  # and reaches its deadline later
             dm.all_reduce(torch.ones(2))
     except dm.DistmetricsError as error:
         print(f"rank {rank} raised {type(error).__name__} after {time.monotonic() - began:.1f} s: {error}", flush=True)
