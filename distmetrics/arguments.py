@@ -29,9 +29,8 @@ class Takes(NamedTuple):
 
     def or_none(self, meaning: str = "None") -> Takes:
         """Return what also takes None, which may have a meaning: "None for no limit"."""
-        return Takes(
-            lambda value: value is None or self.fits(value), f"{self.wanted}, or {meaning}", self.do
-        )
+        wanted = f"{self.wanted}, or {meaning}"
+        return Takes(lambda value: value is None or self.fits(value), wanted, self.do)
 
 
 def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> None:
@@ -87,11 +86,16 @@ def describe(value: Any) -> str:
     >>> describe(3), describe(int)
     ('an object of int', 'the class int itself')
     """
-    return (
-        f"the class {value.__name__} itself"
-        if isinstance(value, type)
-        else f"an object of {type(value).__name__}"
-    )
+    if isinstance(value, type):
+        return f"the class {value.__name__} itself"
+    return f"an object of {type(value).__name__}"
+
+
+def is_metric(value: Any) -> bool:
+    """True for a metric object: anything that updates, computes and resets."""
+    if isinstance(value, type):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset"))
 
 
 def is_number(value: Any) -> bool:
@@ -100,7 +104,8 @@ def is_number(value: Any) -> bool:
     >>> is_number(0.5), is_number(True), is_number(float("nan"))
     (True, False, False)
     """
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
 
 
 def whole(value: Any, least: int) -> bool:
@@ -110,6 +115,16 @@ def whole(value: Any, least: int) -> bool:
     (True, False, False)
     """
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def one_of(*choices: str) -> Takes:
+    """Return the rule for one of several texts.
+
+    >>> one_of("min", "max").wanted
+    "'min' or 'max'"
+    """
+    wanted = " or ".join(map(repr, choices))
+    return Takes(lambda value: isinstance(value, str) and value in choices, wanted)
 
 
 FLAG = Takes(lambda value: isinstance(value, bool), "True or False")

@@ -15,7 +15,7 @@ import io
 import pickle
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,11 +40,15 @@ class Unpicklable:
     do: str
 
     def __str__(self) -> str:
-        return f"{self.path} is {' '.join(filter(None, (self.what, self.where)))}; {self.do}"
+        where = f" {self.where}" if self.where else ""
+        return f"{self.path} is {self.what}{where}; {self.do}"
 
 
 def find_unpicklable(
-    obj: Any, name: str = "obj", *, by_value: bool | None = None
+    obj: Any,
+    name: str = "obj",
+    *,
+    by_value: bool | None = None,
 ) -> list[Unpicklable]:
     """Find what stops an object from being sent to another process, such as a rank of ddp_spawn.
 
@@ -110,20 +114,15 @@ class _Search:
         if id(part.value) in self._failed:
             return False
         with contextlib.suppress(Exception):  # any class may raise anything when it is pickled
-            self._probe(_Nowhere(), protocol=4).dump(part.value)
+            self._probe(io.BytesIO(), protocol=4).dump(part.value)
             return True
         self._failed[id(part.value)] = part.value
-        whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
-        if all(whole):
+        are_whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
+        if all(are_whole):
             what, do = _kind(part.value)
             where = _where(part.value, part.owner, part.attribute)
             self.found.append(Unpicklable(part.place, what, where, do))
         return False
-
-
-class _Nowhere:
-    def write(self, data: Any) -> int:
-        return len(data)
 
 
 @functools.cache
@@ -142,38 +141,44 @@ def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
     """List what an object consists of as pickle sees it, each with the way to it."""
     value = part.value
     if type(value) in (list, tuple, set, frozenset):
-        yield from _items(part, "", dict(enumerate(value)))
+        yield from _items(part, "", enumerate(value))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = zip(value._fields, value, strict=True)
-        yield from (part.step(f".{name}", item) for name, item in fields)
+        yield from _attributes(part, dict(zip(value._fields, value, strict=True)))
     elif isinstance(value, type):
-        members = ((name, item) for name, item in vars(value).items() if not name.startswith("__"))
-        yield from (part.step(f".{name}", item) for name, item in members if by_value)
+        for name, member in vars(value).items() if by_value else ():
+            if not name.startswith("__"):
+                yield part.step(f".{name}", member)
     elif isinstance(value, types.FunctionType):
         yield from _variables(part) if by_value else ()
     elif isinstance(value, types.MethodType):
         yield part.step(".__self__", value.__self__)
     elif isinstance(value, functools.partial):
         yield part.step(".func", value.func)
-        yield from _items(part, ".args", dict(enumerate(value.args)))
-        yield from _items(part, ".keywords", value.keywords)
+        yield from _items(part, ".args", enumerate(value.args))
+        yield from _items(part, ".keywords", value.keywords.items())
     else:
         yield from _parts_of_object(part)
 
 
-def _items(part: _Part, of: str, items: Mapping[Any, Any]) -> Iterator[_Part]:
-    return (part.step(f"{of}[{key!r}]", item) for key, item in items.items())
+def _items(part: _Part, of: str, items: Iterable[tuple[Any, Any]]) -> Iterator[_Part]:
+    return (part.step(f"{of}[{key!r}]", item) for key, item in items)
+
+
+def _attributes(part: _Part, attributes: Mapping[str, Any]) -> Iterator[_Part]:
+    return (part.step(f".{name}", item, name) for name, item in attributes.items())
 
 
 def _variables(part: _Part) -> Iterator[_Part]:
     """List what a function needs to travel as code: its variables and its defaults."""
     fn = part.value
-    variables = {n: fn.__globals__[n] for n in fn.__code__.co_names if n in fn.__globals__}
+    known = fn.__globals__
+    variables = {name: known[name] for name in fn.__code__.co_names if name in known}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             variables[name] = cell.cell_contents
-    yield from (_Part(item, name, part.place) for name, item in variables.items())
-    yield from _items(part, ".__defaults__", dict(enumerate(fn.__defaults__ or ())))
+    for name, item in variables.items():
+        yield _Part(item, name, part.place)
+    yield from _items(part, ".__defaults__", enumerate(fn.__defaults__ or ()))
 
 
 def _parts_of_object(part: _Part) -> Iterator[_Part]:
@@ -190,9 +195,9 @@ def _parts_of_object(part: _Part) -> Iterator[_Part]:
         arguments = arguments[1:]
     else:
         yield part.step(".__reduce__()[0]", make)
-    yield from _items(part, ".__reduce__()[1]", dict(enumerate(arguments)))
+    yield from _items(part, ".__reduce__()[1]", enumerate(arguments))
     yield from _parts_of_state(part, state)
-    yield from _items(part, "", dict(enumerate(items or ())))
+    yield from _items(part, "", enumerate(items or ()))
     for key, item in pairs or ():
         yield part.step(f" (the key {key!r})", key)
         yield part.step(f"[{key!r}]", item)
@@ -204,24 +209,21 @@ def _parts_of_state(part: _Part, state: Any) -> Iterator[_Part]:
         state = dict(zip(names, state, strict=True))
     has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
     for attributes in state if has_slots else (state,):
-        if attributes is None:
-            continue
-        if not isinstance(attributes, Mapping):
+        if isinstance(attributes, Mapping):
+            plain = dict(attributes)
+            for kind in ("_modules", "_parameters", "_buffers"):
+                for name, child in (plain.pop(kind, None) or {}).items():
+                    yield part.step(_child(part.value, name), child, name)
+            yield from _attributes(part, plain)
+        elif attributes is not None:
             yield part.step(".__getstate__()", attributes)
-            continue
-        for name, item in attributes.items():
-            if name in ("_modules", "_parameters", "_buffers") and isinstance(item, Mapping):
-                for child, value in item.items():
-                    yield part.step(_child(part.value, child), value, child)
-            else:
-                yield part.step(f".{name}", item, str(name))
 
 
 def _child(owner: Any, name: str) -> str:
     """Write the way to a child module: ``layers[0]``, ``heads['a']``, ``.layer``."""
-    if name.isdigit():
-        return f"[{name}]"
-    return f"[{name!r}]" if isinstance(owner, torch.nn.ModuleDict) else f".{name}"
+    if isinstance(owner, torch.nn.ModuleDict):
+        return f"[{name!r}]"
+    return f"[{name}]" if name.isdigit() else f".{name}"
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -257,16 +259,18 @@ def _kind(value: Any) -> tuple[str, str]:
         if names.intersection(kinds):
             return what, do
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}", _PER_PROCESS
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return f"{article} {name}", _PER_PROCESS
 
 
 def _where(value: Any, owner: Any, attribute: str) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
-    if isinstance(value, types.FunctionType | types.GeneratorType):
-        code = value.__code__ if isinstance(value, types.FunctionType) else value.gi_code
+    code = getattr(value, "__code__", getattr(value, "gi_code", None))
+    if isinstance(code, types.CodeType):
         return f"defined at {_place(code.co_filename, code.co_firstlineno)}"
     if isinstance(value, type):
-        return next((f"defined at {_place(file, line)}" for file, line, _ in _source(value)), "")
+        for file, line, _ in _source(value):
+            return f"defined at {_place(file, line)}"
     assignment = re.compile(rf"\bself\.{re.escape(attribute)}\b\s*(:[^=]+)?=(?!=)")
     for cls in type(owner).__mro__ if attribute else ():
         for file, number, text in _source(cls):
@@ -284,6 +288,6 @@ def _source(cls: type) -> Iterator[tuple[str, int, str]]:
 
 
 def _place(file: str, line: int) -> str:
-    path = Path(file)
-    here = Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path.name}:{line}"
+    path, here = Path(file), Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path.name
+    return f"{shown}:{line}"

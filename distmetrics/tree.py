@@ -5,8 +5,6 @@ rebuilt dict keeps the order of the one that came in. Containers registered with
 ``torch.utils._pytree`` (Hugging Face's outputs, say) work too. ``None`` is structure, not a leaf.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections import OrderedDict, defaultdict
@@ -89,13 +87,15 @@ def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[s
         paths.append(path)
         return "*", next
     kind, children, rebuild = split
-    visited = [_visit(child.value, path + child.step, leaves, paths) for child in children]
-    builds = [build for _, build in visited]
+    texts = []
+    builds = []
+    for step, label, value in children:
+        text, build = _visit(value, path + step, leaves, paths)
+        texts.append(label + text)
+        builds.append(build)
     opening, closing = kind
-    inner = ", ".join(
-        child.label + text for child, (text, _) in zip(children, visited, strict=True)
-    )
-    return f"{opening}{inner}{closing}", lambda new: rebuild([build(new) for build in builds])
+    whole = f"{opening}{', '.join(texts)}{closing}"
+    return whole, lambda new: rebuild([build(new) for build in builds])
 
 
 class _Child(NamedTuple):
@@ -121,11 +121,8 @@ def _split(tree: Any) -> _Split | None:
     if kind in _pytree.SUPPORTED_NODES:
         node = _pytree.SUPPORTED_NODES[kind]
         parts, context = node.flatten_fn(tree)
-        return (
-            (f"{kind.__name__}<{context}>(", ")"),
-            _items(parts),
-            lambda new: node.unflatten_fn(new, context),
-        )
+        brackets = f"{kind.__name__}<{context}>(", ")"
+        return brackets, _items(parts), lambda new: node.unflatten_fn(new, context)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = [field.name for field in dataclasses.fields(tree)]
         children = _fields(names, [getattr(tree, name) for name in names])
@@ -143,26 +140,21 @@ def _fields(names: Iterable[str], values: Iterable[Any]) -> list[_Child]:
     ]
 
 
+def _sort_key(key: Any) -> tuple[str, str]:
+    return type(key).__name__, key if isinstance(key, str) else repr(key)
+
+
 def _split_dict(tree: dict[Any, Any]) -> _Split:
-    keys = sorted(
-        tree, key=lambda key: (type(key).__name__, key if isinstance(key, str) else repr(key))
-    )
+    keys = sorted(tree, key=_sort_key)
 
     def rebuild(new: list[Any]) -> Any:
-        by_key = dict(zip(keys, new, strict=True))
-        result = (
-            defaultdict(tree.default_factory) if isinstance(tree, defaultdict) else type(tree)()
-        )
-        for key in tree:  # the order of the dict that came in
-            result[key] = by_key[key]
+        result = copy.copy(tree)  # in the order of the dict that came in
+        result.update(zip(keys, new, strict=True))
         return result
 
     name = "" if type(tree) is dict else type(tree).__name__
-    return (
-        (f"{name}{{", "}"),
-        [_Child(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys],
-        rebuild,
-    )
+    children = [_Child(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys]
+    return (f"{name}{{", "}"), children, rebuild
 
 
 def _replaced(tree: Any, names: list[str], values: list[Any]) -> Any:

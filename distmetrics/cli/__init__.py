@@ -1,7 +1,5 @@
 """The command line: ``python -m distmetrics demo``, ``verify``, ``doctor`` and ``postmortem``."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -3,8 +3,6 @@
 Ordinary user code: a module, a data module with shards of its own, metrics as objects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 

@@ -5,15 +5,13 @@ own, they meet, and compare: the table and the exit code are the same on all of 
 for longer than it is told to.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 
@@ -53,7 +51,7 @@ def doctor(*, timeout: float, backend: str, as_json: bool) -> int:
     # It watches over itself, whatever the guard's variables say.
     with put_in_force(Settings("off")):
         if place is not None:
-            return _in_job(_Examination(timeout, backend, place, findings), place, as_json)
+            return _in_job(place, findings, backend, timeout, as_json)
         # Nobody knows who the ranks are where the variables contradict.
         if launched.status == "ok":
             findings += _two_processes(timeout, backend)
@@ -61,43 +59,43 @@ def doctor(*, timeout: float, backend: str, as_json: bool) -> int:
     return min(1, failed(findings))
 
 
-@dataclass(frozen=True, slots=True)
-class _Examination:
-    """What each rank does once it can talk to the others.
+def _examined(
+    comm: Communicator,
+    started: float,
+    place: Environment | None,
+    own: Sequence[Finding],
+    backend: str,
+    timeout: float,
+) -> list[Finding]:
+    """Gather the findings and facts of all ranks, compare, and measure.
 
-    Attributes:
-        timeout: seconds that a collective may take.
-        backend: whose speed is measured.
+    Args:
+        comm: of all ranks.
+        started: when this rank was, by the clock.
         place: who this process is, where a launcher says so.
         own: findings of this process alone.
+        backend: whose speed is measured.
+        timeout: seconds that a collective may take.
     """
-
-    timeout: float
-    backend: str
-    place: Environment | None = None
-    own: Sequence[Finding] = ()
-
-    def run(self, comm: Communicator, started: float) -> list[Finding]:
-        """Gather the findings and facts of all ranks, compare, and measure."""
-        local_rank = self.place.local_rank if self.place else comm.rank
-        facts = own_facts(local_rank, time.time() - started, self.own)
-        ranks = all_gather_object(facts, comm=comm, name="facts")
-        findings = merged([rank.findings for rank in ranks])
-        findings += compared(ranks, self.backend)
-        if on_gpus(ranks, self.backend):
-            torch.cuda.set_device(local_rank % torch.cuda.device_count())
-            limit = timedelta(seconds=self.timeout)
-            comm = GroupCommunicator(dist.new_group(backend="nccl", timeout=limit))
-        return findings + measured(comm)
+    local_rank = place.local_rank if place else comm.rank
+    facts = own_facts(local_rank, time.time() - started, own)
+    ranks = all_gather_object(facts, comm=comm, name="facts")
+    findings = merged([rank.findings for rank in ranks])
+    findings += compared(ranks, backend)
+    if on_gpus(ranks, backend):
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        limit = timedelta(seconds=timeout)
+        comm = GroupCommunicator(dist.new_group(backend="nccl", timeout=limit))
+    return findings + measured(comm)
 
 
 def _two_processes(timeout: float, backend: str) -> list[Finding]:
     """Start two processes of this machine, and examine them as a job of two ranks."""
     if backend == "auto" and torch.cuda.device_count() < 2:
         backend = "gloo"
-    examination = _Examination(timeout, backend)
+    job = time.time(), None, (), backend, timeout
     connect = partial(dist.init_process_group, timeout=timedelta(seconds=timeout))
-    outcomes = launch(examination.run, 2, time.time(), connect=connect, limit=2 * timeout)
+    outcomes = launch(_examined, 2, *job, connect=connect, limit=2 * timeout)
     for outcome in outcomes:
         if outcome.error is not None:
             return [of_error("rendezvous", outcome.error)]
@@ -105,15 +103,22 @@ def _two_processes(timeout: float, backend: str) -> list[Finding]:
     return findings
 
 
-def _in_job(examination: _Examination, place: Environment, as_json: bool) -> int:
+def _in_job(
+    place: Environment,
+    own: Sequence[Finding],
+    backend: str,
+    timeout: float,
+    as_json: bool,
+) -> int:
     """Meet the other ranks, compare, measure, show; end the process where that fails."""
     started = time.time()
     # Where a call hangs that nobody answers, this shows where, and ends the process.
-    faulthandler.dump_traceback_later(3 * examination.timeout + _SPARE, exit=True)
+    faulthandler.dump_traceback_later(3 * timeout + _SPARE, exit=True)
     try:
-        findings = examination.run(_connected(place, examination.timeout), started)
+        comm = _connected(place, timeout)
+        findings = _examined(comm, started, place, own, backend, timeout)
     except (DistmetricsError, RuntimeError) as error:
-        findings = [*examination.own, of_error("rendezvous", error)]
+        findings = [*own, of_error("rendezvous", error)]
         if place.rank == 0:
             show(findings, as_json, place)
         else:
@@ -180,5 +185,8 @@ def plain(findings: Sequence[Finding]) -> str:
     fail  names          rank 1: no address
                          Do: mend it
     """
-    texts = (f"{each.status:<4}  {each.name:<14} {each.text}" for each in findings)
-    return "\n".join(text.replace("\n", _NEXT_LINE) for text in texts)
+    lines = []
+    for each in findings:
+        text = each.text.replace("\n", _NEXT_LINE)
+        lines.append(f"{each.status:<4}  {each.name:<14} {text}")
+    return "\n".join(lines)

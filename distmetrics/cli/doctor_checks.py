@@ -1,7 +1,5 @@
 """The checks of ``doctor`` that each process makes: its launcher, names and interfaces."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import time

@@ -5,8 +5,6 @@ whose patience ends writes down who is missing, in one step that no other rank c
 all who came read the same.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import time

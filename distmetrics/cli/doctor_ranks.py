@@ -1,7 +1,5 @@
 """The checks of ``doctor`` between ranks: versions, devices, latency and bandwidth."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Sequence
@@ -124,8 +122,9 @@ def latency(seconds: Sequence[float]) -> Finding:
     median = statistics.median(seconds)
     late = statistics.quantiles(seconds, n=100, method="inclusive")[-1]
     numbers = {"median_s": median, "p99_s": late}
-    text = f"all_reduce of 8 bytes: median {median * 1e3:.2f} ms"
-    text += f", 99th percentile {late * 1e3:.2f} ms"
+    text = (
+        f"all_reduce of 8 bytes: median {median * 1e3:.2f} ms, 99th percentile {late * 1e3:.2f} ms"
+    )
     if median >= _SLOW or late >= _STALL:
         text += ": each small collective of training waits for that"
         do = f"{_NETWORK} Is a machine busy?"

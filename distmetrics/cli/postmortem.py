@@ -1,7 +1,5 @@
 """``python -m distmetrics postmortem DIR``: what the ranks left when a job ended in an error."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -43,21 +41,19 @@ def postmortem(folder: Path, *, html: Path | None = None, as_json: bool = False)
 def to_dict(post: PostMortem) -> dict[str, Any]:
     """Return the postmortem for machines; the calls themselves are in the ranks' files."""
     errors = [asdict(error) | {"ranks": ranks} for error, ranks in post.errors.items()]
-    ranks = [
-        {
-            "rank": rank,
-            "host": report.host,
-            "pid": report.pid,
-            "raised": report.error.kind if report.error else None,
-            "where": report.where,
-            "waits": [
-                {"group": call.group, "number": call.number}
-                for call in report.calls
-                if call.ended is None
-            ],
-        }
-        for rank, report in post.reports.items()
-    ]
+    ranks = []
+    for rank, report in post.reports.items():
+        pending = [call for call in report.calls if call.ended is None]
+        ranks.append(
+            {
+                "rank": rank,
+                "host": report.host,
+                "pid": report.pid,
+                "raised": report.error.kind if report.error else None,
+                "where": report.where,
+                "waits": [{"group": call.group, "number": call.number} for call in pending],
+            }
+        )
     return {
         "world_size": post.world_size,
         "missing": post.missing,

@@ -1,27 +1,26 @@
 """``python -m distmetrics verify TARGET``: metrics judged by the laws of distributed metrics."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distmetrics.cli.console import first_line, progress
-from distmetrics.cli.verify_table import show
+from distmetrics.cli.console import console, counted, first_line, progress, table
 from distmetrics.cli.verify_targets import Target, arguments, inputs, targets
-from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.errors import ConfigurationError, InputError, MissingDependencyError
 from distmetrics.testing import laws
-from distmetrics.testing.batches import as_batch
-from distmetrics.testing.check import check_metric, drawn
-from distmetrics.testing.laws import Laws
-from distmetrics.testing.report import Report
-from distmetrics.testing.subject import quiet
+from distmetrics.testing.check import check_metric
+from distmetrics.testing.laws import Law, Laws
+from distmetrics.testing.report import Report, columns
 
-_TRIED = 5  # examples, one of which must make a value
-_SETS = {"all": laws.ALL, "default": laws.DEFAULT, "numerics": laws.NUMERICS, "exact": laws.EXACT}
+_SETS = {
+    "all": laws.ALL,
+    "default": laws.DEFAULT,
+    "numerics": laws.NUMERICS,
+    "exact": laws.EXACT,
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,12 @@ class Options:
 
 
 def verify(
-    target: str, options: Options, *, given: Sequence[str], as_json: bool, html: Path | None
+    target: str,
+    options: Options,
+    *,
+    given: Sequence[str],
+    as_json: bool,
+    html: Path | None,
 ) -> int:
     """Judge the metrics that a target names, and show the result.
 
@@ -65,7 +69,9 @@ def verify(
 
         html.write_text(render(records, f"Laws of {target}"), encoding="utf-8")
     reports = [row for row in rows if isinstance(row, Report)]
-    return 2 if not reports else int(not all(report.ok for report in reports))
+    if not reports:
+        return 2
+    return int(not all(report.ok for report in reports))
 
 
 def judge(target: Target, wanted: Laws, options: Options) -> Report | dict[str, Any]:
@@ -75,8 +81,6 @@ def judge(target: Target, wanted: Laws, options: Options) -> Report | dict[str, 
         return failure | {"error": target.trouble}
     batches = inputs(options.inputs, target.guess)
     try:
-        if refusal := _refusal(target.make, batches, options.seed):
-            return failure | {"error": refusal}
         report = check_metric(
             target.make,
             batches,
@@ -87,31 +91,12 @@ def judge(target: Target, wanted: Laws, options: Options) -> Report | dict[str, 
             max_examples=options.max_examples,
             seed=options.seed,
         )
+    except InputError as error:
+        cause = " ".join(error.what.split())
+        return failure | {"error": f"{cause}; pass other --inputs, or --arg for its constructor"}
     except Exception as error:  # noqa: BLE001  (a metric may raise anything: told in its row)
         return failure | {"error": f"{type(error).__name__}: {first_line(error)}"}
     return replace(report, metric=target.name)
-
-
-def _refusal(make: Callable[[], Any], batches: Any, seed: int) -> str:
-    """Return why no batches make a value in a single process, or "" if some do.
-
-    Every law would hold for the wrong reason.
-    """
-    cause = ""
-    for example in drawn(batches, _TRIED, seed) if hasattr(batches, "example") else [batches]:
-        try:
-            with quiet():
-                metric = make()
-                if hasattr(metric, "update"):
-                    for batch in map(as_batch, example):
-                        metric.update(*batch.args, **batch.kwargs)
-                    metric.compute()
-        except Exception as error:  # noqa: BLE001  (a metric may raise anything: told in its row)
-            cause = f"{type(error).__name__}: {first_line(error)}"
-        else:
-            return ""
-    advice = "pass other --inputs, or --arg for its constructor"
-    return f"it gives no value in a single process, {cause}; {advice}"
 
 
 def chosen(text: str) -> Laws:
@@ -123,7 +108,7 @@ def chosen(text: str) -> Laws:
     Raises:
         InputError: there is no such law.
     """
-    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    names = text.replace(",", " ").lower().split()
     if not names:
         raise ConfigurationError(
             "--laws names none; write names or numbers with commas between, all, or default"
@@ -138,3 +123,64 @@ def chosen(text: str) -> Laws:
             for law in named:
                 selected = selected.off(law, because="switched off on the command line")
     return selected
+
+
+_WIDE = 160  # letters that 24 laws take
+_FEW = 3  # metrics that fit beside each other
+
+
+def show(rows: Sequence[Report | Mapping[str, Any]]) -> None:
+    """Print the table; of one metric the whole report, of several a line for each violation."""
+    screen = console(_WIDE, soft_wrap=True)
+    reports = [row for row in rows if isinstance(row, Report)]
+    if reports:
+        screen.print(_table(reports))
+    if len(rows) == len(reports) == 1:
+        screen.print(str(reports[0]), markup=False)
+    else:
+        for report in reports:
+            _show_violations(screen, report)
+    for row in rows:
+        if not isinstance(row, Report):
+            screen.print(f"not judged  {row['metric']}: {row['error']}", markup=False)
+    broken = sum(not report.ok for report in reports)
+    left = len(rows) - len(reports)
+    rest = f"; {left} could not be judged." if left else "."
+    screen.print(f"\n{counted(len(reports), 'metric')} judged, {broken} of them break a law{rest}")
+
+
+def _show_violations(screen: Any, report: Report) -> None:
+    for violation in report.violations:
+        text = f"breaks {violation.law.number} {violation.law.name}"
+        line = f"{report.metric} {text}: {first_line(violation.detail)}"
+        screen.print(line, style="red", markup=False)
+
+
+def _table(reports: Sequence[Report]) -> Any:
+    """Return a row a law and a column a metric; of many metrics a row a metric."""
+    laws = columns(reports)
+    if len(reports) > _FEW:
+        numbers = [str(law.number) for law in laws]
+        grid = table("metric", *numbers, padding=(0, 0, 0, 1))
+        for report in reports:
+            cells = [_cell(report, law) for law in laws]
+            grid.add_row(report.metric, *cells)
+    else:
+        names = [report.metric.rpartition(":")[2] for report in reports]
+        grid = table("", "law", *names, padding=(0, 1))
+        for law in laws:
+            cells = [_cell(report, law) for report in reports]
+            grid.add_row(str(law.number), law.name, *cells)
+    grid.caption = "✓ holds  ✗ broken  – skipped  ○ declared off"
+    grid.caption_justify = "left"
+    return grid
+
+
+def _cell(report: Report, law: Law) -> str:
+    if any(violation.law == law for violation in report.violations):
+        return "[bold red]✗[/]"
+    if law in report.off:
+        return "[dim]○[/]"
+    if law in report.judged:
+        return "[green]✓[/]"
+    return "[yellow]–[/]" if law in report.skipped else ""

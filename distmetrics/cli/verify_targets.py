@@ -1,7 +1,5 @@
 """What ``verify TARGET`` names: a metric class, a function that makes a metric, or a module."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools
@@ -14,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distmetrics.cli.guess import Guess, fed_like, guess
 from distmetrics.errors import ConfigurationError
-from distmetrics.testing.guess import Guess, fed_like, guess
 
 
 @dataclass(frozen=True)
@@ -119,8 +117,8 @@ def load(text: str) -> Any:
     for part in filter(None, attributes.split(".")):
         if not hasattr(value, part):
             start = part[:4].lower()
-            close = ", ".join(each for each in dir(value) if each.lower().startswith(start))
-            hint = f"; it has {close}" if close else ""
+            close = [each for each in dir(value) if each.lower().startswith(start)]
+            hint = f"; it has {', '.join(close)}" if close else ""
             raise ConfigurationError(f"{name} has no {part}{hint}")
         value = getattr(value, part)
     return value

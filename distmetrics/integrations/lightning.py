@@ -7,8 +7,6 @@ by state. The callback puts the state of all ranks into all metrics of the modul
 the first of them is computed, and local state back when the loop has logged them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -78,25 +76,17 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         if self._block is None:
             return
         block, self._block = self._block, None
-        late = [
-            type(metric).__name__
-            for metric, count in self._counts
-            if metric._update_count not in (0, count)
-        ]
+        late = ""
+        for metric, count in self._counts:
+            if metric._update_count not in (0, count):
+                late = late or type(metric).__name__
         self._counts = []
         block.close()
         if late and not failed:
             raise StateError(
-                f"SyncMetrics: {late[0]} was updated after the epoch's sync: no value has it",
+                f"SyncMetrics: {late} was updated after the epoch's sync: no value has it",
                 do="update metrics in the step, not in a hook after the last batch.",
             )
-
-    def _last_batch(
-        self, module: nn.Module, number: Any, batch_idx: int, dataloader_idx: int
-    ) -> None:
-        counts = number if isinstance(number, list) else [number]
-        if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:
-            self._enter(module)
 
     def on_validation_batch_end(
         self,
@@ -108,32 +98,24 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         dataloader_idx: int = 0,
     ) -> None:
         """Sync after a loader's last batch: what the steps have logged is computed next."""
-        if not trainer.sanity_checking:
-            self._last_batch(pl_module, trainer.num_val_batches, batch_idx, dataloader_idx)
+        if trainer.sanity_checking:
+            return
+        counts = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
+        if not isinstance(counts, list):
+            counts = [counts]
+        if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:
+            self._enter(pl_module)
 
-    def on_test_batch_end(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Sync after a loader's last batch: what the steps have logged is computed next."""
-        self._last_batch(pl_module, trainer.num_test_batches, batch_idx, dataloader_idx)
+    on_test_batch_end = on_validation_batch_end
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Sync; what the epoch logged is computed after this hook."""
+        """Sync, unless the last batch did: a rank without batches comes here first.
+
+        What the epoch logged is computed after this hook.
+        """
         self._enter(pl_module)
 
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Sync, unless the last batch did: a rank without batches comes here first."""
-        self._enter(pl_module)
-
-    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Sync, unless the last batch did."""
-        self._enter(pl_module)
+    on_validation_epoch_end = on_test_epoch_end = on_train_epoch_end
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Put local state back."""
@@ -155,15 +137,18 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
     """Return what to sync, by name; by default all but metrics that do not sync on compute."""
     if names is None:
-        return {path: root for path, root, _ in roots(module) if not _stays_local(root)}
-    missing = [name for name in names if not isinstance(getattr(module, name, None), nn.Module)]
-    if missing:
-        raise StateError(
-            f"SyncMetrics: {type(module).__name__} has no metric {missing[0]!r}",
-            do="name attributes that hold metrics; it has "
-            f"{', '.join(dict(module.named_children())) or 'none'}.",
-        )
-    return {name: getattr(module, name) for name in names}
+        known = {path: root for path, root, _ in roots(module)}
+        return {path: root for path, root in known.items() if not _stays_local(root)}
+    chosen: dict[str, Any] = {}
+    for name in names:
+        chosen[name] = getattr(module, name, None)
+        if not isinstance(chosen[name], nn.Module):
+            raise StateError(
+                f"SyncMetrics: {type(module).__name__} has no metric {name!r}",
+                do="name attributes that hold metrics; it has "
+                f"{', '.join(dict(module.named_children())) or 'none'}.",
+            )
+    return chosen
 
 
 def _stays_local(root: nn.Module) -> bool:

@@ -1,7 +1,5 @@
 """What a loop can get wrong, refused before it does harm."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
+from distmetrics.strategies.tensors import check_steps_some
 
 _NUMBER = Takes(
     lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"
@@ -37,7 +36,8 @@ def check_flags(who: str, values: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: there is such a flag.
     """
-    check(who, values, {name: takes for name, takes in _TAKES.items() if name in values})
+    rules = {name: rule for name, rule in _TAKES.items() if name in values}
+    check(who, values, rules)
 
 
 def check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -72,20 +72,13 @@ def check_setup(model: Any, optimizers: Sequence[Any], known: Sequence[Any]) -> 
         raise InputTypeError(
             f"setup takes a model, an nn.Module, first; got a {type(model).__name__}"
         )
-    parameters = set(map(id, model.parameters()))
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise InputTypeError(
                 f"setup takes optimizers after the model, got a {type(optimizer).__name__}"
             )
-        stepped = (id(p) for group in optimizer.param_groups for p in group["params"])
-        if parameters.isdisjoint(stepped):
-            raise ConfigurationError(
-                f"the {type(optimizer).__name__} steps no parameter of the {type(model).__name__}",
-                likely="it was made for another model, or before this one's parameters were "
-                "replaced.",
-                do="make it of model.parameters(), and set both up together.",
-            )
+        advice = "make it of model.parameters(), and set both up together."
+        check_steps_some(optimizer, model, advice)
 
 
 def check_set_up(who: str, model: Any, optimizer: Any = None) -> None:

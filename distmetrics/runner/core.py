@@ -1,7 +1,5 @@
 """The runner: a user's own loop on one device or many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -240,7 +238,9 @@ class Runner(RunnerWorld):
         self.strategy.backward(loss)
 
     def no_backward_sync(
-        self, model: RunnerModule, enabled: bool = True
+        self,
+        model: RunnerModule,
+        enabled: bool = True,
     ) -> AbstractContextManager[Any]:
         """Return a block in which gradients are added up on this rank, and not shared.
 

@@ -1,17 +1,13 @@
 """How a loop gets to every rank: ``run`` and ``launch`` of a runner start it there."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from torch import Tensor
-
 from distmetrics.errors import ConfigurationError
 from distmetrics.runner.world import RunnerWorld
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.tensors import to_host
 
 _running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
 
@@ -55,7 +51,7 @@ def run_on_rank(
         _running.reset(token)
         runner._forget()
     if runner.strategy.isolated and runner.device.type != "cpu":  # the value is to be sent
-        return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
+        return to_host(value)
     return value
 
 

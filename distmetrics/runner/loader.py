@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, SequentialSampler
 
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.sampling import EvaluationSampler, set_epoch
-from distmetrics.train.batches import move
+from distmetrics.strategies.sampling import (
+    EvaluationSampler,
+    has_order,
+    set_epoch,
+    warn_read_whole,
+)
+from distmetrics.strategies.tensors import move
 
 
 class RunnerLoader:
@@ -68,7 +72,8 @@ class RunnerLoader:
         An evaluation loader that divides evenly may be read between steps of training, where
         somebody has said that it is one.
         """
-        for sampler in (getattr(self.loader, name, None) for name in ("sampler", "batch_sampler")):
+        for name in ("sampler", "batch_sampler"):
+            sampler = getattr(self.loader, name, None)
             if isinstance(sampler, EvaluationSampler):
                 items = f"{len(sampler.source)} items on {sampler.world_size} ranks"
                 if len(sampler.source) % sampler.world_size:
@@ -81,6 +86,7 @@ class RunnerLoader:
 def shuffles(loader: Any) -> bool:
     """Return True if a loader's sampler does more than go through the data in order.
 
+    >>> from torch.utils.data import DataLoader
     >>> shuffles(DataLoader([1, 2])), shuffles(DataLoader([1, 2], shuffle=True))
     (False, True)
     """
@@ -93,14 +99,8 @@ def shuffles(loader: Any) -> bool:
 def rank_loader(loader: Any, strategy: Strategy, *, train: bool, seed: int) -> Any:
     """Return a loader of this rank's part, or the same one with a warning where there is none."""
     comm = strategy.comm()
-    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+    if has_order(loader):
         return strategy.loader(loader, train=train, seed=seed)
     if comm.world_size > 1 and comm.rank == 0:
-        is_stream = isinstance(loader, DataLoader)
-        what = "an IterableDataset" if is_stream else f"a {type(loader).__name__}"
-        warnings.warn(
-            f"every rank reads the whole data: {what} has no sampler that could be dealt out to "
-            f"{comm.world_size} ranks. Serve each rank its part and say replace_sampler=False.",
-            stacklevel=4,
-        )
+        warn_read_whole(loader, "data", comm.world_size, "replace_sampler=False")
     return loader

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
-from distmetrics.tree import map_leaves
+from distmetrics.strategies.tensors import map_tensors, parameters_of
 
 _CALL = "__call__"
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
@@ -93,7 +93,10 @@ class RunnerModule(nn.Module):
         return self._runner.strategy.weights(self.module)  # type: ignore[no-any-return]
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,
+        assign: bool = False,
     ) -> Any:
         """Load a whole state dict; every rank must call it, with the same content."""
         if strict and not assign:
@@ -137,7 +140,9 @@ class _Entry(nn.Module):
         self.module = module
 
     def forward(
-        self, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None, method: str = _CALL
+        self,
+        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        method: str = _CALL,
     ) -> Any:
         if inputs is None:
             return None
@@ -185,7 +190,7 @@ class StrategyCalls:
             else:
                 output = strategy.evaluator(self._entry, "forward")(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
-        return map_leaves(_raised, output) if is_lowered else output
+        return map_tensors(_raised, output) if is_lowered else output
 
     @contextmanager
     def keeping_gradients(self) -> Iterator[None]:
@@ -214,8 +219,8 @@ class StrategyCalls:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
             return
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        if comm.world_size == 1 or all(p.grad is None for p in parameters):
+        has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
+        if comm.world_size == 1 or not has_gradients:
             return
         raise ConfigurationError(
             f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients "
@@ -262,6 +267,5 @@ class StrategyCalls:
                 hook.remove()
 
 
-def _raised(leaf: Any) -> Any:
-    is_low = isinstance(leaf, Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
-    return leaf.float() if is_low else leaf
+def _raised(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

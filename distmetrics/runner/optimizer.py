@@ -1,11 +1,9 @@
 """The optimizer that a loop steps in the place of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.runner.model import RunnerModule, itself
@@ -78,13 +76,16 @@ class RunnerOptimizer(Optimizer):
 
 
 def follow_parameters(
-    optimizers: Iterable[Optimizer], before: Sequence[nn.Parameter], after: Sequence[nn.Parameter]
+    optimizers: Iterable[Optimizer],
+    before: Sequence[nn.Parameter],
+    after: Sequence[nn.Parameter],
 ) -> None:
     """Let optimizers step the parameters that have replaced others, as moving to XLA does."""
-    new = {id(old): each for old, each in zip(before, after, strict=True)}
+    new: dict[Tensor, Tensor] = dict(zip(before, after, strict=True))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["params"] = [new.get(id(each), each) for each in group["params"]]
-        states = [(new.get(id(each), each), state) for each, state in optimizer.state.items()]
+            group["params"] = [new.get(each, each) for each in group["params"]]
+        states = dict(optimizer.state)
         optimizer.state.clear()
-        optimizer.state.update(states)
+        for parameter, state in states.items():
+            optimizer.state[new.get(parameter, parameter)] = state

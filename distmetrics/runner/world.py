@@ -1,7 +1,5 @@
 """The part of a runner that knows who this rank is, and talks to the others."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from distmetrics.arguments import FLAG, PATH, SEED, check
+from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
 from distmetrics.collectives.pack import to_bytes
 from distmetrics.comm.base import Communicator
@@ -21,7 +19,7 @@ from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.strategies.base import Strategy
-from distmetrics.train.batches import move
+from distmetrics.strategies.tensors import move
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves
@@ -99,7 +97,9 @@ class RunnerWorld:
 
     def to_device(self, obj: T) -> T:
         """Return a model, which is moved in place, or a tree of tensors, on this rank's device."""
-        return obj.to(self.device) if isinstance(obj, nn.Module) else move(obj, self.device)
+        if isinstance(obj, nn.Module):
+            return obj.to(self.device)
+        return move(obj, self.device)
 
     def seed_everything(self, seed: int, workers: bool = True) -> int:
         """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.
@@ -168,7 +168,7 @@ class RunnerWorld:
             InputTypeError: the object can't be pickled (on every rank).
         """
         comm = self._comm("broadcast")
-        if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < comm.world_size:
+        if not whole(src, 0) or src >= comm.world_size:
             raise InputError(
                 f"broadcast from rank {src!r} in a world of {comm.world_size}", rank=comm.rank
             )
@@ -254,8 +254,9 @@ def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) 
             result = fn()
         except Exception as error:  # noqa: BLE001  (every rank gets it, whatever it is)
             problem = f"{type(error).__name__}: {error}"
-    outcome: tuple[Any, str] = ops.all_gather_object((result, problem), comm=comm, name=name)[rank]
-    return outcome
+    outcomes: list[tuple[Any, str]]
+    outcomes = ops.all_gather_object((result, problem), comm=comm, name=name)
+    return outcomes[rank]
 
 
 def _detached(leaf: Any) -> Any:

@@ -26,8 +26,6 @@ A user's own loop asks for less, and in its own order::
 Both ask ``training_call``, which most strategies override.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
@@ -88,7 +86,11 @@ class Strategy:
     plugin: Environment | None = None
 
     def configure(
-        self, *, num_nodes: int = 1, precision: Any = None, plugin: Environment | None = None
+        self,
+        *,
+        num_nodes: int = 1,
+        precision: Any = None,
+        plugin: Environment | None = None,
     ) -> None:
         """Take over the trainer's flags that every strategy has; called before :meth:`bind`.
 

@@ -1,7 +1,5 @@
 """DistributedDataParallel with one run of the script a device, under torchrun or on its own."""
 
-from __future__ import annotations
-
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 

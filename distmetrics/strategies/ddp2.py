@@ -1,7 +1,5 @@
 """Data parallel inside each machine, DistributedDataParallel across machines."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from distmetrics.strategies.dp import ReplicaStrategy, Replicated

@@ -1,7 +1,5 @@
 """DistributedDataParallel in processes forked from this one: also from a notebook's own cells."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable

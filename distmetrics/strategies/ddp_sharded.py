@@ -1,7 +1,5 @@
 """DistributedDataParallel whose ranks keep a part of the optimizer's states each (ZeRO stage 1)."""
 
-from __future__ import annotations
-
 from collections import ChainMap, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +29,10 @@ class ShardedUpdates(Strategy):
     whole_on_each_rank = False
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
 
@@ -82,7 +83,10 @@ class ShardedUpdates(Strategy):
         return {**mine, "state": {index: state[index] for index in sorted(state)}}
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: StateDict
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        state: StateDict,
     ) -> None:
         """Put a whole state dict into the optimizer: this rank's part of it is kept."""
         comm = self.comm()

@@ -1,7 +1,5 @@
 """DistributedDataParallel in processes that start with a call of the trainer and end with it."""
 
-from __future__ import annotations
-
 from distmetrics.strategies.launchers import SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 

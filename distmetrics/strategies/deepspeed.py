@@ -1,7 +1,5 @@
 """DeepSpeed's ZeRO: optimizer states, gradients and weights shared out over the ranks by stages."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +14,7 @@ from distmetrics.strategies.base import Closure, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch
 from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.split import SplitStrategy
-from distmetrics.strategies.tensors import StateDict
+from distmetrics.strategies.tensors import StateDict, map_tensors
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
 
 _TAKES = {
@@ -64,7 +62,10 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         _library()
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Make the engine around the module; in own loops one without optimizers stays as it is.
 
@@ -152,7 +153,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         zero = self.zero
         were_parts = not zero.is_whole
         zero.be_whole()
-        weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        weights = map_tensors(lambda value: value.detach().clone(), dict(module.state_dict()))
         if were_parts:
             zero.be_parts()
         return weights
@@ -169,7 +170,10 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         return whole_states(self.zero, optimizer)
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: StateDict
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        state: StateDict,
     ) -> None:
         """Put such a state dict back; called on every rank."""
         load_states(self.zero, optimizer, state)

@@ -1,7 +1,5 @@
 """What the trainer's flags ``devices`` and ``accelerator`` mean on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -114,7 +112,11 @@ _WANTED = "must be a positive number, -1, a list or 'auto'"
 
 
 def one_flag(
-    devices: Devices, accelerator: str, *, gpus: Devices = None, tpu_cores: Devices = None
+    devices: Devices,
+    accelerator: str,
+    *,
+    gpus: Devices = None,
+    tpu_cores: Devices = None,
 ) -> tuple[Devices, str]:
     """Return ``devices`` and ``accelerator``, with the short ``gpus=`` and ``tpu_cores=`` taken in.
 
@@ -132,7 +134,8 @@ def one_flag(
     if not short:
         return devices, accelerator
     name, value = next(iter(short.items()))
-    if len(short) > 1 or devices not in ("auto", None) or accelerator not in _SHORT[name]:
+    is_alone = len(short) == 1 and devices in ("auto", None)
+    if not is_alone or accelerator not in _SHORT[name]:
         texts = ", ".join(f"{name}={value!r}" for name, value in short.items())
         raise ConfigurationError(
             f"{texts} together with devices={devices!r} and accelerator={accelerator!r}",

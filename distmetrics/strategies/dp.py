@@ -1,8 +1,6 @@
 """Data parallel in one process: replicas of the module share each batch."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,7 +51,10 @@ class DP(ReplicaStrategy):
     across_machines = "ddp2"
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Run the call on replicas; what they return is joined, numbers stacked."""
         return Replicated(module, name, self)
@@ -73,10 +74,7 @@ class Replicated(nn.Module):
         self.module = module
         self.name = name
         self.on_cpu = strategy.device_type == "cpu"
-        self.devices = [
-            torch.device("cpu") if self.on_cpu else torch.device("cuda", index)
-            for index in strategy.device_ids
-        ]
+        self.devices = [torch.device(strategy.device_type, each) for each in strategy.device_ids]
 
     def forward(self, batch: Any, *args: Any) -> Any:
         """Run the method on the parts of a batch."""
@@ -99,7 +97,11 @@ class Replicated(nn.Module):
         return output
 
     def _run(
-        self, copied: nn.Module, share: Any, device: torch.device, args: tuple[Any, ...]
+        self,
+        copied: nn.Module,
+        share: Any,
+        device: torch.device,
+        args: tuple[Any, ...],
     ) -> Any:
         method = getattr(copied, self.name)
         if self.on_cpu:
@@ -118,11 +120,11 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
     """Put the mean over all samples in the place of the replicas' losses."""
     in_dict = isinstance(output, dict) and "loss" in output
     losses = [each["loss"] for each in outputs] if in_dict else outputs
-    if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
-        return output
     total: Any = 0
     count = 0
     for loss, size in zip(losses, sizes, strict=True):
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            return output
         weight = 1 if size is None else size
         total += loss.to(losses[0].device).reshape(()) * weight
         count += weight
@@ -142,11 +144,10 @@ def parts(batch: Any, count: int) -> list[Any]:
     [{'x': tensor([0, 1, 2])}, {'x': tensor([3, 4])}]
     """
     leaves, spec = flatten(batch)
-    sizes = {
-        path: leaf.shape[0]
-        for path, leaf in zip(spec.paths, leaves, strict=True)
-        if _has_rows(leaf)
-    }
+    sizes = {}
+    for path, leaf in zip(spec.paths, leaves, strict=True):
+        if _has_rows(leaf):
+            sizes[path] = leaf.shape[0]
     if len(set(sizes.values())) > 1:
         texts = [f"batch{path} has {size}" for path, size in sizes.items()]
         raise InputError(
@@ -157,9 +158,10 @@ def parts(batch: Any, count: int) -> list[Any]:
         )
     if not sizes or count == 1:
         return [batch]
-    number = len(torch.empty(max(sizes.values())).chunk(count))
+    (size,) = set(sizes.values())
+    number = len(torch.empty(size).chunk(count))
     columns = [leaf.chunk(count) if _has_rows(leaf) else [leaf] * number for leaf in leaves]
-    return [spec.unflatten(list(row)) for row in zip(*columns, strict=True)]
+    return [spec.unflatten(row) for row in zip(*columns, strict=True)]
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -193,12 +195,17 @@ def _join(column: Sequence[Any]) -> Any:
     if all(isinstance(leaf, Tensor) for leaf in column):
         moved = [leaf.to(column[0].device) for leaf in column]
         return torch.stack(moved) if moved[0].ndim == 0 else torch.cat(moved)
-    return column[0] if all(leaf == column[0] for leaf in column) else list(column)
+    first = column[0]
+    return first if all(leaf == first for leaf in column) else list(column)
 
 
 def _size(share: Any) -> int | None:
     """Return the number of samples of a part of a batch, or None where that can't be told."""
-    return next((leaf.shape[0] for leaf in flatten(share)[0] if _has_rows(leaf)), None)
+    leaves, _ = flatten(share)
+    for leaf in leaves:
+        if _has_rows(leaf):
+            return int(leaf.shape[0])
+    return None
 
 
 def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
@@ -207,15 +214,21 @@ def _shallow(module: nn.Module, *, first: bool) -> nn.Module:
     The first keeps the buffers too, so that running statistics live on; the others get copies.
     torch's own replicate refuses CPU.
     """
-    buffers = {id(buffer): buffer if first else buffer.clone() for buffer in module.buffers()}
+    buffers = {}
+    for buffer in module.buffers():
+        buffers[id(buffer)] = buffer if first else buffer.clone()
     copies: dict[int, nn.Module] = {}
     for part in module.modules():
         copied = copies[id(part)] = part._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         copied._parameters = part._parameters.copy()
-        copied._buffers = {name: buffers.get(id(old)) for name, old in part._buffers.items()}
+        copied._buffers = _replaced(part._buffers, buffers)
     for copied in copies.values():
-        copied._modules = {name: copies.get(id(old)) for name, old in copied._modules.items()}
+        copied._modules = _replaced(copied._modules, copies)
     return copies[id(module)]
+
+
+def _replaced(named: Mapping[str, Any], by_id: Mapping[int, Any]) -> dict[str, Any]:
+    return {name: by_id.get(id(old)) for name, old in named.items()}
 
 
 def _on_gpus(module: nn.Module, devices: Sequence[torch.device]) -> list[nn.Module]:

@@ -1,7 +1,5 @@
 """Weights, gradients and optimizer states shared out over ranks by torch's fully_shard (FSDP2)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -127,7 +125,10 @@ class FullyShardedStrategy(SplitStrategy):
         )
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Shard the module; the optimizers hold the parts in the place of the whole parameters."""
         sharding = Sharding(module, optimizers, self.wrap, entry_of(module, name), self.reshard)
@@ -158,7 +159,9 @@ class FullyShardedStrategy(SplitStrategy):
         """Put a whole state dict into the module, each rank its parts."""
         self.be_parts()
         mine = module.state_dict()
-        parts = {name: part_like(value, mine.get(name)) for name, value in weights.items()}
+        parts = {}
+        for name, value in weights.items():
+            parts[name] = part_like(value, mine.get(name))
         module.load_state_dict(parts)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -166,7 +169,10 @@ class FullyShardedStrategy(SplitStrategy):
         return map_leaves(whole, optimizer.state_dict())
 
     def load_optimizer_state(
-        self, module: nn.Module, optimizer: Optimizer, state: StateDict
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        state: StateDict,
     ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
         parameters = parameters_of(optimizer)

@@ -1,7 +1,5 @@
 """How a strategy's ranks come to be: as runs of the script, or as processes that a call starts."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from collections.abc import Callable

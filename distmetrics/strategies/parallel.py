@@ -1,7 +1,5 @@
 """What strategies with the whole model on every rank share: DistributedDataParallel of a step."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +44,10 @@ class DataParallelStrategy(ProcessStrategy):
         return entry_of(module, name)
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Put the call inside :meth:`wrap`, but a model that has nothing to learn in own loops."""
         entry = self.entry(module, name)
@@ -127,7 +128,9 @@ def _without_gradient(wrapped: nn.Module, text: str) -> list[str]:
         inner, prefix = inner.get_submodule("module"), f"{prefix}module."
     names = [name.removeprefix(prefix) for name, p in wrapped.named_parameters() if p.requires_grad]
     numbers = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
-    return [] if numbers is None else [names[int(index)] for index in numbers[1].split()]
+    if numbers is None:
+        return []
+    return [names[int(index)] for index in numbers[1].split()]
 
 
 def _check_options(who: str, options: Mapping[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """Strategies by their names, and what the trainer's flags make of them."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Callable, Sequence
@@ -100,7 +98,10 @@ def resolve(
 
 
 def _automatic(
-    devices: Devices, accelerator: str, num_nodes: int, plugin: Environment | None
+    devices: Devices,
+    accelerator: str,
+    num_nodes: int,
+    plugin: Environment | None,
 ) -> str:
     if accelerator == "tpu":
         return "xla"

@@ -5,8 +5,6 @@ changes on it is thrown away, so a replica notes what the step logs and updates,
 itself does it afterwards, once, in the replicas' order.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distmetrics.arguments import is_metric
 from distmetrics.errors import ConfigurationError
 
 _STEP_END = "return what it needs, and use the metric in training_step_end or validation_step_end"
@@ -61,7 +60,7 @@ class Notes:
 
     def log_dict(self, values: Any, **options: Any) -> None:
         """Stand for ``self.log_dict`` in a replica."""
-        if _is_metric(values):
+        if is_metric(values):
             self.log("", values, **options)
             return
         for name, value in values.items():
@@ -94,20 +93,14 @@ def noted(module: nn.Module, copied: nn.Module, size: int | None) -> Notes:
         if hasattr(module, name):
             vars(copied)[name] = method
     for path, part in copied.named_modules():
-        if _is_metric(part):
+        if is_metric(part):
             notes.stand_for(module.get_submodule(path), path, part)
         for name, value in list(vars(part).items()):
-            if not name.startswith("_") and _is_metric(value):
+            if not name.startswith("_") and is_metric(value):
                 stand_in = vars(part)[name] = SimpleNamespace()
                 notes.stand_for(value, f"{path}.{name}".lstrip("."), stand_in)
         notes.before.append((path, part, dict(vars(part))))
     return notes
-
-
-def _is_metric(value: Any) -> bool:
-    if isinstance(value, type):
-        return False
-    return all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset"))
 
 
 def _refusal(what: str, path: str) -> Callable[..., Any]:
@@ -122,7 +115,7 @@ def _refusal(what: str, path: str) -> Callable[..., Any]:
     return refuse
 
 
-def _refuse_gather(*args: Any, **kwargs: Any) -> Any:
+def _refuse_gather(*_args: Any, **_kwargs: Any) -> Any:
     raise ConfigurationError(
         "all_gather in a step under strategy 'dp': replicas are threads of one process, and no "
         "ranks",
@@ -151,35 +144,27 @@ def replay(module: nn.Module, all_notes: Sequence[Notes]) -> None:
 
 
 def _log(module: Any, name: str, entries: Sequence[Logged]) -> None:
-    first = entries[0]
-    if first.is_metric and name:
-        module.log(name, first.value, **first.options)
-    elif first.is_metric:
-        module.log_dict(first.value, **first.options)
-    elif any(entry.size is None for entry in entries):  # a batch that was not cut
-        for entry in entries:
-            module.log(name, entry.value, **entry.options)
-    else:
-        _log_combined(module, name, entries)
-
-
-def _log_combined(module: Any, name: str, entries: Sequence[Logged]) -> None:
     """Log one value for all replicas' values of one name."""
-    options = entries[0].options
-    if any(_without_size(entry.options) != _without_size(options) for entry in entries):
-        raise ConfigurationError(
-            f"the replicas of strategy 'dp' log {name!r} with different options"
-        )
-    reduce_fx = options.get("reduce_fx", "mean")
-    refused = [entry.value for entry in entries if not _is_number(entry.value)]
-    if refused or reduce_fx not in ("mean", "sum", "max", "min"):
-        value = refused[0] if refused else entries[0].value
-        module.log(name, value, **options)  # says itself what is wrong
+    value, is_metric_object, options, _ = entries[0]
+    if is_metric_object:
+        log = partial(module.log, name) if name else module.log_dict
+        log(value, **options)
         return
-    numbers = [torch.as_tensor(entry.value).detach().double().reshape(()) for entry in entries]
-    values = torch.stack([number.to(numbers[0].device) for number in numbers])
+    reduce_fx = options.get("reduce_fx", "mean")
+    is_known = reduce_fx in ("mean", "sum", "max", "min")
+    if not is_known or any(each.size is None or not _is_number(each.value) for each in entries):
+        # A batch that was not cut, or what the module's own log refuses.
+        for each in entries:
+            module.log(name, each.value, **each.options)
+        return
+    for each in entries:
+        if each.options | {"batch_size": None} != options | {"batch_size": None}:
+            raise ConfigurationError(
+                f"the replicas of strategy 'dp' log {name!r} with different options"
+            )
+    values = _stacked(entries)
     if reduce_fx == "mean":
-        sizes = torch.tensor([entry.size for entry in entries]).to(values)
+        sizes = torch.tensor([each.size for each in entries]).to(values)
         count = sizes.sum()
         options = options | {"batch_size": int(count)}
         value = (sizes * values).sum() / count if count else values[0]
@@ -188,8 +173,14 @@ def _log_combined(module: Any, name: str, entries: Sequence[Logged]) -> None:
     module.log(name, value, **options)
 
 
-def _without_size(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != "batch_size"}
+def _stacked(entries: Sequence[Logged]) -> Tensor:
+    """Return the replicas' numbers on the device of the first one."""
+    numbers = []
+    for each in entries:
+        number = torch.as_tensor(each.value).detach()
+        numbers.append(number.double().reshape(()))
+    device = numbers[0].device
+    return torch.stack([number.to(device) for number in numbers])
 
 
 def _is_number(value: Any) -> bool:

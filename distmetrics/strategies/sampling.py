@@ -6,8 +6,6 @@ beginning, or cut with ``drop_last``. Both deal out the order of the loader's ow
 that is.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -82,9 +80,9 @@ class EvaluationSampler(_Dealt):
 
     def share(self, count: int) -> range:
         """Return a contiguous run of places."""
-        return range(
-            count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
-        )
+        start = count * self.rank // self.world_size
+        end = count * (self.rank + 1) // self.world_size
+        return range(start, end)
 
 
 class TrainingSampler(_Dealt):
@@ -107,7 +105,13 @@ class TrainingSampler(_Dealt):
     """
 
     def __init__(
-        self, source: Any, world_size: int, rank: int, *, seed: int = 0, drop_last: bool = False
+        self,
+        source: Any,
+        world_size: int,
+        rank: int,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
     ) -> None:
         super().__init__(source, world_size, rank, seed=seed)
         self.drop_last = drop_last
@@ -142,9 +146,9 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
     """
     if rank == 0:
         _warn(loader, world_size, train)
-    if not _has_order(loader) or isinstance(loader.sampler, DistributedSampler):
+    if not has_order(loader) or isinstance(loader.sampler, DistributedSampler | _Dealt):
         return loader
-    if isinstance(loader.sampler, _Dealt) or isinstance(loader.batch_sampler, _Dealt):
+    if isinstance(loader.batch_sampler, _Dealt):
         return loader
 
     def dealt(source: Any) -> _Dealt:
@@ -154,45 +158,51 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
         return EvaluationSampler(keys, world_size, rank, seed=seed)
 
     if loader.batch_sampler is None:
-        return _clone(loader, sampler=dealt(loader.sampler))
+        return clone(loader, sampler=dealt(loader.sampler))
     if type(loader.batch_sampler) is not BatchSampler:
-        return _clone(loader, batch_sampler=dealt(loader.batch_sampler))
+        return clone(loader, batch_sampler=dealt(loader.batch_sampler))
     sampler = dealt(loader.sampler)
     batches = BatchSampler(sampler, loader.batch_sampler.batch_size, loader.drop_last)
-    return _clone(loader, sampler=sampler, batch_sampler=batches)
+    return clone(loader, sampler=sampler, batch_sampler=batches)
 
 
-def _has_order(loader: Any) -> bool:
+def has_order(loader: Any) -> bool:
+    """True if a loader has an order of samples that can be dealt out."""
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
 def _warn(loader: Any, world_size: int, train: bool) -> None:
     """Warn of samples that will count several times, or not at all."""
-    text = ""
-    if not _has_order(loader):
-        is_iterable = isinstance(loader, DataLoader)
-        what = "an IterableDataset" if is_iterable else f"a {type(loader).__name__}"
-        text = (
-            f"every rank reads the whole {'training' if train else 'evaluation'} data: {what} has "
-            f"no sampler that could be dealt out to {world_size} ranks. Serve each rank its part "
-            "and say use_distributed_sampler=False."
-        )
+    if not has_order(loader):
+        data = f"{'training' if train else 'evaluation'} data"
+        warn_read_whole(loader, data, world_size, "use_distributed_sampler=False")
     elif not train and isinstance(loader.sampler, DistributedSampler):
-        text = (
+        warnings.warn(
             "a DistributedSampler repeats samples to fill up the ranks: they count twice in the "
-            "evaluation. Remove it: the trainer deals out every sample once."
+            "evaluation. Remove it: the trainer deals out every sample once.",
+            stacklevel=3,
         )
     elif not train and loader.drop_last and not isinstance(loader.sampler, _Dealt):
-        text = (
+        warnings.warn(
             f"drop_last leaves out up to {world_size} batches of the evaluation data, one on each "
-            "rank. Remove it: the last batch may be smaller."
+            "rank. Remove it: the last batch may be smaller.",
+            stacklevel=3,
         )
-    if text:
-        warnings.warn(text, stacklevel=3)
 
 
-def _clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """Return a copy of a loader with other samplers.
+def warn_read_whole(loader: Any, data: str, world_size: int, flag: str) -> None:
+    """Warn of a loader that every rank reads the whole of; ``flag`` says that this is meant."""
+    is_iterable = isinstance(loader, DataLoader)
+    what = "an IterableDataset" if is_iterable else f"a {type(loader).__name__}"
+    warnings.warn(
+        f"every rank reads the whole {data}: {what} has no sampler that could be dealt out to "
+        f"{world_size} ranks. Serve each rank its part and say {flag}.",
+        stacklevel=4,
+    )
+
+
+def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
+    """Return a copy of a loader with other samplers, or what else is given.
 
     Not built anew from arguments: a subclass may take others, and torch's own grow with its
     versions. A loader refuses new samplers by ``__setattr__`` because its iterators use the old

@@ -1,7 +1,5 @@
 """A module sharded by torch's fully_shard: in parts, whole, or plain again; its state dicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -119,7 +117,9 @@ def whole(leaf: Any) -> Any:
 
 def part_like(value: Any, like: Any) -> Any:
     """Return this rank's part of a whole tensor, cut as ``like`` is; another shape as it is."""
-    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor):
+        return value
+    if value.shape != like.shape:
         return value
     mesh = like.device_mesh
     cut = distribute_tensor(value.to(mesh.device_type), mesh, like.placements, src_data_rank=None)

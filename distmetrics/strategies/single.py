@@ -1,7 +1,5 @@
 """One process on one device."""
 
-from __future__ import annotations
-
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices

@@ -1,7 +1,5 @@
 """What FSDP and DeepSpeed share: a model whose weights lie in parts on the ranks."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

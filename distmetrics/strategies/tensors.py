@@ -1,13 +1,13 @@
-"""Tensors of models and optimizers: listed, brought to the host."""
-
-from __future__ import annotations
+"""Tensors of models, optimizers and batches: listed, moved, brought to the host."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.errors import ConfigurationError
 from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
@@ -24,6 +24,33 @@ def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
     return map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def move(batch: T, device: torch.device) -> T:
+    """Return the batch with every tensor on ``device``, and whatever else has a method ``to``.
+
+    >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
+    {'x': tensor([0., 0.]), 'name': 'a'}
+    """
+
+    def to_device(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(device, non_blocking=True)
+        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
+
+    return map_leaves(to_device, batch)
+
+
 def to_host(tree: T) -> T:
     """Return a tree with its tensors on the CPU, without gradients."""
     return map_tensors(lambda tensor: tensor.detach().cpu(), tree)
+
+
+def check_steps_some(optimizer: Optimizer, module: nn.Module, do: str) -> None:
+    """Refuse an optimizer that steps no parameter of the module; ``do`` is the advice."""
+    own = set(module.parameters())
+    if own.isdisjoint(parameters_of(optimizer)):
+        raise ConfigurationError(
+            f"the {type(optimizer).__name__} steps no parameter of the {type(module).__name__}: "
+            "nothing would be learned",
+            likely="it was made for another model, or before this one's parameters were replaced.",
+            do=do,
+        )

@@ -1,7 +1,5 @@
 """Calls made at the same time in threads of this process, as if each were made here."""
 
-from __future__ import annotations
-
 import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

@@ -5,8 +5,6 @@ Run with one device, with SPMD over four virtual CPU devices, and with one start
 on a TPU, nor with several processes, which torch_xla does not start on CPUs.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import tempfile
@@ -90,7 +88,8 @@ class XLA(Strategy):
         if self.alone:
             return super().launch(fn, *args)
         with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
-            _library().launch(_rank, args=(folder, self.devices, pickle.dumps((fn, args))))
+            job = pickle.dumps((fn, args))
+            _library().launch(_rank, args=(folder, self.devices, job))
             result: T = torch.load(Path(folder) / "result", weights_only=False)
             return result
 
@@ -105,7 +104,10 @@ class XLA(Strategy):
         return map_tensors(lambda tensor: _laid_out(tensor, mesh, spmd.mark_sharding), batch)
 
     def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
+        self,
+        module: nn.Module,
+        name: str,
+        optimizers: Sequence[Optimizer],
     ) -> TrainingStep:
         """Return the training step, which a rank without a batch can take too."""
         call = super().training_call(module, name, optimizers)

@@ -1,7 +1,5 @@
 """A module inside a DeepSpeed engine: its weights, and its states as one process has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -151,7 +149,10 @@ def load_states(zero: ZeroModule, optimizer: Optimizer, state: StateDict) -> Non
 
 
 def _make_states(
-    zero: ZeroModule, optimizer: Optimizer, like: Mapping[str, Any], shape: torch.Size
+    zero: ZeroModule,
+    optimizer: Optimizer,
+    like: Mapping[str, Any],
+    shape: torch.Size,
 ) -> None:
     """Give the optimizer the states that its first step would make: numbers, and empty tensors."""
     engine = zero.engine.optimizer

@@ -4,10 +4,9 @@ An argument has one row a sample if it is a tensor (along its first axis), an ar
 mapping of such; numbers, texts and the rest belong to the batch as a whole, as ``real=True`` does.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -38,6 +37,11 @@ def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(id, shard)) for shard in shards)
 
 
+def map_batches(change: Callable[[Any], Batch], shards: Iterable[Iterable[Any]]) -> Shards:
+    """Return shards with ``change`` applied to every batch."""
+    return tuple(tuple(map(change, shard)) for shard in shards)
+
+
 def as_batch(value: Any) -> Batch:
     """Return what a user writes as a batch: a tuple for positional arguments, a mapping for named.
 
@@ -52,10 +56,9 @@ def as_batch(value: Any) -> Batch:
         return Batch((), value)
     if isinstance(value, tuple):
         return Batch(value)
-    args, kwargs = getattr(value, "args", None), getattr(value, "kwargs", None)
-    # A recorded call, in somebody else's class.
-    if isinstance(args, tuple) and isinstance(kwargs, Mapping):
-        return Batch(args, kwargs)
+    args = getattr(value, "args", None)
+    if isinstance(args, tuple) and hasattr(value, "kwargs"):  # a recorded call
+        return Batch(args, value.kwargs)
     return Batch((value,))
 
 
@@ -88,7 +91,8 @@ def cut(batch: Batch, number: int) -> list[Batch]:
     if rows < 2:
         return [batch]
     number = min(number, rows)
-    return [take(batch, range(i * rows // number, (i + 1) * rows // number)) for i in range(number)]
+    edges = [index * rows // number for index in range(number + 1)]
+    return [take(batch, range(*ends)) for ends in pairwise(edges)]
 
 
 def join(batches: Sequence[Batch]) -> Batch:
@@ -102,8 +106,9 @@ def join(batches: Sequence[Batch]) -> Batch:
     """
     first = batches[0]
     columns = [batch.arguments for batch in batches]
-    if any(arguments.keys() != columns[0].keys() for arguments in columns):
-        raise InputError("batches with different arguments cannot be joined")
+    for arguments in columns:
+        if arguments.keys() != columns[0].keys():
+            raise InputError("batches with different arguments cannot be joined")
     joined = _join(columns)
     args = tuple(joined[place] for place in range(len(first.args)))
     return Batch(args, {name: joined[name] for name in first.kwargs})
@@ -131,7 +136,7 @@ def _has_rows(value: Any) -> bool:
 
 def _lengths(value: Any) -> set[int]:
     if isinstance(value, Mapping):
-        return {length for each in value.values() for length in _lengths(each)}
+        return set().union(*map(_lengths, value.values()))
     return {len(value)} if _has_rows(value) else set()
 
 
@@ -150,13 +155,17 @@ def _join(values: Sequence[Any]) -> Any:
     if isinstance(first, list):
         return [item for value in values for item in value]
     if isinstance(first, Tensor) and first.ndim:
-        if len({(value.shape[1:], value.dtype) for value in values}) > 1:
+        kinds = {(value.shape[1:], value.dtype) for value in values}
+        if len(kinds) > 1:
             raise InputError("batches of different shapes cannot be joined")
         return torch.cat(list(values))
     if _has_rows(first):
         import numpy as np
 
         return np.concatenate(list(values))
-    if any(EXACT.difference(first, value) for value in values):
-        raise InputError("batches that differ in an argument of the whole batch cannot be joined")
+    for value in values:
+        if EXACT.difference(first, value):
+            raise InputError(
+                "batches that differ in an argument of the whole batch cannot be joined"
+            )
     return first

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.errors import InputError, InputTypeError, LawViolation, MissingDependencyError
-from distmetrics.testing.batches import Batch, Shards, as_batch
+from distmetrics.testing.batches import Batch, Shards, as_batch, map_batches
 from distmetrics.testing.equality import CLOSE, Equality
 from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.law_runner import judged
@@ -68,7 +68,8 @@ def check_metric(
     cases = _cases(batches, worlds, max_examples, seed, chosen)
     report = judged(make, cases, chosen, sync=sync, backend=backend, world_sizes=worlds)
     if not report.judged and chosen:
-        reasons = "\n".join(f"  {law}: {why}" for law, why in list(report.skipped.items())[:3])
+        skipped = list(report.skipped.items())[:3]
+        reasons = "\n".join(f"  {law}: {why}" for law, why in skipped)
         raise InputError(
             f"no law could be judged of {report.metric}, so nothing is known of it\n{reasons}",
             likely="the batches are not what its update() takes.",
@@ -121,7 +122,7 @@ def replay(
     True
     """
     chosen = Laws.of(law).equal(equality)
-    dealt = tuple(tuple(map(as_batch, shard)) for shard in shards)
+    dealt = map_batches(as_batch, shards)
     return judged(
         make,
         [(dealt, chosen)],
@@ -134,7 +135,11 @@ def replay(
 
 
 def _cases(
-    batches: Any, worlds: Sequence[int], max_examples: int, seed: int, laws: Laws
+    batches: Any,
+    worlds: Sequence[int],
+    max_examples: int,
+    seed: int,
+    laws: Laws,
 ) -> Iterator[tuple[Shards, Iterable[Law]]]:
     """Yield shards, and the laws that are to be judged on them."""
     on_all_shards = [law for law in laws if law.on_all_shards]
@@ -146,7 +151,8 @@ def _cases(
         return
     listed = _listed(batches)
     for label, shards in shapes(listed, worlds).items():
-        yield shards, laws if label.startswith("in turn") else on_all_shards
+        is_first = label.startswith("in turn")
+        yield shards, laws if is_first else on_all_shards
     for shards in drawn(partitions(listed, worlds), max_examples, seed):
         yield shards, on_all_shards
 

@@ -1,7 +1,5 @@
 """Whether two computed values are the same: in structure, in type, and within a tolerance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from torch import Tensor
 from distmetrics.comm.base import brief as type_of
 
 _SHOWN = 60
+_NUMBER = Tensor | float | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Equality:
 
     def difference(self, expected: Any, got: Any) -> str:
         """Return how ``got`` differs from ``expected``, or "" if it does not."""
-        both_numbers = all(isinstance(value, Tensor | float | int) for value in (expected, got))
-        if both_numbers and not self.types:
+        are_numbers = isinstance(expected, _NUMBER) and isinstance(got, _NUMBER)
+        if are_numbers and not self.types:
             return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))
         if isinstance(expected, Tensor) and isinstance(got, Tensor):
             return self._tensors(expected, got)
@@ -53,29 +52,34 @@ class Equality:
                 f"{brief(expected)} ({type(expected).__name__})"
             )
         if isinstance(expected, Mapping):
-            if list(map(str, expected)) != list(map(str, got)):
-                return f"keys {brief(list(got))} instead of {brief(list(expected))}"
-            return self._first((key, expected[key], got[key]) for key in expected)
+            keys, other_keys = list(expected), list(got)
+            if list(map(str, keys)) != list(map(str, other_keys)):
+                return f"keys {brief(other_keys)} instead of {brief(keys)}"
+            return self._first(keys, expected.values(), [got[key] for key in keys])
         if isinstance(expected, list | tuple):
             if len(expected) != len(got):
                 return f"{len(got)} items instead of {len(expected)}"
-            return self._first(zip(range(len(got)), expected, got, strict=True))
+            return self._first(range(len(got)), expected, got)
         if isinstance(expected, float):
-            return self._tensors(torch.tensor(expected).double(), torch.tensor(got).double())
+            both = torch.tensor([expected, got], dtype=torch.float64)
+            return self._tensors(*both)
         return "" if bool(expected == got) else f"{brief(got)} instead of {brief(expected)}"
 
-    def _first(self, items: Iterable[tuple[Any, Any, Any]]) -> str:
+    def _first(self, keys: Iterable[Any], expected: Iterable[Any], got: Iterable[Any]) -> str:
         """Return the first difference among the items of a container, with its place."""
-        for key, expected, got in items:
-            if difference := self.difference(expected, got):
+        for key, *both in zip(keys, expected, got, strict=True):
+            if difference := self.difference(*both):
                 return f"[{key!r}]{'' if difference.startswith('[') else ' '}{difference}"
         return ""
 
     def _tensors(self, expected: Tensor, got: Tensor) -> str:
-        expected, got = expected.detach().cpu(), got.detach().cpu()
-        if expected.shape != got.shape or (self.types and expected.dtype != got.dtype):
-            return " instead of ".join(type_of(x.dtype, x.shape) for x in (got, expected))
-        if expected.dtype != got.dtype:
+        expected = expected.detach().cpu()
+        got = got.detach().cpu()
+        has_same_type = expected.dtype == got.dtype
+        if expected.shape != got.shape or (self.types and not has_same_type):
+            is_type, expected_type = (type_of(x.dtype, x.shape) for x in (got, expected))
+            return f"{is_type} instead of {expected_type}"
+        if not has_same_type:
             both = torch.promote_types(expected.dtype, got.dtype)
             wide = torch.promote_types(both, torch.float64)
             expected, got = expected.to(wide), got.to(wide)
@@ -83,7 +87,8 @@ class Equality:
             return ""
         if expected.numel() == 1:
             return _instead(got.item(), expected.item())
-        apart = (got.to(torch.complex128) - expected.to(torch.complex128)).abs()
+        difference = got.to(torch.complex128) - expected.to(torch.complex128)
+        apart = difference.abs()
         apart[got.isnan() & expected.isnan()] = 0
         largest = apart.nan_to_num(0, posinf=math.inf).max()
         differing = int((apart > self.atol).sum())
@@ -91,11 +96,14 @@ class Equality:
 
     def _same(self, expected: Tensor, got: Tensor) -> bool:
         if self.bitwise:
-            bits = [x.contiguous().reshape(-1).view(torch.uint8) for x in (expected, got)]
-            return torch.equal(*bits)
+            return torch.equal(_bits(expected), _bits(got))
         if expected.is_floating_point() or expected.is_complex():
             return torch.allclose(got, expected, rtol=self.rtol, atol=self.atol, equal_nan=True)
         return torch.equal(expected, got)
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def relative(rtol: float, atol: float = 0.0) -> Equality:
@@ -120,7 +128,8 @@ def brief(value: Any) -> str:
     """
     if isinstance(value, Tensor):
         text = repr(value.tolist())
-        return text if len(text) <= _SHOWN and value.numel() else type_of(value.dtype, value.shape)
+        is_short = value.numel() and len(text) <= _SHOWN
+        return text if is_short else type_of(value.dtype, value.shape)
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

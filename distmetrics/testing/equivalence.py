@@ -1,20 +1,16 @@
 """A user's own module and data on every number of ranks get the numbers of a single process."""
 
-from __future__ import annotations
-
-import contextlib
 import copy
 import functools
 import itertools
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler
 
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import InputError, InputTypeError
@@ -22,8 +18,10 @@ from distmetrics.launch.processes import launch
 from distmetrics.liveness.outcome import settle
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve
-from distmetrics.strategies.sampling import shard
+from distmetrics.strategies.sampling import clone, has_order, shard
+from distmetrics.strategies.tensors import to_host
 from distmetrics.train import DataModule, Module, Trainer
+from distmetrics.train.seed import keep
 
 _WEIGHT = "weight "  # before the names of weights in a record
 
@@ -104,7 +102,7 @@ def assert_same_as_single(
     ...         return loss
     ...     def configure_optimizers(self):
     ...         return torch.optim.SGD(self.parameters(), lr=0.1)
-    >>> data = DataLoader(torch.arange(8.0)[:, None], 4)
+    >>> data = torch.utils.data.DataLoader(torch.arange(8.0)[:, None], 4)
     >>> assert_same_as_single(Line(), data, strategies=["single"], world_sizes=[1])
     """
     flags = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False} | flags
@@ -137,18 +135,7 @@ def _run_on_rank(comm: Communicator, case: _Case) -> _Record:
     return _run_here(case)
 
 
-@contextlib.contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Leave the random generators as they were."""
-    python = random.getstate()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-
-
-@_generators_kept()
+@keep()
 def _run_here(case: _Case) -> _Record:
     """Train and validate."""
     torch.manual_seed(case.seed)
@@ -156,12 +143,15 @@ def _run_here(case: _Case) -> _Record:
     strategy = copy.deepcopy(case.strategy)
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
-    values = {name: torch.tensor(float(x)) for name, x in trainer.callback_metrics.items()}
+    values = {}
+    for name, value in trainer.callback_metrics.items():
+        values[name] = torch.tensor(float(value))
     if data.val_dataloader() is not None:
         for result in trainer.validate(module, datamodule=data):
             values |= {f"validate: {name}": torch.tensor(x) for name, x in result.items()}
     weights = trainer.strategy.weights(module) if trainer.strategy.joins else module.state_dict()
-    values |= {_WEIGHT + name: weight.detach().cpu().clone() for name, weight in weights.items()}
+    for name, weight in to_host(dict(weights)).items():
+        values[_WEIGHT + name] = weight.clone()
     return _Record(values, set(trainer.local_metrics))
 
 
@@ -193,7 +183,8 @@ def _data(case: _Case) -> DataModule:
     """Return the user's data, of which each rank trains with a W-th of the batch."""
     data = _new(case.data)
     if not isinstance(data, DataModule):
-        data = _Loaders(*data) if isinstance(data, tuple) and len(data) == 2 else _Loaders(data)
+        is_pair = isinstance(data, tuple) and len(data) == 2
+        data = _Loaders(*data) if is_pair else _Loaders(data)
     data.train_dataloader = functools.partial(_part, data, case)  # goes to processes with the data
     loaded: DataModule = data
     return loaded
@@ -214,8 +205,7 @@ def _split(loader: Any, world_size: int) -> Any:
     Raises:
         InputError: there is no batch size that could be divided, or a rank would repeat samples.
     """
-    plain = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not plain or type(loader.batch_sampler) is not BatchSampler:
+    if not has_order(loader) or type(loader.batch_sampler) is not BatchSampler:
         raise InputError(
             "the training data must be a DataLoader with a batch_size, which each rank takes its "
             "part of"
@@ -227,26 +217,26 @@ def _split(loader: Any, world_size: int) -> Any:
             "would count twice",
             do=f"take a batch size and a number of samples that {world_size} divides.",
         )
-    clone, part = copy.copy(loader), whole // world_size
-    # A loader refuses another batch size by __setattr__, for its iterators use the old one.
-    vars(clone)["batch_size"] = part
-    vars(clone)["batch_sampler"] = BatchSampler(loader.sampler, part, loader.drop_last)
-    return clone
+    part = whole // world_size
+    batches = BatchSampler(loader.sampler, part, loader.drop_last)
+    return clone(loader, batch_size=part, batch_sampler=batches)
 
 
 def _differences(record: _Record, expected: _Record, rtol: float, atol: float) -> Iterator[str]:
     """Yield a line for each value and each weight that is not as expected."""
-    for name in sorted((record.values.keys() | expected.values.keys()) - record.local):
+    names = record.values.keys() | expected.values.keys()
+    for name in sorted(names - record.local):
         wanted, got = expected.values.get(name), record.values.get(name)
         if wanted is None or got is None or wanted.shape != got.shape:
             yield f"{name}: expected {_shown(wanted)}, got {_shown(got)}"
             continue
         tolerance = atol if name.startswith(_WEIGHT) else 0.0
         if not torch.allclose(got, wanted, rtol=rtol, atol=tolerance, equal_nan=True):
-            worst = (got.double() - wanted.double()).abs().argmax()
-            numbers = [_shown(x.flatten()[worst]) for x in (wanted, got)]
+            apart = (got.double() - wanted.double()).abs()
+            worst = apart.argmax()
+            wanted_there, got_there = wanted.flatten()[worst], got.flatten()[worst]
             note = " at its worst" if wanted.dim() else ""
-            yield f"{name}: expected {numbers[0]}, got {numbers[1]}{note}"
+            yield f"{name}: expected {_shown(wanted_there)}, got {_shown(got_there)}{note}"
 
 
 def _shown(value: Tensor | None) -> str:

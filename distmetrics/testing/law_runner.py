@@ -1,7 +1,5 @@
 """Judges laws on case after case, and keeps the smallest case that breaks each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -84,7 +82,11 @@ def _in_order(by_law: Mapping[Law, Any]) -> dict[Law, Any]:
 
 
 def _smallest(
-    law: Law, trial_of: partial[Trial], broken: LawBroken, shards: Shards, tries: int
+    law: Law,
+    trial_of: partial[Trial],
+    broken: LawBroken,
+    shards: Shards,
+    tries: int,
 ) -> tuple[Shards, LawBroken]:
     """Return the smallest case that still breaks the law, and how it does."""
 

@@ -10,13 +10,11 @@ repeat:
 (False, True, 24)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from distmetrics.errors import InputError
 from distmetrics.testing.law import Law, Laws
-from distmetrics.testing.law_checks import numbers, state, values
+from distmetrics.testing.law_checks import state, values
 
 __all__ = ["ALL", "DEFAULT", "EXACT", "NUMERICS", "Law", "Laws", "find"]
 
@@ -194,7 +192,7 @@ LOW_PRECISION = Law(
     "bfloat16 input gives the value of the same numbers in float32, within 2 %",
     """Opt-in, of :data:`NUMERICS`. Under autocast predictions are half precision; a sum that is
     kept in it stops growing at 256.""",
-    numbers.low_precision,
+    values.low_precision,
 )
 LARGE_COUNTS = Law(
     20,
@@ -202,7 +200,7 @@ LARGE_COUNTS = Law(
     "a count above 2²⁴ still grows by one",
     """Opt-in, of :data:`NUMERICS`. float32 holds integers up to 16 777 216; count in int64 or
     float64.""",
-    numbers.large_counts,
+    values.large_counts,
     needs_state=True,
     not_own="states are doubled by distmetrics' sync",
 )
@@ -212,7 +210,7 @@ SHIFT = Law(
     "adding a constant to all numbers leaves the value",
     """Opt-in, of :data:`NUMERICS`, for metrics of which theory says so: variance, correlation,
     mean error. It breaks by cancellation in ``E[x²] − E[x]²``; keep centred moments.""",
-    numbers.shift,
+    values.shift,
 )
 NAN_EVERYWHERE = Law(
     22,
@@ -220,7 +218,7 @@ NAN_EVERYWHERE = Law(
     "NaN and infinity in the data reach all ranks or none, as in a single process",
     """One NaN on one rank must not make that rank alone stop, or pick another checkpoint. It
     breaks where NaN is filtered by a comparison on one rank's value.""",
-    numbers.nan_everywhere,
+    values.nan_everywhere,
 )
 SUBGROUP = Law(
     23,
@@ -242,7 +240,8 @@ COLLECTION = Law(
     not_own="a metric's own sync is of one metric",
 )
 
-ALL = Laws(frozenset(value for value in list(globals().values()) if isinstance(value, Law)))
+_values = list(globals().values())
+ALL = Laws(frozenset(value for value in _values if isinstance(value, Law)))
 NUMERICS = LOW_PRECISION | LARGE_COUNTS | SHIFT
 EXACT = Laws.of(WORLD_SIZE)
 DEFAULT = ALL - NUMERICS - EXACT - PADDING_REMOVED
@@ -257,7 +256,8 @@ def find(name: Any) -> Law:
     Raises:
         InputError: there is no such law.
     """
+    wanted = str(name).strip().lower().replace("_", "-")
     for law in ALL:
-        if str(name).strip().lower().replace("_", "-") in (law.name, str(law.number)):
+        if wanted in (law.name, str(law.number)):
             return law
-    raise InputError(f"there is no law {name!r}; there are {', '.join(law.name for law in ALL)}")
+    raise InputError(f"there is no law {name!r}; there are {', '.join(map(str, ALL))}")

@@ -95,19 +95,17 @@ def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
     world = item.funcargs.get("world")
     if not isinstance(world, World):
         chosen = getattr(item, "callspec", None)  # of a test of several sizes that asks for none
-        world = World.of(item, marked, None if chosen is None else chosen.params.get("world"))
+        size = None if chosen is None else chosen.params.get("world")
+        world = World.of(item, marked, size)
     values = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     job: Callable[..., Any] = _AsRank(item.obj, values, Look.of(item))
     if world.backend == "gloo":
         job = _by_value(job, item, values)
-    failed = [
-        outcome
-        for outcome in world.outcomes(job)
-        if outcome.error is not None and not _is_wanted(outcome, world.faults)
-    ]
+    outcomes = [outcome for outcome in world.outcomes(job) if outcome.error is not None]
+    failed = [outcome for outcome in outcomes if not _is_wanted(outcome, world.faults)]
     if not failed:
         return
-    root = min(failed, key=lambda outcome: (blame(outcome.error), outcome.rank)).error
+    root = min(failed, key=lambda outcome: blame(outcome.error)).error
     assert root is not None
     if not isinstance(root, pytest.skip.Exception | pytest.xfail.Exception):
         item.stash[FAILURE] = failure_of(failed, world.size, world.backend)
@@ -127,7 +125,8 @@ def _is_wanted(outcome: Outcome, faults: tuple[Fault, ...]) -> bool:
     is_lost = isinstance(error, PeerLostError) and error.peers == (outcome.rank,)
     for fault in faults:
         is_raised = fault.kind == "raises" and repr(error) == repr(fault.raised())
-        if fault.rank == outcome.rank and (is_raised or (fault.kind == "kill" and is_lost)):
+        is_killed = fault.kind == "kill" and is_lost
+        if fault.rank == outcome.rank and (is_raised or is_killed):
             return True
     return False
 

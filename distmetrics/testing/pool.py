@@ -4,8 +4,6 @@ A job that fails on some rank ends its world, since the process group may be bro
 starts a new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools

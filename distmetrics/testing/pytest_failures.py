@@ -110,9 +110,9 @@ def failure_of(failed: Sequence[Outcome], world_size: int, backend: str) -> Exce
     for outcome in failed:
         groups.setdefault(_comparable(outcome.error), []).append(outcome)
     least = min(blame(outcome.error) for outcome in failed)
-    ordered = sorted(groups.values(), key=lambda group: (-blame(group[0].error), -group[0].rank))
+    ordered = sorted(groups.values(), key=lambda group: blame(group[0].error))
     shown: list[Element] = []
-    for group in ordered:
+    for group in reversed(ordered):
         error = group[0].error
         if blame(error) > least:
             elements, what = [_brief(error)], "let down by what is shown below"

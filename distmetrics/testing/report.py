@@ -1,7 +1,5 @@
 """What a check has found: which laws were judged, which not and why, and every violation."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -93,7 +91,8 @@ class Report:
         """Return it as what JSON can hold."""
         contents = {each.name: getattr(self, each.name) for each in fields(self)}
         for kind in ("judged", "skipped", "off"):
-            contents[kind] = {law.name: what for law, what in contents[kind].items()}
+            by_law = contents[kind].items()
+            contents[kind] = {law.name: what for law, what in by_law}
         contents["violations"] = [violation.to_dict() for violation in self.violations]
         return {**contents, "ok": self.ok, "text": str(self)}
 
@@ -103,5 +102,7 @@ listeners: list[Callable[[Report], None]] = []  # called with every report that 
 
 def columns(reports: Sequence[Report]) -> list[Law]:
     """Return the laws that any of the reports speaks of, in order."""
-    spoken = {law for report in reports for law in (*report.judged, *report.skipped, *report.off)}
+    spoken: set[Law] = set()
+    for report in reports:
+        spoken.update(report.judged, report.skipped, report.off)
     return sorted(spoken, key=lambda law: law.number)

@@ -3,8 +3,6 @@
 Most return a list of :class:`Same`: what the rank has found that must be equal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import pickle
@@ -188,7 +186,8 @@ def _dtypes(state: dict[str, Any]) -> dict[str, str]:
     dtypes = {}
     for name, value in state.items():
         items = value if isinstance(value, list) else [value]
-        if kinds := {f"{x.dtype} on {x.device}" for x in items if torch.is_tensor(x)}:
+        kinds = {f"{x.dtype} on {x.device}" for x in items if torch.is_tensor(x)}
+        if kinds:
             dtypes[name] = ", ".join(sorted(kinds))
     return dtypes
 
@@ -212,7 +211,9 @@ def beside_another(rank: Rank) -> list[Same]:
     shares = {"whole": rank.batches, "half": rank.halves[0]}
     metrics = {name: rank.subject.filled(share) for name, share in shares.items()}
     together = sync_and_compute(metrics, comm=rank.comm)
-    apart = {name: rank.synced(rank.subject.filled(share)) for name, share in shares.items()}
+    apart = {}
+    for name, share in shares.items():
+        apart[name] = rank.synced(rank.subject.filled(share))
     return [Same("the values of metrics synced together", apart, together)]
 
 
@@ -242,7 +243,8 @@ def doubled(rank: Rank) -> list[dict[str, Any]]:
     does not make the sum.
     """
     metric = rank.filled()
-    if any(spec.kind != "sum" for target in targets(metric) for spec in target.states):
+    kinds = {spec.kind for target in targets(metric) for spec in target.states}
+    if kinds - {"sum"}:
         return []
     for _ in range(25):
         metric = _merged(rank, metric)

@@ -42,10 +42,10 @@ def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Sha
     >>> [len(shard) for shard in deal([Batch(), Batch(), Batch()], [0, 2, 0], 3)]
     [2, 0, 1]
     """
-    return tuple(
-        tuple(batch for batch, rank in zip(batches, ranks, strict=True) if rank == r)
-        for r in range(world_size)
-    )
+    shards: list[list[Batch]] = [[] for _ in range(world_size)]
+    for batch, rank in zip(batches, ranks, strict=True):
+        shards[rank].append(batch)
+    return tuple(map(tuple, shards))
 
 
 def in_turn(batches: Sequence[Batch], world_size: int) -> Shards:
@@ -73,14 +73,24 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
         layouts[f"in runs, {world} ranks"] = in_runs(batches, world)
         layouts[f"all on the last of {world}"] = (*nothing, everything)
         layouts[f"all on the first of {world}"] = (everything, *nothing)
-    for label, world in (("one", 1), ("two", 2), ("n/2", n // 2), ("√n", math.isqrt(n))):
+    fewer = {
+        "one": 1,
+        "two": 2,
+        "n/2": n // 2,
+        "√n": math.isqrt(n),
+    }
+    for label, world in fewer.items():
         layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
-    doubling = [min((index + 1).bit_length(), _MOST) - 1 for index in range(n)]
+    doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
     layouts["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
-    distinct: dict[Any, tuple[str, Shards]] = {}
+    distinct: dict[str, Shards] = {}
+    known = set()
     for label, shards in layouts.items():
-        distinct.setdefault(identities(shards), (label, shards))
-    return dict(distinct.values())
+        identity = identities(shards)
+        if identity not in known:
+            distinct[label] = shards
+        known.add(identity)
+    return distinct
 
 
 def world_sizes(largest: int = 4) -> SearchStrategy[int]:
@@ -104,7 +114,8 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
         world = draw(st.sampled_from(sorted(worlds)))
         shards: list[list[Batch]] = [[] for _ in range(world)]
         for batch in whole:
-            rank, cut = draw(st.integers(0, world - 1)), draw(st.sampled_from((None, 0, 1)))
+            rank = draw(st.integers(0, world - 1))
+            cut = draw(st.sampled_from((None, 0, 1)))
             rows = count(batch) or 0
             if cut is None or cut >= rows:
                 shards[rank].append(batch)
@@ -135,7 +146,8 @@ def padded(batches: Sequence[Any], world_size: int) -> Shards:
         raise InputError("the batches need an argument indices= with a place for each sample")
     each = -(-rows // world_size)
     order = [index % rows for index in range(each * world_size)]
-    return tuple((take(whole, order[rank::world_size]),) for rank in range(world_size))
+    parts = [take(whole, order[rank::world_size]) for rank in range(world_size)]
+    return in_turn(parts, world_size)
 
 
 def low_precision(batches: Sequence[Any], dtype: torch.dtype | None = None) -> list[Batch]:
@@ -151,4 +163,5 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
     """
     from hypothesis import strategies as st
 
-    return st.lists(st.integers(0, 2**32 - 1), min_size=world_size, max_size=world_size)
+    seed = st.integers(0, 2**32 - 1)
+    return st.lists(seed, min_size=world_size, max_size=world_size)

@@ -1,7 +1,5 @@
 """Make a case smaller that breaks a law: fewer ranks, fewer batches, fewer samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from distmetrics.testing.batches import Batch, Shards, count, take
@@ -53,6 +51,8 @@ def _without_a_batch(shard: Shard) -> Iterator[Shard]:
 def _without_samples(shard: Shard) -> Iterator[Shard]:
     for at, batch in enumerate(shard):
         rows = count(batch) or 0
-        for kept in (range(rows // 2), range(rows // 2, rows), range(rows - 1), range(1, rows)):
+        half = rows // 2
+        halves = range(half), range(half, rows)
+        for kept in (*halves, range(rows - 1), range(1, rows)):
             if 0 < len(kept) < rows:
                 yield (*shard[:at], take(batch, kept), *shard[at + 1 :])

@@ -1,7 +1,5 @@
 """Programs of a few lines that show a violation again, and shards as text."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib
@@ -33,7 +31,10 @@ def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str
     source, imports = _maker(make)
     ranks = [f"[{', '.join(map(_batch, shard))}]," for shard in shards]
     step = math.ceil(len(ranks) / _ROWS)
-    rows = [" ".join(ranks[at : at + step]) for at in range(0, len(ranks), step)]
+    rows = []
+    while ranks:
+        rows.append(" ".join(ranks[:step]))
+        ranks = ranks[step:]
     numbers = " ".join(rows)
     batch = "Batch, " if "Batch(" in numbers else ""
     lines = [f"from distmetrics.testing import {batch}laws, replay", *imports, ""]
@@ -63,7 +64,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, Tensor):
         return _tensor(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_literal(each)}" for key, each in value.items()) + "}"
+        items = [f"{key!r}: {_literal(each)}" for key, each in value.items()]
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, tuple):
@@ -74,10 +76,11 @@ def _literal(value: Any) -> str:
 def _tensor(x: Tensor) -> str:
     if x.numel() == 0:
         return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype})"
-    numbers = x.detach().cpu().tolist()
+    plain = x.detach().cpu()
+    numbers = plain.tolist()
     if x.is_floating_point() and x.dtype != torch.float64:
         # NumPy writes a float32 with no more digits than it takes to get it back.
-        numbers = x.detach().cpu().float().numpy().astype(str).astype(float).tolist()
+        numbers = plain.float().numpy().astype(str).astype(float).tolist()
     dtype = "" if x.dtype in _PLAIN else f", dtype={x.dtype}"
     return f"torch.tensor({numbers}{dtype})"
 

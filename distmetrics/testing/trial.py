@@ -1,11 +1,10 @@
 """One case on which laws are judged: a metric and its shards, and its runs, each made once."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from distmetrics.comm.base import Communicator
@@ -101,7 +100,7 @@ class Trial:
     @property
     def dense(self) -> Shards:
         """The shards without ranks and batches that have no samples; some must have samples."""
-        kept = [tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards]
+        kept = [tuple(filter(_has_samples, shard)) for shard in self.shards]
         if not any(kept):
             raise NotJudged("no rank has samples")
         return tuple(filter(None, kept))
@@ -109,7 +108,7 @@ class Trial:
     @property
     def pooled(self) -> tuple[Batch, ...]:
         """All batches that have samples, in rank order."""
-        return tuple(batch for shard in self.dense for batch in shard)
+        return tuple(chain.from_iterable(self.dense))
 
     def parts(self, world_size: int) -> Shards:
         """Deal all batches to so many ranks, each with some; they are cut if they are too few."""
@@ -141,7 +140,8 @@ class Trial:
             job = partial(_on_rank, scenario, self.subject, shards)
             calls_torch = self.subject.sync == "own" or self.subject.is_function
             with routed() if calls_torch else contextlib.nullcontext():
-                self._runs[key] = shards, _results(self.run_world(len(shards), job))
+                outcomes = self.run_world(len(shards), job)
+            self._runs[key] = shards, _results(outcomes)
         return self._runs[key][1]
 
     def settled(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
@@ -198,8 +198,16 @@ class Trial:
         compare(expected, [ranks[0].value], self.loosely, shards, note)
 
 
+def _has_samples(batch: Batch) -> bool:
+    return count(batch) != 0
+
+
 def compare(
-    expected: Any, got: Sequence[Any], equality: Equality, shards: Shards, note: str = ""
+    expected: Any,
+    got: Sequence[Any],
+    equality: Equality,
+    shards: Shards,
+    note: str = "",
 ) -> None:
     """Compare every rank's value with one that is expected."""
     for rank, value in enumerate(got):
@@ -215,7 +223,10 @@ def no_error(expected: Any, results: Sequence[RankResult], shards: Shards) -> No
 
 
 def _on_rank(
-    scenario: Scenario, subject: Subject, shards: Shards, comm: Communicator
+    scenario: Scenario,
+    subject: Subject,
+    shards: Shards,
+    comm: Communicator,
 ) -> tuple[Any, tuple[str, ...]]:
     """Be one rank: run a scenario on the rank's own shard, and write its collectives down."""
     recording = RecordingCommunicator(comm)
@@ -228,12 +239,13 @@ def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
     """Tell values, errors and stuck ranks apart; one that another's error let down is not stuck."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     kind = "stuck" if all(map(_is_stuck, errors)) else "raised"
-    return [
-        RankResult("value", *outcome.value)
-        if outcome.error is None
-        else RankResult(kind, error=outcome.error)
-        for outcome in outcomes
-    ]
+    results = []
+    for outcome in outcomes:
+        result = RankResult(kind, error=outcome.error)
+        if outcome.error is None:
+            result = RankResult("value", *outcome.value)
+        results.append(result)
+    return results
 
 
 def _is_stuck(error: BaseException) -> bool:

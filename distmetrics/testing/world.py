@@ -1,7 +1,5 @@
 """Run a function as every rank of a small world: of threads, or of real processes over gloo."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -9,7 +7,7 @@ from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
 from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing.faults import Fault
-from distmetrics.testing.faults.inject import faulty, killed_as_lost
+from distmetrics.testing.faults.communicator import faulty, killed_as_lost
 
 Backend = Literal["threads", "gloo"]
 

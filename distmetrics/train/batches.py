@@ -1,13 +1,10 @@
 """The batches of a loader, and the steps that every rank takes for them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import all_gather_object
@@ -15,24 +12,8 @@ from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit
-from distmetrics.tree import map_leaves
 
 T = TypeVar("T")
-
-
-def move(batch: T, device: torch.device) -> T:
-    """Return the batch with every tensor on ``device``, and whatever else has a method ``to``.
-
-    >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
-    {'x': tensor([0., 0.]), 'name': 'a'}
-    """
-
-    def to_device(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
-
-    return map_leaves(to_device, batch)
 
 
 def limited(loader: Any, limit: Limit, flag: str) -> int | None:
@@ -86,7 +67,7 @@ def agreed_counts(
     Raises:
         ConfigurationError: no rank has any of a loader, and no limit says so (on every rank).
     """
-    own = [_known_length(loader, limit) for loader, limit in zip(loaders, limits, strict=True)]
+    own = list(map(_known_length, loaders, limits))
     ranks = all_gather_object(own, comm=comm, name=f"{what} batches")
     by_loader = [list(counts) for counts in zip(*ranks, strict=True)]
     for index, counts in enumerate(by_loader):
@@ -113,7 +94,11 @@ def _known_length(loader: Any, limit: int | None) -> int | None:
 
 
 def agreed_batches(
-    batches: Iterator[Any], counts: Sequence[int | None], comm: Communicator, *, start: int = 0
+    batches: Iterator[Any],
+    counts: Sequence[int | None],
+    comm: Communicator,
+    *,
+    start: int = 0,
 ) -> Iterator[tuple[Any, int]]:
     """Yield this rank's batch or None, and how many ranks have one, until none has.
 
@@ -146,7 +131,10 @@ def agreed_batches(
 
 
 def _by_count(
-    batches: Iterator[Any], counts: Sequence[int], rank: int, start: int
+    batches: Iterator[Any],
+    counts: Sequence[int],
+    rank: int,
+    start: int,
 ) -> Iterator[tuple[Any, int]]:
     fewest = min(counts)
     for step in range(start, max(counts)):

@@ -1,7 +1,5 @@
 """Checkpoint files: a name stands for a whole file, and reading one runs nothing that is in it."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path
@@ -24,7 +22,10 @@ def write(content: Any, path: Path) -> None:
 
 
 def load_checkpoint(
-    path: str | Path, *, map_location: Any = "cpu", weights_only: bool = True
+    path: str | Path,
+    *,
+    map_location: Any = "cpu",
+    weights_only: bool = True,
 ) -> dict[str, Any]:
     """Read a checkpoint.
 
@@ -38,7 +39,8 @@ def load_checkpoint(
     """
     path = Path(path)
     if not path.is_file():
-        there = ", ".join(sorted(file.name for file in path.parent.glob("*.ckpt"))) or "none"
+        names = sorted(file.name for file in path.parent.glob("*.ckpt"))
+        there = ", ".join(names) or "none"
         raise ConfigurationError(
             f"there is no checkpoint {path}", notes=[f"Checkpoints in that folder: {there}"]
         )

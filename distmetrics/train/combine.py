@@ -67,14 +67,9 @@ class Accumulator:
     """One rank's part of a value.
 
     Values of an accelerator are added up there, so that no step waits for a copy; those of the CPU
-    as numbers of Python, which cost a tenth.
-
-    Attributes:
-        kind: how the name is logged.
-        site: the user's line that logged it first.
-        total: Σ weight·value, Σ value or an extreme; None where nothing had weight.
-        weight: Σ weight.
-        steps: the number of steps that it was logged in.
+    as numbers of Python, which cost a tenth. ``total`` is Σ weight·value, Σ value or an extreme,
+    None where nothing had weight; ``steps`` the number of steps that it was logged in; ``site`` the
+    user's line that logged it first.
     """
 
     kind: Kind
@@ -108,7 +103,8 @@ class Accumulator:
             self.total = self.total + part
         else:
             pick = torch.maximum if self.kind.reduce_fx == "max" else torch.minimum
-            total, part = (torch.as_tensor(x, dtype=torch.float64) for x in (self.total, part))
+            part = torch.as_tensor(part, dtype=torch.float64)
+            total = torch.as_tensor(self.total, dtype=torch.float64)
             extreme = pick(total.to(part.device), part)
             self.total = extreme.item() if extreme.is_cpu else extreme
 
@@ -141,14 +137,17 @@ class Accumulators(dict[Key, Accumulator]):
 
     def settled(self) -> dict[Key, Accumulator]:
         """Return copies whose totals are numbers of Python, to be sent or saved."""
-        return {
-            key: replace(each, total=None if each.total is None else float(each.total))
-            for key, each in self.items()
-        }
+        settled = {}
+        for key, each in self.items():
+            total = None if each.total is None else float(each.total)
+            settled[key] = replace(each, total=total)
+        return settled
 
 
 # With one batch a rank, a condition on the data looks like one on the rank half of the time.
 _BATCHES_TO_BE_SURE = 2
+# A name, the ranks that log it in every batch, and those that never do.
+_OneSided = tuple[Key, list[int], list[int]]
 
 
 class RankLog(NamedTuple):
@@ -161,12 +160,9 @@ class RankLog(NamedTuple):
 class Logged(NamedTuple):
     """What all ranks' logs amount to.
 
-    Attributes:
-        values: by key; a value that each step has too is here twice, as ``name_epoch`` as well.
-        local: which of them are this rank's own.
-        aliases: the keys ``name_epoch``.
-        kinds: how each name was logged.
-        batches: the number of batches of each loader, over all ranks.
+    ``values`` by key, of which the ``local`` ones are this rank's own; a value that each step has
+    too is here twice, as ``name_epoch`` as well, whose keys are ``aliases``. ``kinds``: how each
+    name was logged; ``batches``: the number of batches of each loader, over all ranks.
     """
 
     values: dict[Key, Tensor]
@@ -188,18 +184,20 @@ def combine(ranks: Sequence[RankLog], rank: int, *, strict: bool) -> Logged:
     logged = Logged({}, set(), set(), kinds, batches)
     counted = {"all ranks": ranks, "this rank": [ranks[rank]], "rank 0": ranks[:1]}
     for key, kind in kinds.items():
-        parts = [each.values[key] for each in counted[kind.scope] if key in each.values]
-        if kind.metric or not parts:
+        senders = [each for each in counted[kind.scope] if key in each.values]
+        if kind.metric or not senders:
             continue
         whole = Accumulator(kind)
-        for part in parts:
+        for each in senders:
+            part = each.values[key]
             whole.merge(part.total, part.weight)
         aliases = [key.of("epoch")] if kind.forked else []
-        value = torch.tensor(whole.value, dtype=torch.float64)
-        logged.values.update(dict.fromkeys([key, *aliases], value))
         logged.aliases.update(aliases)
+        keys = [key, *aliases]
+        value = torch.tensor(whole.value, dtype=torch.float64)
+        logged.values.update(dict.fromkeys(keys, value))
         if kind.scope == "this rank" and len(ranks) > 1:
-            logged.local.update([key, *aliases])
+            logged.local.update(keys)
     return logged
 
 
@@ -228,10 +226,6 @@ def agreed_kinds(ranks: Sequence[RankLog], rank: int) -> dict[Key, Kind]:
     return kinds
 
 
-# A name, the ranks that log it in every batch, and those that never do.
-_OneSided = tuple[Key, list[int], list[int]]
-
-
 def check_names(
     ranks: Sequence[RankLog], kinds: Mapping[Key, Kind], rank: int, *, strict: bool
 ) -> None:
@@ -250,11 +244,16 @@ def check_names(
         if kind.metric or kind.scope != "all ranks":
             continue  # a metric object's value is over all ranks, whoever logs it
         batches = {rank: each.batches.get(key.loader, 0) for rank, each in enumerate(ranks)}
-        parts = {rank: ranks[rank].values.get(key) for rank, count in batches.items() if count}
-        never = [rank for rank, part in parts.items() if part is None]
-        always = [rank for rank, part in parts.items() if part and part.steps >= batches[rank]]
+        always = []
+        never = []
+        for index, count in batches.items():
+            part = ranks[index].values.get(key)
+            if count and part is None:
+                never.append(index)
+            elif count and part is not None and part.steps >= count:
+                always.append(index)
         if never and always:
-            fewest = min(batches[rank] for rank in never + always)
+            fewest = min(batches[index] for index in never + always)
             is_certain = strict and fewest >= _BATCHES_TO_BE_SURE
             (certain if is_certain else doubtful).append((key, always, never))
     if certain:
@@ -290,7 +289,8 @@ def _one_sided_error(
 
 def _share(key: Key, log: RankLog) -> str:
     """Return in how many of its batches a rank logs a name, and where."""
-    count, part = log.batches.get(key.loader, 0), log.values.get(key)
+    count = log.batches.get(key.loader, 0)
+    part = log.values.get(key)
     if count == 0:
         return "had no batch"
     if part is None:

@@ -1,8 +1,7 @@
 """What the module, the callbacks, the loggers and the loops see of the trainer that runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,13 @@ from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 
+_FLAGS = {field.name for field in fields(TrainerConfig)}
+
 
 class RunContext:
     """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
+
+    Its flags are attributes too, such as ``max_epochs``.
 
     Attributes:
         config: the flags.
@@ -55,6 +58,18 @@ class RunContext:
     log: LogBook | None
     run: Any
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _FLAGS and "config" in vars(self):
+            return getattr(self.config, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FLAGS:
+            raise ConfigurationError(
+                f"trainer.{name} can't be changed", do=f"make another: Trainer({name}=...)."
+            )
+        super().__setattr__(name, value)
+
     @property
     def current_epoch(self) -> int:
         """Epochs completed; in an epoch its number, from 0."""
@@ -64,21 +79,6 @@ class RunContext:
     def global_step(self) -> int:
         """Optimizer steps taken."""
         return self.progress.global_step
-
-    @property
-    def max_epochs(self) -> int | None:
-        """The flag."""
-        return self.config.max_epochs
-
-    @property
-    def max_steps(self) -> int:
-        """The flag."""
-        return self.config.max_steps
-
-    @property
-    def default_root_dir(self) -> Path:
-        """The flag, or the folder that it stands for."""
-        return self.config.default_root_dir
 
     @property
     def global_rank(self) -> int:
@@ -137,7 +137,7 @@ class RunContext:
         """
         if self.run is None or self.fit_state is None:
             raise ConfigurationError("there is nothing to save: no fit is under way")
-        self.run.save(paths, drop)
+        self.run.save([Path(path) for path in paths], [Path(path) for path in drop])
 
     def log_values(self, values: Mapping[str, float]) -> None:
         """Make numbers known that are the same on every rank, and give them to the loggers."""

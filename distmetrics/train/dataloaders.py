@@ -1,7 +1,5 @@
 """What the user asks of the trainer: the call, its loaders, and the data module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A last checkpoint from a rank that is left, once others are lost or have gone astray."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import asdict
 from typing import Any
@@ -29,8 +27,8 @@ def save_emergency_checkpoint(run: Run, error: BaseException) -> None:
     keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
     if lost is None or not keepers:
         return
-    left = [rank for rank in range(trainer.world_size) if rank not in lost.peers] or [0]
-    if trainer.global_rank != left[0]:
+    left = set(range(trainer.world_size)) - set(lost.peers)
+    if trainer.global_rank != min(left, default=0):
         return
     if not trainer.strategy.whole_on_each_rank:
         warnings.warn(

@@ -1,23 +1,21 @@
 """One evaluation, and one prediction: every sample once, whatever the number of ranks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from distmetrics.collectives.ops import all_gather_object
-from distmetrics.train.batches import length, limited, move, no_batch
+from distmetrics.strategies.tensors import move, to_host
+from distmetrics.train.batches import length, limited, no_batch
 from distmetrics.train.config import Limit
 from distmetrics.train.context import note_epoch
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step
-from distmetrics.tree import map_leaves
 
 _FLAGS = {
     "validation": "limit_val_batches",
@@ -147,16 +145,12 @@ def predict(run: Run, loaders: Sequence[Any], *, keep: bool) -> list[list[Any]] 
         run.call("on_predict_end")
     if not keep:
         return None
-    own = map_leaves(on_cpu, own)
+    own = to_host(own)
     if run.comm.world_size == 1:  # a prediction that can't be sent is fine here
         return own
     ranks = all_gather_object(own, comm=run.comm, name="predictions")
-    return [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
-
-
-def on_cpu(leaf: Any) -> Any:
-    """Return a tensor without its graph, on the CPU; anything else as it is."""
-    return leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf
+    by_loader = zip(*ranks, strict=True)
+    return [list(itertools.chain(*parts)) for parts in by_loader]
 
 
 @contextmanager

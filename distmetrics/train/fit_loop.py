@@ -1,7 +1,5 @@
 """One epoch of training: its steps, and the validations within it."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -150,7 +148,10 @@ class FitLoop:
 
 
 def _with_places(
-    items: Iterator[Any], steps: int, start: int, total: int | None
+    items: Iterator[Any],
+    steps: int,
+    start: int,
+    total: int | None,
 ) -> Iterator[tuple[Any, AccumulationStep]]:
     """Yield each item and its place among the ``steps`` of an update.
 

@@ -1,7 +1,5 @@
 """What a fit works with on this rank is put together here, and checked."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How far a fit is, what it works with on one rank, and how its optimizers step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard
@@ -15,6 +13,7 @@ from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.tensors import parameters_of
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.optimizers import Schedule
 
@@ -40,11 +39,6 @@ class LoopProgress:
     pending: int = 0
     validated_at: int | None = None
     epoch_is_over: bool = False
-
-    @property
-    def is_within_epoch(self) -> bool:
-        """True if some of the epoch's steps are over, and the epoch is not."""
-        return self.batches > 0 and not self.epoch_is_over
 
     def begin_epoch(self, number: int) -> None:
         """Go to the beginning of an epoch, after as many steps."""
@@ -108,8 +102,7 @@ class FitState:
         """
         before = self._stepped_at.get(id(optimizer), 0)
         self._stepped_at[id(optimizer)] = self._backwards
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        has_gradients = any(p.grad is not None for p in parameters)
+        has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
         comm = self.strategy.comm()
         if comm.world_size > 1 and has_gradients and before == self._backwards:
             raise ConfigurationError(

@@ -1,14 +1,15 @@
-"""The moments of a run at which a module may do something: all do nothing unless overridden."""
-
-from __future__ import annotations
+"""A module's trainer, and the moments at which it may do something: nothing unless overridden."""
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.errors import ConfigurationError
+from distmetrics.train.context import RunContext
 
-class Hooks:
+
+class Hooks(nn.Module):
     """What a :class:`~distmetrics.train.Module` may override; each is called on every rank.
 
     A hook about a batch is called where there is one: ranks may have different numbers of them.
@@ -19,6 +20,23 @@ class Hooks:
     epoch returned on this rank, without gradients; with several loaders one list a loader. Where a
     module has none, outputs are not kept.
     """
+
+    _trainer: RunContext | None = None
+
+    @property
+    def trainer(self) -> RunContext:
+        """The trainer that runs this module.
+
+        Raises:
+            ConfigurationError: none does.
+        """
+        if self._trainer is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} is not attached to a trainer",
+                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
+                "replace self.log.",
+            )
+        return self._trainer
 
     def prepare_data(self) -> None:
         """Called once a machine, before ``setup``."""
@@ -78,12 +96,19 @@ class Hooks:
         """
 
     def on_validation_batch_start(
-        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Called before a step of a validation; likewise of the others."""
 
     def on_validation_batch_end(
-        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Called after a step of a validation; likewise of the others."""
 

@@ -1,12 +1,10 @@
 """What a module or a data module was made with, kept for checkpoints and loggers."""
 
-from __future__ import annotations
-
 import inspect
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -34,9 +32,6 @@ class Hparams(dict[str, Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
-    def __copy__(self) -> Self:
-        return type(self)(self)
-
 
 _SAVED = Takes(
     lambda value: isinstance(value, Mapping | Namespace),
@@ -60,7 +55,10 @@ class WithHparams:
         return self._hparams
 
     def save_hyperparameters(
-        self, *names: Any, ignore: str | Iterable[str] = (), logger: bool = True
+        self,
+        *names: Any,
+        ignore: str | Iterable[str] = (),
+        logger: bool = True,
     ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 
@@ -107,7 +105,9 @@ def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
         info = inspect.getargvalues(frame)
         if not info.args or info.locals.get(info.args[0]) is not owner:
             break
-        arguments |= {name: info.locals[name] for name in info.args[1:] if name in info.locals}
+        for name in info.args[1:]:
+            if name in info.locals:
+                arguments[name] = info.locals[name]
         if info.keywords is not None:
             arguments |= info.locals[info.keywords]
         frame = frame.f_back

@@ -1,23 +1,20 @@
 """Launch a call of the trainer on every rank, and bring home what comes of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.tensors import to_host
 from distmetrics.train.callbacks.display import print_results
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call
-from distmetrics.train.evaluation import on_cpu
 from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.module import Module
 from distmetrics.train.run import Run
 from distmetrics.train.session import conduct
 from distmetrics.train.signatures import check_hooks, require
-from distmetrics.tree import map_leaves
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,11 @@ def launch(trainer: RunContext, module: Module, call: Call) -> Any:
 
 
 def launch_evaluation(
-    trainer: RunContext, module: Module, call: Call, *, verbose: bool | None
+    trainer: RunContext,
+    module: Module,
+    call: Call,
+    *,
+    verbose: bool | None,
 ) -> list[dict[str, float]]:
     """Evaluate the module on every rank; return the results, and print them if that is wanted."""
     require(module, "validation_step" if call.kind == "validate" else "test_step")
@@ -88,5 +89,5 @@ def run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
         trainer.values.on_cpu(),
         trainer.should_stop,
         [callback.state_dict() for callback in trainer.callbacks],
-        map_leaves(on_cpu, weights),
+        to_host(weights),
     )

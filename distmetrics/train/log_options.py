@@ -1,7 +1,5 @@
 """The arguments of ``self.log``: what they may be, and what is refused of them."""
 
-from __future__ import annotations
-
 import math
 from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args
@@ -121,7 +119,8 @@ def moments(name: str, options: Options, *, in_step: bool, training: bool) -> tu
 
 def check_batch_size(name: Any, size: Any) -> float:
     """Return ``batch_size``, which may be a number of NumPy or torch, as one of Python."""
-    plain: Any = size.item() if isinstance(size, Tensor) and size.numel() == 1 else size
+    is_number = isinstance(size, Tensor) and size.numel() == 1
+    plain: Any = size.item() if is_number else size
     is_real = isinstance(plain, Real) and not isinstance(plain, bool)  # NumPy's are no ints
     number = float(plain) if is_real else math.nan
     if not (math.isfinite(number) and number >= 0):
@@ -189,8 +188,3 @@ def as_number(what: str, value: Any) -> Tensor | float:
 def as_tensor(what: str, value: Any) -> Tensor:
     """Return ``value`` as a 0-dim float64 tensor on the CPU; see :func:`as_number`."""
     return torch.tensor(float(as_number(what, value)), dtype=torch.float64)
-
-
-def is_metric(value: Any) -> bool:
-    """Return True for a metric object: anything that updates, computes and resets."""
-    return all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset"))

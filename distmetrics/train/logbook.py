@@ -1,11 +1,9 @@
 """What this rank logs in one epoch, and the one exchange that makes it every rank's.
 
 Every value is kept as (Σ weight·value, Σ weight) in float64. At the end of an epoch one collective
-brings together what each rank has logged, however much, and metric objects are synced all together
-in one or two more. A rank that had no batch takes part with an empty log.
+brings together what each rank has logged, however much, and metric objects are synced together in
+one or two more. A rank that had no batch takes part with an empty log.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distmetrics.arguments import is_metric
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.errors import ConfigurationError, Site
@@ -32,7 +31,6 @@ from distmetrics.train.log_options import (
     batch_size_of,
     check_batch_size,
     check_options,
-    is_metric,
     moments,
 )
 from distmetrics.train.metric_state import (
@@ -99,7 +97,9 @@ class LogBook:
         self.step_local: set[str] = set()
         self.prog_bar: set[str] = set()
         self.unlogged: set[str] = set()
-        self._stage, self._comm, self._module = stage, comm, module
+        self._stage = stage
+        self._comm = comm
+        self._module = module
         self._has_loaders, self._strict = loaders > 1, strict
         self._epoch = Accumulators()
         self._batches = Counter[int]()
@@ -224,10 +224,8 @@ class LogBook:
         return path
 
     def _keep_step_value(self, key: Key, value: Tensor | float, *, local: bool) -> None:
-        if isinstance(value, Tensor):
-            self.step_values[key.label] = value.to(torch.float64, copy=True)
-        else:
-            self.step_values[key.label] = torch.tensor(value, dtype=torch.float64)
+        number = torch.as_tensor(value, dtype=torch.float64)
+        self.step_values[key.label] = number.clone()
         if local:
             self.step_local.add(key.label)
 
@@ -239,9 +237,9 @@ class LogBook:
         """
         if everyone and not self._step:
             return
-        site = self._step_site
-        if site is not None and len(self._step) > 1:
-            site = site._replace(function=f"{site.function} and {len(self._step) - 1} more")
+        site, others = self._step_site, len(self._step) - 1
+        if site is not None and others > 0:
+            site = site._replace(function=f"{site.function} and {others} more")
         logged = self._combined(self._step, {}, f"{self._stage} step", site)
         for key, value in logged.values.items():
             self._keep_step_value(key, value, local=False)
@@ -264,7 +262,11 @@ class LogBook:
         return logged
 
     def _combined(
-        self, mine: Accumulators, batches: dict[int, int], name: str, site: Site | None = None
+        self,
+        mine: Accumulators,
+        batches: dict[int, int],
+        name: str,
+        site: Site | None = None,
     ) -> Logged:
         """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
         sent = RankLog(mine.settled(), batches)

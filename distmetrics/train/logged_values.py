@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.tensors import to_host
 
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
@@ -49,8 +50,7 @@ class LoggedValues:
 
     def on_cpu(self) -> LoggedValues:
         """Return a copy without tensors on an accelerator."""
-        values = {name: value.detach().cpu() for name, value in self.callback_metrics.items()}
-        return replace(self, callback_metrics=values)
+        return replace(self, callback_metrics=to_host(self.callback_metrics))
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the values, of plain types."""

@@ -72,7 +72,10 @@ class FolderLogger(Logger):
     """
 
     def __init__(
-        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+        self,
+        save_dir: str | Path,
+        name: str = "distmetrics_logs",
+        version: int | str | None = None,
     ) -> None:
         check(type(self).__name__, locals(), _TAKES)
         self.save_dir = Path(save_dir)
@@ -191,7 +194,10 @@ class TensorBoardLogger(FolderLogger):
     """
 
     def __init__(
-        self, save_dir: str | Path, name: str = "distmetrics_logs", version: int | str | None = None
+        self,
+        save_dir: str | Path,
+        name: str = "distmetrics_logs",
+        version: int | str | None = None,
     ) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise MissingDependencyError.of("tensorboard", "tensorboard", "TensorBoardLogger")
@@ -218,7 +224,9 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {name: "None" if each is None else each for name, each in flat(params).items()}
+            plain = flat(params)
+            for name, value in plain.items():
+                plain[name] = "None" if value is None else value
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:

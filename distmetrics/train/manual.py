@@ -1,18 +1,17 @@
 """Optimization by the module itself: several optimizers, own order of backward and step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.train.context import RunContext
+from distmetrics.strategies.tensors import parameters_of
 from distmetrics.train.fit_state import FitState
+from distmetrics.train.hooks import Hooks
 
 
 class ManualOptimizer:
@@ -53,8 +52,8 @@ class ManualOptimizer:
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
 
-class ManualOptimization(nn.Module):
-    """The trainer of a module, and what one needs that does its own optimization.
+class ManualOptimization(Hooks):
+    """What a module needs that does its own optimization.
 
     With ``self.automatic_optimization = False`` its ``training_step`` does all:
     ``optimizer.zero_grad()``, ``self.manual_backward(loss)`` and ``optimizer.step()`` for each of
@@ -62,22 +61,6 @@ class ManualOptimization(nn.Module):
     """
 
     automatic_optimization: bool = True
-    _trainer: RunContext | None = None
-
-    @property
-    def trainer(self) -> RunContext:
-        """The trainer that runs this module.
-
-        Raises:
-            ConfigurationError: none does.
-        """
-        if self._trainer is None:
-            raise ConfigurationError(
-                f"{type(self).__name__} is not attached to a trainer",
-                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
-                "replace self.log.",
-            )
-        return self._trainer
 
     def optimizers(self) -> Any:
         """Return the optimizer, or the list of several, to step by hand."""
@@ -110,9 +93,9 @@ class ManualOptimization(nn.Module):
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:
         """Let only the optimizer's parameters have gradients inside the block: a GAN's half."""
-        groups: Any = optimizer.param_groups
-        own = {id(parameter) for group in groups for parameter in group["params"]}
-        others = [p for p in self.parameters() if p.requires_grad and id(p) not in own]
+        inner: Any = optimizer
+        own = set(parameters_of(inner))
+        others = [p for p in self.parameters() if p.requires_grad and p not in own]
         for parameter in others:
             parameter.requires_grad_(False)
         try:

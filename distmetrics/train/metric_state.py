@@ -1,9 +1,8 @@
 """A module's metric objects: where they are, their values, and their states: saved and merged."""
 
-from __future__ import annotations
-
 import copy
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,14 +25,15 @@ def metrics_in(module: nn.Module) -> dict[str, Any]:
     """Return the outermost metric objects of a module by path: children, and plain attributes."""
     metrics: dict[str, Any] = {}
     for prefix, owner in module.named_modules():
+        if any(prefix.startswith(f"{outer}.") for outer in metrics):
+            continue
         if adapter_of(owner) is not None:
-            metrics.setdefault(prefix, owner)
+            metrics[prefix] = owner
             continue
         for name, value in vars(owner).items():
             if not name.startswith("_") and adapter_of(value) is not None:
                 metrics[f"{prefix}.{name}".lstrip(".")] = value
-    inner = {path for path in metrics for outer in metrics if path.startswith(f"{outer}.")}
-    return {path: metric for path, metric in metrics.items() if path not in inner}
+    return metrics
 
 
 def metric_at(module: nn.Module, path: str) -> Any:
@@ -48,7 +48,8 @@ def path_of(module: nn.Module, metric: Any, name: str) -> str:
         ConfigurationError: the module does not hold it.
     """
     for prefix, owner in module.named_modules():
-        for attribute, value in (*owner.named_children(), *vars(owner).items()):
+        attributes = {**vars(owner), **dict(owner.named_children())}
+        for attribute, value in attributes.items():
             if value is metric:
                 return f"{prefix}.{attribute}".lstrip(".")
     raise ConfigurationError(
@@ -60,11 +61,11 @@ def path_of(module: nn.Module, metric: Any, name: str) -> str:
 
 def updated(metrics: Mapping[str, Any]) -> dict[str, int]:
     """Return the updates of each metric since its reset, if there were any and it counts them."""
-    counts = dict.fromkeys(metrics, 0)
+    counts = Counter[str]()
     for path, metric in metrics.items():
         for target in targets({path: metric}):
             counts[path] += int(target.storage.get(target.adapter.counter, 0))
-    return {path: count for path, count in counts.items() if count}
+    return +counts
 
 
 def check_unused(path: str, updates: Mapping[str, int], stage: str, name: str) -> None:
@@ -87,7 +88,10 @@ def check_unused(path: str, updates: Mapping[str, int], stage: str, name: str) -
 
 
 def metric_values(
-    module: nn.Module, kinds: Mapping[Key, Kind], comm: Communicator, name: str
+    module: nn.Module,
+    kinds: Mapping[Key, Kind],
+    comm: Communicator,
+    name: str,
 ) -> dict[Key, Tensor]:
     """Return each number of the metric objects that were logged, over all ranks; reset these.
 
@@ -163,9 +167,12 @@ def _states_of(target: Target) -> dict[str, Any]:
     """Return a metric's states and its number of updates; no value computed of an older state."""
     if isinstance(target.adapter, MergingAdapter):
         return target.adapter.state(target.metric)
-    names = (*(spec.name for spec in target.states), target.adapter.counter)
+    names = [spec.name for spec in target.states]
+    names.append(target.adapter.counter)
     states = {name: target.storage[name] for name in names if name in target.storage}
-    return states | ({"_computed": None} if "_computed" in target.storage else {})
+    if "_computed" in target.storage:
+        states["_computed"] = None
+    return states
 
 
 def _copy(value: Any, device: Any = "cpu") -> Any:

@@ -1,20 +1,17 @@
 """The user's model, its steps and its optimizer in one class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
 
-from distmetrics.arguments import FLAG, PATH, check
+from distmetrics.arguments import FLAG, PATH, check, is_metric
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError, InputTypeError
 from distmetrics.train.checkpoint_file import load_checkpoint
-from distmetrics.train.hooks import Hooks
 from distmetrics.train.hparams import WithHparams, make
-from distmetrics.train.log_options import Options, ReduceFx, is_metric
+from distmetrics.train.log_options import Options, ReduceFx
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.manual import ManualOptimization
 
@@ -22,7 +19,7 @@ T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
 
 
-class Module(Hooks, WithHparams, ManualOptimization):
+class Module(ManualOptimization, WithHparams):
     """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
 
     Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and

@@ -1,7 +1,5 @@
 """What ``configure_optimizers`` may return, and when learning rates change."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,8 +9,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from distmetrics.arguments import POSITIVE, Takes, check, describe
+from distmetrics.arguments import POSITIVE, check, describe, one_of
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.tensors import check_steps_some
 from distmetrics.train.logged_values import LoggedValues
 
 Interval = Literal["epoch", "step"]
@@ -23,7 +22,7 @@ _FORMS = (
 
 _TAKES = {
     "frequency": POSITIVE,
-    "interval": Takes(lambda value: value in ("epoch", "step"), "'epoch' or 'step'"),
+    "interval": one_of("epoch", "step"),
 }
 
 
@@ -80,7 +79,10 @@ class Schedule:
 
 
 def configured(
-    returned: Any, module: nn.Module, *, automatic: bool = True
+    returned: Any,
+    module: nn.Module,
+    *,
+    automatic: bool = True,
 ) -> tuple[list[Optimizer], list[Schedule]]:
     """Return the optimizers and schedules in what ``configure_optimizers`` returned.
 
@@ -104,9 +106,8 @@ def configured(
             do="set self.automatic_optimization = False in __init__; in training_step call "
             "zero_grad() and step() of each of self.optimizers(), and self.manual_backward(loss).",
         )
-    own = {id(parameter) for parameter in module.parameters()}
     for optimizer in optimizers:
-        _check_optimizer(optimizer, own)
+        _check_optimizer(optimizer, module)
     schedules = [_schedule(scheduler) for scheduler in schedulers]
     for schedule in schedules:
         _check_scheduler(schedule.scheduler, optimizers)
@@ -128,18 +129,12 @@ def _check_scheduler(scheduler: Any, optimizers: list[Optimizer]) -> None:
     )
 
 
-def _check_optimizer(optimizer: Optimizer, own: set[int]) -> None:
-    name = type(optimizer).__name__
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not stepped & own:
-        raise ConfigurationError(
-            f"the {name} steps no parameter of the module: nothing would be learned",
-            likely="it was made for another model, or before the module's parameters were "
-            "replaced.",
-            do="make it of self.parameters(), in configure_optimizers.",
-        )
+def _check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
+    advice = "make it of self.parameters(), in configure_optimizers."
+    check_steps_some(optimizer, module, advice)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
+        name = type(optimizer).__name__
         raise ConfigurationError(
             f"{name} computes the loss several times in a step, and the trainer does it once",
             do="use distmetrics.Runner, where a loop of your own calls optimizer.step(closure).",

@@ -1,7 +1,5 @@
 """Flags of older guides and of other trainers: today's names, or what to do instead."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,5 @@
 """Random generators: seeded all together, and their states taken and put back."""
 
-from __future__ import annotations
-
-import copy
 import functools
 import os
 import random
@@ -15,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.arguments import FLAG, SEED, check
+from distmetrics.strategies.sampling import clone
 
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
@@ -39,7 +37,8 @@ def seed_everything(seed: int, *, workers: bool = True) -> int:
     (7, tensor(True))
     """
     check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
-    os.environ[_SEED], os.environ[_WORKERS] = str(seed), str(int(workers))
+    os.environ[_SEED] = str(seed)
+    os.environ[_WORKERS] = str(int(workers))
     set_all(seed)
     return seed
 
@@ -73,10 +72,7 @@ def seed_workers(loader: Any, rank: int) -> Any:
     has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
     if not has_workers or loader.worker_init_fn is not None:
         return loader
-    clone = copy.copy(loader)
-    clone.worker_init_fn = functools.partial(_start_worker, rank)
-    clone._iterator = None
-    return clone
+    return clone(loader, worker_init_fn=functools.partial(_start_worker, rank))
 
 
 def _start_worker(rank: int, worker: int) -> None:
@@ -87,7 +83,10 @@ def _start_worker(rank: int, worker: int) -> None:
 def states() -> dict[str, Any]:
     """Return the states of this process's generators, of plain types."""
     version, words, gauss = random.getstate()
-    saved = {"torch": torch.get_rng_state(), "python": [version, list(words), gauss]}
+    saved = {
+        "torch": torch.get_rng_state(),
+        "python": [version, list(words), gauss],
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         saved["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
@@ -111,10 +110,13 @@ def set_states(saved: Mapping[str, Any]) -> None:
 
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators of a loader and its samplers, each once."""
-    samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    inner = [getattr(each, "source", None) or getattr(each, "sampler", None) for each in samplers]
-    generators = [getattr(owner, "generator", None) for owner in (loader, *samplers, *inner)]
-    return [each for each in dict.fromkeys(generators) if isinstance(each, torch.Generator)]
+    owners = [loader]
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        inner = getattr(sampler, "source", None) or getattr(sampler, "sampler", None)
+        owners += [sampler, inner]
+    generators = dict.fromkeys(getattr(owner, "generator", None) for owner in owners)
+    return [each for each in generators if isinstance(each, torch.Generator)]
 
 
 def generator_states(loader: Any) -> list[torch.Tensor]:

@@ -1,7 +1,5 @@
 """The callbacks and the loggers that a trainer's flags ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +18,8 @@ from distmetrics.train.loggers import CSVLogger, Logger
 
 
 def chosen_callbacks(
-    callbacks: Callback | Sequence[Callback] | None, config: TrainerConfig
+    callbacks: Callback | Sequence[Callback] | None,
+    config: TrainerConfig,
 ) -> list[Callback]:
     """Return the callbacks and those that flags ask for.
 
@@ -51,7 +50,8 @@ def chosen_callbacks(
 
 
 def chosen_loggers(
-    logger: Logger | Sequence[Logger] | bool | None, config: TrainerConfig
+    logger: Logger | Sequence[Logger] | bool | None,
+    config: TrainerConfig,
 ) -> list[Logger]:
     """Return the loggers: True is a ``CSVLogger`` in the trainer's folder.
 

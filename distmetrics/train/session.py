@@ -1,7 +1,5 @@
 """One call of the trainer on one rank: set up, do it, tear down."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -17,7 +15,6 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty
 from distmetrics.train.callbacks.model_checkpoint import kept_checkpoint
-from distmetrics.train.checkpoint import restore
 from distmetrics.train.checkpoint_file import load_checkpoint
 from distmetrics.train.config import TrainerConfig
 from distmetrics.train.context import RunContext
@@ -30,7 +27,7 @@ from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.metric_state import load_states, metric_states, metrics_in
 from distmetrics.train.module import Module
-from distmetrics.train.run import Run
+from distmetrics.train.run import Run, restore
 
 
 def conduct(run: Run, call: Call) -> Any:
@@ -111,12 +108,15 @@ def _tear_down(run: Run, call: Call, status: str) -> None:
         if data is not None:
             data.trainer = None
         trainer.log = trainer.fit_state = trainer.datamodule = None
-        trainer.absent_ranks, trainer.num_batches = 0, None
-        trainer.values.within_epochs, trainer.values.why_unvalidated = False, ""
+        trainer.absent_ranks = 0
+        trainer.num_batches = None
+        trainer.values.within_epochs = False
+        trainer.values.why_unvalidated = ""
 
 
 def _call_all(
-    calls: Iterable[tuple[Callable[..., object], tuple[object, ...]]], first: BaseException | None
+    calls: Iterable[tuple[Callable[..., object], tuple[object, ...]]],
+    first: BaseException | None,
 ) -> None:
     """Make every call, also after one that raises; later errors become notes of the first.
 
@@ -162,7 +162,7 @@ def _fit(run: Run, call: Call, content: dict[str, Any] | None) -> None:
     trainer.fit_state = fit = planned_fit(run, call)
     if content is not None:
         run.call("on_load_checkpoint", content)
-        restore(trainer, run.module, fit, content)
+        restore(run, fit, content)
     run.call("on_fit_start")
     if config.num_sanity_val_steps and fit.val_loaders and content is None:
         _check_sanity(run, fit)

@@ -1,9 +1,7 @@
 """Check, before a run, that a module and callbacks have what the run will call."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distmetrics.arguments import describe
@@ -69,17 +67,18 @@ _OTHERS_OF_CALLBACKS = {
 }
 
 
-def _arguments(base: type, name: str) -> tuple[str, ...]:
-    parameters = tuple(inspect.signature(getattr(base, name)).parameters)[1:]
-    return tuple(parameter for parameter in parameters if parameter != _LAST)
+def _hooks_of(base: type) -> dict[str, tuple[str, ...]]:
+    """Return the arguments of each hook of a class, but the number of the loader."""
+    hooks = {}
+    for name, method in vars(base).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            arguments = list(inspect.signature(method).parameters)[1:]
+            hooks[name] = tuple(argument for argument in arguments if argument != _LAST)
+    return hooks
 
 
-_HOOKS = {name: _arguments(Hooks, name) for name in vars(Hooks) if not name.startswith("_")}
-_CALLBACK_HOOKS = {
-    name: _arguments(Callback, name)
-    for name in vars(Callback)
-    if name.startswith(("on_", "setup", "teard"))
-}
+_HOOKS = _hooks_of(Hooks)
+_CALLBACK_HOOKS = _hooks_of(Callback)
 
 
 def overrides(module: Module, name: str) -> bool:
@@ -111,36 +110,43 @@ def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
         ConfigurationError: one of them can't be called with the arguments that it will get, or
             only other trainers would call it.
     """
-    of_callbacks = [(each, _OTHERS_OF_CALLBACKS, _CALLBACK_HOOKS) for each in callbacks]
-    of_data: tuple[Any, dict[str, str], dict[str, Any]] = (datamodule, _OTHERS_OF_DATA, {})
-    for owner, others, hooks in ((module, _OTHERS, _STEPS | _HOOKS), *of_callbacks, of_data):
-        for name, advice in others.items():
-            if callable(getattr(owner, name, None)):
-                raise ConfigurationError(
-                    f"{type(owner).__name__}.{name} would never be called: this trainer has no "
-                    "such hook",
-                    do=advice,
-                )
-        for name, arguments in hooks.items():
-            method = getattr(owner, name, None)
-            if callable(method):
-                _check(owner, name, method, arguments)
+    _check_all(module, _OTHERS, _STEPS | _HOOKS)
+    for callback in callbacks:
+        _check_all(callback, _OTHERS_OF_CALLBACKS, _CALLBACK_HOOKS)
+    _check_all(datamodule, _OTHERS_OF_DATA, {})
+
+
+def _check_all(
+    owner: Any,
+    others: Mapping[str, str],
+    hooks: Mapping[str, tuple[str, ...]],
+) -> None:
+    for name, advice in others.items():
+        if callable(getattr(owner, name, None)):
+            raise ConfigurationError(
+                f"{type(owner).__name__}.{name} would never be called: this trainer has no "
+                "such hook",
+                do=advice,
+            )
+    for name, arguments in hooks.items():
+        if callable(getattr(owner, name, None)):
+            _check(owner, name, arguments)
 
 
 def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
     """Check an evaluation's step and hooks: with several loaders they get ``dataloader_idx``."""
     last = (_LAST,) if loaders > 1 else ()
-    _check(module, name, getattr(module, name), ("batch", "batch_idx", *last))
+    _check(module, name, ("batch", "batch_idx", *last))
     stage = name.removesuffix("_step")
     for hook in (f"on_{stage}_batch_start", f"on_{stage}_batch_end") if last else ():
-        _check(module, hook, getattr(module, hook), (*_HOOKS[hook], *last))
+        _check(module, hook, (*_HOOKS[hook], *last))
         for callback in callbacks:
-            _check(callback, hook, getattr(callback, hook), (*_CALLBACK_HOOKS[hook], *last))
+            _check(callback, hook, (*_CALLBACK_HOOKS[hook], *last))
 
 
-def _check(owner: Any, name: str, method: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+def _check(owner: Any, name: str, arguments: tuple[str, ...]) -> None:
     try:
-        signature = inspect.signature(method)
+        signature = inspect.signature(getattr(owner, name))
     except (TypeError, ValueError):  # a compiled callable has no signature to look at
         return
     try:

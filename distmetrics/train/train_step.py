@@ -1,7 +1,5 @@
 """One step of training, and the update that it may end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -13,11 +11,10 @@ from distmetrics.collectives.ops import all_gather
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.liveness.process_info import Inside
 from distmetrics.strategies.parallel import Averaged
-from distmetrics.train.batches import move
+from distmetrics.strategies.tensors import map_tensors, move
 from distmetrics.train.context import RunContext, note_step
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
-from distmetrics.tree import map_leaves
 
 _NOTHING = nullcontext()
 
@@ -55,7 +52,8 @@ class TrainStep:
 
     def take(self, batch: Any, index: int, place: AccumulationStep) -> None:
         """Take one step, and the update if the step is its last; ``batch`` None is no batch."""
-        trainer, fit, call, module = self.trainer, self.fit, self.run.call, self.module
+        trainer, module = self.trainer, self.module
+        fit, call = self.fit, self.run.call
         log = trainer.log
         assert log is not None
         progress = fit.progress
@@ -133,9 +131,7 @@ class TrainStep:
 
 def detached(outputs: Any) -> Any:
     """Return a step's outputs without gradients, so that keeping them keeps no graph."""
-    if isinstance(outputs, Tensor):
-        return outputs.detach()
-    return map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, outputs)
+    return map_tensors(Tensor.detach, outputs)
 
 
 def loss_of(outputs: Any) -> Tensor | None:
@@ -168,7 +164,9 @@ def loss_of(outputs: Any) -> Tensor | None:
 
 def check_finite(trainer: RunContext, loss: Tensor | None, index: int) -> None:
     """Refuse a loss that is no number on some rank, on every rank; one exchange a step."""
-    own = torch.zeros(()) if loss is None else loss.detach().float().reshape(()).cpu()
+    own = torch.zeros(())
+    if loss is not None:
+        own = loss.detach().float().reshape(()).cpu()
     losses = all_gather(own, comm=trainer.strategy.comm(), name="loss").tolist()
     if all(abs(value) < float("inf") for value in losses):
         return

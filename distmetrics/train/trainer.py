@@ -1,9 +1,6 @@
 """The trainer: flags, and the four things that it does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +22,6 @@ from distmetrics.train.module import Module
 from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
 from distmetrics.train.signatures import require
-
-_FLAGS = {field.name for field in fields(TrainerConfig)}
 
 
 class Trainer(RunContext):
@@ -176,19 +171,6 @@ class Trainer(RunContext):
         self.fit_state: FitState | None = None
         self.log: LogBook | None = None
         self.run: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        config = vars(self).get("config")
-        if name in _FLAGS and config is not None:
-            return getattr(config, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FLAGS:
-            raise ConfigurationError(
-                f"trainer.{name} can't be changed", do=f"make another: Trainer({name}=...)."
-            )
-        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         of_the_call = ("datamodule", "fit_state", "log", "run")

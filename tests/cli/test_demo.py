@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from distmetrics.cli import main
-from distmetrics.cli.demo import BAD_SCRIPT, lint
-from distmetrics.cli.demo_report import Value
+from distmetrics.cli.demo import BAD_SCRIPT, Value, lint
 from distmetrics.cli.demo_train import shard_bounds
 
 pytestmark = [

@@ -11,11 +11,11 @@ from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from distmetrics.cli import main
+from distmetrics.cli.guess import Guess
 from distmetrics.cli.verify import chosen
 from distmetrics.cli.verify_targets import arguments, inputs, load, targets
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import laws
-from distmetrics.testing.guess import Guess
 
 MODULE = '''
 import torch
@@ -126,7 +126,7 @@ def test_own_sync_is_judged_where_it_is_asked_for(folder, capsys):
     ("words", "said"),
     [
         (["my_metrics:opaque"], "pass --inputs NAME"),
-        (["my_metrics:Fine", "--inputs", "my_metrics:strings"], "it gives no value in a single process"),
+        (["my_metrics:Fine", "--inputs", "my_metrics:strings"], "no law could be judged"),
         (["torchmetrics.wrappers:MinMaxMetric"], "its constructor needs base_metric: pass --arg base_metric=…"),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_module_without_metrics() -> None:
 class Trainer:
     """What the callback asks a trainer."""
 
-    sanity_checking = False
+    sanity_checking = testing = False
 
     def __init__(self) -> None:
         self.num_val_batches = [2, 1]

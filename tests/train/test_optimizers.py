@@ -53,7 +53,7 @@ def test_forms_that_we_do_not_know():
         ({"optimizer": optimizer, "lr_scheduler": "cosine"}, "a scheduler has step.* got an object of str"),
         ({"optimizer": optimizer, "lr_schedulers": scheduler}, "a dict with .'lr_schedulers'."),
         ((optimizer, plateau), "needs a value to watch"),
-        (SGD([torch.zeros(1, requires_grad=True)], lr=1.0), "steps no parameter of the module"),
+        (SGD([torch.zeros(1, requires_grad=True)], lr=1.0), "the SGD steps no parameter of the Linear"),
         (LBFGS(MODEL.parameters()), "LBFGS computes the loss several times in a step"),
         (([Adam(MODEL.parameters())], [scheduler]), "the StepLR changes .* the SGD that .* for training: Adam, whose"),
         ((make()[0], SequentialLR(optimizer, [scheduler, scheduler], [1])), "the SequentialLR changes"),

@@ -5,8 +5,6 @@ kin. In a world of threads there is no process group; inside :func:`routed` thos
 world of threads instead, which is as strict as gloo and decides deadlocks.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -73,13 +71,18 @@ def routed() -> Iterator[None]:
 def _replacements() -> list[Name]:
     theirs = vars(dist)
     ours = ANSWERS | dict.fromkeys(_UNSUPPORTED)
-    # Some of them came with a later torch than the oldest that is supported.
-    present = [name for name in ours if name in theirs]
-    return [Name(theirs, name, _dispatching(name, theirs[name], ours[name])) for name in present]
+    names = []
+    for name, answer in ours.items():
+        if name in theirs:  # some came with a later torch than the oldest that is supported
+            replacement = _dispatching(name, theirs[name], answer)
+            names.append(Name(theirs, name, replacement))
+    return names
 
 
 def _dispatching(
-    name: str, original: Callable[..., Any], ours: Answer | None
+    name: str,
+    original: Callable[..., Any],
+    ours: Answer | None,
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:

@@ -4,11 +4,9 @@ A function that moves tensors is a :class:`Move`: the arguments that it sends an
 exchange by the rank's communicator.
 """
 
-from __future__ import annotations
-
 import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +18,13 @@ from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.testing.fake_torch_distributed.request import BITWISE, Finished, Request
 
 Answer = Callable[[Request], Any]
-_OPS: dict[str, Op] = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "sum"}
+_OPS: dict[str, Op] = {
+    "SUM": "sum",
+    "PRODUCT": "prod",
+    "MIN": "min",
+    "MAX": "max",
+    "AVG": "sum",
+}
 # What sends a part to each rank, and what receives a part from each rank.
 _SCATTERING = ("scatter", "all_to_all", "reduce_scatter")
 _GATHERING = ("gather", "all_gather", "all_to_all")
@@ -78,7 +82,8 @@ class Move:
         if self.kind == "scatter" and not value:
             # This rank is not the source: it sends what nobody reads.
             return [request.arguments[self.receives]] * request.comm.world_size
-        return request.check_list(self.sends, value, request.tensor(next(iter(value), None)))
+        like = request.tensor(next(iter(value), None))
+        return request.check_list(self.sends, value, like)
 
     def _places(self, request: Request, part: Tensor) -> list[Tensor]:
         """Return where to write what is received, tensors like ``part``."""
@@ -94,7 +99,11 @@ class Move:
 
 
 def _exchange(
-    comm: Communicator, kind: str, sent: list[Tensor], root: int, operation: str
+    comm: Communicator,
+    kind: str,
+    sent: list[Tensor],
+    root: int,
+    operation: str,
 ) -> list[Tensor]:
     """Send a rank's tensors, one or one for each rank; return what it receives."""
     if kind in ("all_gather", "gather"):
@@ -118,11 +127,12 @@ def _exchange(
 
 
 def _all_to_all_single(request: Request) -> Finished | None:
-    splits = [request.arguments[f"{side}_split_sizes"] or () for side in ("input", "output")]
-    if len({*splits[0], *splits[1]}) > 1:
+    sizes: set[int] = set()
+    for side in ("input", "output"):
+        sizes.update(request.arguments[f"{side}_split_sizes"] or ())
+        request.check_contiguous(side)
+    if len(sizes) > 1:
         raise request.refusal("splits of different sizes are not supported in a world of threads")
-    request.check_contiguous("input")
-    request.check_contiguous("output")
     return Move("all_to_all", "input", "output")(request)
 
 
@@ -135,7 +145,7 @@ def _barrier(request: Request) -> Finished | None:
 def _all_gather_object(request: Request) -> None:
     with request.under_way():
         objects = _gathered_objects(request.comm, request.arguments["obj"])
-    _write(objects, request.arguments["object_list"])
+    request.arguments["object_list"][: len(objects)] = objects
 
 
 def _gather_object(request: Request) -> None:
@@ -144,28 +154,20 @@ def _gather_object(request: Request) -> None:
     with request.under_way(None, request.name, root):
         objects = _gathered_objects(request.comm, request.arguments["obj"])
     if request.comm.rank == root:
-        _write(objects, request.arguments["object_gather_list"])
-
-
-def _write(objects: Sequence[Any], places: list[Any]) -> None:
-    for place, value in enumerate(objects):
-        places[place] = value
+        request.arguments["object_gather_list"][: len(objects)] = objects
 
 
 def _broadcast_object_list(request: Request) -> None:
-    comm, objects = request.comm, request.arguments["object_list"]
+    objects = request.arguments["object_list"]
     root = request.root("src")
-    sent = list(objects) if comm.rank == root else None
     with request.under_way(None, request.name, root, len(objects)):
-        received = _gathered_objects(comm, sent)[root]
-    if comm.rank != root:
-        _write(received, objects)
+        objects[:] = _object_of(root, request.comm, objects)
 
 
 def _scatter_object_list(request: Request) -> None:
     comm, outputs = request.comm, request.arguments["scatter_object_output_list"]
     root = request.root("src", default=0)
-    inputs = request.arguments["scatter_object_input_list"] if comm.rank == root else None
+    inputs = request.arguments["scatter_object_input_list"]
     if not isinstance(outputs, list) or not outputs:
         raise request.refusal("scatter_object_output_list must be a list with room for one object")
     if comm.rank == root and len(inputs or ()) != comm.world_size:
@@ -173,14 +175,23 @@ def _scatter_object_list(request: Request) -> None:
             f"scatter_object_input_list must hold one object for each of {comm.world_size} ranks"
         )
     with request.under_way(None, request.name, root):
-        outputs[0] = _gathered_objects(comm, inputs)[root][comm.rank]
+        outputs[0] = _object_of(root, comm, inputs)[comm.rank]
+
+
+def _object_of(root: int, comm: Communicator, own: Any) -> Any:
+    """Return the root's object; it keeps its own one itself."""
+    is_root = comm.rank == root
+    received = _gathered_objects(comm, own if is_root else None)[root]
+    return own if is_root else received
 
 
 def _gathered_objects(comm: Communicator, obj: Any) -> list[Any]:
     """Return copies of all ranks' objects, sent as torch does it: sizes, then padded pickles."""
     data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    sizes = [int(size) for size in comm.all_gather(torch.tensor([len(data)]))]
-    rows = comm.all_gather(torch.nn.functional.pad(data, (0, max(sizes) - len(data))))
+    size = torch.tensor([len(data)])
+    most = max(map(int, comm.all_gather(size)))
+    padded = torch.nn.functional.pad(data, (0, most - len(data)))
+    rows = comm.all_gather(padded)
     # A pickle ends itself: the padding is not read. The bytes are of threads of this process.
     return [pickle.loads(row.numpy().tobytes()) for row in rows]  # noqa: S301
 

@@ -4,8 +4,6 @@ What gloo refuses is refused here, by name. What gloo does wrong without an erro
 reduces and broadcasts the memory behind a tensor that is not contiguous, and not its elements.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,7 +121,11 @@ class Request:
             )
 
     def check_alike(
-        self, what: str, value: Any, dtype: torch.dtype, shape: Sequence[int]
+        self,
+        what: str,
+        value: Any,
+        dtype: torch.dtype,
+        shape: Sequence[int],
     ) -> Tensor:
         """Return ``value``, a tensor of this dtype and shape."""
         tensor = self.tensor(value)
@@ -154,7 +156,7 @@ class Request:
             raise self.refusal(
                 f"{what} has shape {list(tensor.shape)}, which {size} ranks can't share evenly"
             )
-        return list(tensor.view(size, tensor.shape[0] // size, *tensor.shape[1:]).unbind())
+        return list(tensor.view(size, -1, *tensor.shape[1:]).unbind())
 
 
 class Finished:

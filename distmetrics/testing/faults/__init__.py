@@ -5,9 +5,7 @@ own methods), ``"manifest"`` and ``"data"`` (the first and the second round of a
 a collective (``"all_reduce"``), or a number: 1 is the rank's first collective.
 """
 
-from __future__ import annotations
-
-from distmetrics.testing.faults.communicator import FaultyCommunicator
+from distmetrics.testing.faults.communicator import FaultyCommunicator, injected
 from distmetrics.testing.faults.fault import (
     Fault,
     RankKilled,
@@ -20,7 +18,6 @@ from distmetrics.testing.faults.fault import (
     stop,
     swap,
 )
-from distmetrics.testing.faults.inject import injected
 
 __all__ = [
     "Fault",

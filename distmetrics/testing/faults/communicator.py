@@ -1,20 +1,24 @@
 """A communicator that faults strike through."""
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from distmetrics.comm.base import Call, Communicator, Op, Passing, is_of_threads, under_way
-from distmetrics.errors import ConfigurationError
+from distmetrics.comm.current import use
+from distmetrics.errors import ConfigurationError, InputError, PeerLostError
+from distmetrics.liveness.outcome import Outcome
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 from distmetrics.tree import map_leaves
 
@@ -42,8 +46,10 @@ class _Progress:
         if place in ("manifest", "data"):
             return self.round == (1 if place == "manifest" else 2)
         call = under_way()
-        name = call.op.partition(' "')[0].removeprefix("torch.distributed.") if call else op
-        return place in (op, op.partition(" ")[0], name, name.partition(" ")[0])
+        name = op
+        if call is not None:
+            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
+        return place in (op, op.split()[0], name, name.split()[0])
 
 
 class FaultyCommunicator(Passing):
@@ -156,12 +162,16 @@ def _copy(x: Tensor) -> Tensor:
     return x.detach().clone()
 
 
+def _kind(x: Tensor) -> tuple[torch.dtype, torch.Size]:
+    return x.dtype, x.shape
+
+
 def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
     """Return what a rank sends once a fault has struck."""
     if fault.change is None:
         return sent
     changed = [fault.change(x) for x in sent]
-    if [(x.dtype, x.shape) for x in changed] == [(x.dtype, x.shape) for x in sent]:
+    if list(map(_kind, changed)) == list(map(_kind, sent)):
         why = f"what {op} sends has that dtype and shape already" if sent else f"{op} sends nothing"
         raise ConfigurationError(f"{fault}: changes nothing: {why}")
     return changed
@@ -188,3 +198,89 @@ def _strike(fault: Fault, comm: Communicator) -> None:
         script = f"sleep {fault.seconds:g}; kill -CONT {os.getpid()}"
         with subprocess.Popen(["/bin/sh", "-c", script]):  # noqa: S603  (numbers only)
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@contextlib.contextmanager
+def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[FaultyCommunicator]:
+    """Let faults strike the rank that ``comm`` belongs to; yield the communicator in force inside.
+
+    Args:
+        faults: one or several; those of other ranks do nothing here.
+        comm: the rank's communicator, of either backend.
+
+    Raises:
+        ConfigurationError: the block has ended and a fault never struck: the test would show
+            nothing.
+
+    >>> import torch
+    >>> import distmetrics as dm
+    >>> from distmetrics.testing import faults, outcomes
+    >>> def total(comm):
+    ...     with injected(faults.raises(1, "manifest", OSError("cable")), comm):
+    ...         return dm.all_reduce(torch.ones(1))
+    >>> [type(ended.error).__name__ for ended in outcomes(3, total)]
+    ['PeerLostError', 'OSError', 'PeerLostError']
+    """
+    faulty_comm = FaultyCommunicator(comm, [faults] if isinstance(faults, Fault) else faults)
+    with use(faulty_comm), _methods_watched(faulty_comm):
+        yield faulty_comm
+    faulty_comm.check_struck()
+
+
+def faulty(fn: Callable[..., Any], faults: Sequence[Fault], world_size: int) -> Callable[..., Any]:
+    """Return ``fn`` as every rank runs it with these faults; as picklable as ``fn`` is.
+
+    Raises:
+        InputError: a fault is of a rank that the world does not have.
+    """
+    for fault in faults:
+        if fault.rank >= world_size:
+            raise InputError(f"{fault}: a world of {world_size} has no rank {fault.rank}")
+    return functools.partial(_with_faults, fn, tuple(faults)) if faults else fn
+
+
+def _with_faults(
+    fn: Callable[..., Any],
+    faults: Sequence[Fault],
+    comm: Communicator,
+    *args: Any,
+) -> Any:
+    with injected(faults, comm) as faulty_comm:
+        return fn(faulty_comm, *args)
+
+
+def killed_as_lost(ended: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with the error of a process for each thread that was killed."""
+    outcomes = []
+    for outcome in ended:
+        rank, error = outcome.rank, outcome.error
+        if isinstance(error, RankKilled):
+            outcome = Outcome(rank, error=PeerLostError(str(error), peers=[rank]))
+        outcomes.append(outcome)
+    return outcomes
+
+
+@contextlib.contextmanager
+def _methods_watched(comm: FaultyCommunicator) -> Iterator[None]:
+    """Tell ``comm`` when a metric's method begins on this thread, whatever its library."""
+    if not comm.waits_for_methods:
+        yield
+        return
+    before = sys.getprofile()
+
+    def notice(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name in METHODS and _is_of_metric(frame):
+            comm.reach(frame.f_code.co_name)
+
+    sys.setprofile(notice)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _is_of_metric(frame: FrameType) -> bool:
+    if not frame.f_code.co_argcount:
+        return False
+    kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
+    return all(callable(getattr(kind, method, None)) for method in METHODS)

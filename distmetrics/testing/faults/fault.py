@@ -1,7 +1,5 @@
 """What a fault is, and the functions that make one."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A byte is mapped to a value by the strategy that asks for it, 0 to the plainest 
 a grid that every float dtype holds exactly, so they get their dtype at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, TypedDict
@@ -70,7 +68,8 @@ def batch_lists(build: Build, cells: int, options: Options) -> SearchStrategy[Ba
     def built(strings: list[list[bytes]]) -> Batches:
         """Build all samples in one go, then cut them into batches: that takes few operations."""
         numbers = list(b"".join(map(b"".join, strings)))
-        arguments = build(torch.tensor(numbers, dtype=torch.int64).reshape(-1, cells))
+        rows = torch.tensor(numbers, dtype=torch.int64).reshape(-1, cells)
+        arguments = build(rows)
         ends = pairwise(accumulate(map(len, strings), initial=0))
         cut = [tuple(argument[start:end] for argument in arguments) for start, end in ends]
         return map_leaves(finished, cut)
@@ -101,7 +100,8 @@ def simplex(cells: Tensor) -> Tensor:
     """Return rows of numbers that sum to exactly 1, with one number more than ``cells`` has."""
     cuts = (cells % (_LEVELS + 1)).sort(dim=1, descending=True).values
     edge = cuts.new_zeros(len(cuts), 1)
-    return -torch.diff(torch.cat([edge + _LEVELS, cuts, edge], dim=1)) / _LEVELS
+    bounds = torch.cat([edge + _LEVELS, cuts, edge], dim=1)
+    return -torch.diff(bounds) / _LEVELS
 
 
 def one_of(cells: Tensor, values: Sequence[float]) -> Tensor:

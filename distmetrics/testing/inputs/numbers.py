@@ -1,7 +1,5 @@
 """Batches of numbers and labels."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Unpack, get_args
 
 from hypothesis.strategies import SearchStrategy
@@ -43,7 +41,11 @@ def binary(
     [(tensor([1, 1]), tensor([0, 0]))]
     """
     of_one_label = multilabel(1, preds=preds, ties=ties, **options)
-    return of_one_label.map(lambda batches: [(x[:, 0], y[:, 0]) for x, y in batches])
+
+    def squeezed(batches: Batches) -> Batches:
+        return [(x[:, 0], y[:, 0]) for x, y in batches]
+
+    return of_one_label.map(squeezed)
 
 
 def multiclass(
@@ -192,8 +194,9 @@ def retrieval(
     check_count("num_queries", num_queries, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        scores = scaled(rows[:, 0], ties)
-        return scores, rows[:, 1] % (4 if graded else 2), rows[:, 2] % num_queries
+        scores, relevance, query = rows.unbind(dim=1)
+        grades = 4 if graded else 2
+        return scaled(scores, ties), relevance % grades, query % num_queries
 
     return batch_lists(build, 3, options)
 

@@ -1,7 +1,5 @@
 """Batches of sentences, boxes, masks and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -55,8 +53,10 @@ def text(
         )
 
     def sentence(cells: list[int]) -> str:
-        drawn = [words[place - 1] for cell in cells if (place := cell % (len(words) + 1))]
-        return " ".join(drawn + [words[0]] * (min_words - len(drawn)))
+        places = [cell % (len(words) + 1) for cell in cells]
+        drawn = [words[place - 1] for place in places if place]
+        missing = min_words - len(drawn)
+        return " ".join(drawn + [words[0]] * missing)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         candidates, answers = [], []
@@ -107,16 +107,18 @@ def detection(
     def side(rows: Tensor) -> list[dict[str, Tensor]]:
         cells = rows[:, 1:].reshape(len(rows), max_boxes, 6)
         counts = (min_boxes + rows[:, 0] % (max_boxes - min_boxes + 1)).tolist()
-        corner, size = cells[..., :2] % 8, 1 + cells[..., 2:4] % 8
+        corner = cells[..., :2] % 8
+        size = 1 + cells[..., 2:4] % 8
         drawn = {
             "boxes": torch.cat([corner, corner + size], dim=-1).float(),
             "labels": cells[..., 4] % num_labels,
             "scores": scaled(cells[..., 5], ties),
         }
-        return [
-            {name: value[image, :count].clone() for name, value in drawn.items()}
-            for image, count in enumerate(counts)
-        ]
+        images = []
+        for image, count in enumerate(counts):
+            of_image = {name: value[image, :count] for name, value in drawn.items()}
+            images.append(of_image)
+        return images
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         preds, target = map(side, rows.chunk(2, dim=1))
@@ -155,7 +157,8 @@ def segmentation(
         both = _pictures(rows % num_classes, 2, size)
         if not one_hot:
             return both[:, 0], both[:, 1]
-        hot = torch.nn.functional.one_hot(both, num_classes).movedim(-1, 2).contiguous()
+        hot = torch.nn.functional.one_hot(both, num_classes)
+        hot = hot.movedim(-1, 2).contiguous()
         return hot[:, 0], hot[:, 1]
 
     return batch_lists(build, _cells(2, size), options)

@@ -1,7 +1,5 @@
 """Checks of the laws about what a metric holds, and how it is synced, reset and copied."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
@@ -83,6 +81,8 @@ def collection(trial: Trial) -> None:
     """Sync two together, and each by itself."""
     shards = trial.dense
     trial.same_on_each_rank(scenarios.beside_another)
-    together = trial.values(shards, scenarios.beside_another)[0][0].got["whole"]
+    of_first_rank = trial.values(shards, scenarios.beside_another)[0]
+    together = of_first_rank[0].got["whole"]
+    alone = trial.values(shards)[0]
     note = " when no other metric is about"
-    compare(trial.values(shards)[0], [together], trial.loosely, shards, note)
+    compare(alone, [together], trial.loosely, shards, note)

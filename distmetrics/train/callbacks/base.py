@@ -1,7 +1,5 @@
 """What can be done between the steps of a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
@@ -48,12 +46,21 @@ class Callback:
         """Before the first step of an epoch."""
 
     def on_train_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int
+        self,
+        trainer: RunContext,
+        module: Module,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """Before a training step; ``batch`` is None on a rank without one."""
 
     def on_train_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: RunContext,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """After a training step and its update; ``batch`` is None on a rank without one."""
 
@@ -64,7 +71,10 @@ class Callback:
         """When a step's gradients are there."""
 
     def on_before_optimizer_step(
-        self, trainer: RunContext, module: Module, optimizer: Optimizer
+        self,
+        trainer: RunContext,
+        module: Module,
+        optimizer: Optimizer,
     ) -> None:
         """When an update's gradients are there, before they are clipped."""
 
@@ -115,12 +125,18 @@ class Callback:
     on_test_end = on_predict_end = on_validation_end
 
     def on_save_checkpoint(
-        self, trainer: RunContext, module: Module, checkpoint: dict[str, Any]
+        self,
+        trainer: RunContext,
+        module: Module,
+        checkpoint: dict[str, Any],
     ) -> None:
         """With what a checkpoint will hold; things may be added."""
 
     def on_load_checkpoint(
-        self, trainer: RunContext, module: Module, checkpoint: dict[str, Any]
+        self,
+        trainer: RunContext,
+        module: Module,
+        checkpoint: dict[str, Any],
     ) -> None:
         """With a checkpoint, before it is put in place."""
 

@@ -1,7 +1,5 @@
 """What a person sees: how far a run is, what a model consists of, the results of an evaluation."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -58,7 +56,12 @@ class ProgressBar(Callback):
         self._begin("train", f"epoch {trainer.current_epoch}", trainer)
 
     def on_train_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: RunContext,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """Move the bar on."""
         self._advance("train", trainer)
@@ -94,7 +97,8 @@ class ProgressBar(Callback):
             shown = set() if trainer.log is None else trainer.log.prog_bar
             values = trainer.callback_metrics.items()
             parts = [f"{name} {float(value):.4g}" for name, value in values if name in shown]
-            self._progress.update(self._tasks[stage], advance=1, values="  ".join(parts))
+            task = self._tasks[stage]
+            self._progress.update(task, advance=1, values="  ".join(parts))
 
 
 class ModelSummary(Callback):
@@ -137,17 +141,17 @@ def wanted(flag: bool | None, what: str, stream: Any = None) -> bool:
 def print_summary(module: nn.Module, depth: int) -> None:
     """Print a model's parts down to ``depth``, their numbers of parameters, and their size."""
     parameters = list(module.parameters())
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
     total = sum(p.numel() for p in parameters)
-    size = sum(p.numel() * p.element_size() for p in parameters)
-    parts = [
-        [name, type(part).__name__, f"{sum(p.numel() for p in part.parameters()):,}"]
-        for name, part in module.named_modules()
-        if name and name.count(".") < depth
-    ]
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    size = sum(p.nbytes for p in parameters)
+    rows: list[list[str]] = []
+    for name, part in module.named_modules():
+        if name and name.count(".") < depth:
+            count = sum(p.numel() for p in part.parameters())
+            rows.append([str(len(rows)), name, type(part).__name__, f"{count:,}"])
     _print(
         ["", "Name", "Type", "Params"],
-        [[str(index), *part] for index, part in enumerate(parts)],
+        rows,
         f"{trained:<12,} Trainable params",
         f"{total - trained:<12,} Non-trainable params",
         f"{total:<12,} Total params",
@@ -160,13 +164,12 @@ def print_results(call: str, results: Sequence[dict[str, float]], verbose: bool 
     if not wanted(verbose, "the table of results", sys.stdout):
         return
     names = dict.fromkeys(name for result in results for name in result)
-    _print(
-        [f"{call} metric", *[f"DataLoader {index}" for index in range(len(results))]],
-        [
-            [name, *[f"{result[name]:.6g}" if name in result else "" for result in results]]
-            for name in names
-        ],
-    )
+    rows = []
+    for name in names:
+        cells = [f"{result[name]:.6g}" if name in result else "" for result in results]
+        rows.append([name, *cells])
+    loaders = [f"DataLoader {index}" for index in range(len(results))]
+    _print([f"{call} metric", *loaders], rows)
 
 
 def _print(header: Sequence[str], rows: Sequence[Sequence[str]], *lines: str) -> None:

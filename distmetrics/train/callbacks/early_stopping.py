@@ -1,17 +1,15 @@
 """Stop when a value no longer gets better."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 
-from distmetrics.arguments import NUMBER, TEXT, Takes, check, whole
+from distmetrics.arguments import NUMBER, TEXT, Takes, check, one_of, whole
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
 
 Mode = Literal["min", "max"]
-MODE = Takes(lambda value: value in ("min", "max"), "'min' or 'max'")
+MODE = one_of("min", "max")
 _TAKES = {
     "monitor": TEXT._replace(wanted="the name of a logged value"),
     "mode": MODE,
@@ -40,7 +38,12 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, monitor: str, *, mode: Mode = "min", patience: int = 3, min_delta: float = 0.0
+        self,
+        monitor: str,
+        *,
+        mode: Mode = "min",
+        patience: int = 3,
+        min_delta: float = 0.0,
     ) -> None:
         self.monitor = monitor
         self.patience = patience

@@ -1,10 +1,8 @@
 """Log learning rates."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
-from distmetrics.arguments import Takes, check
+from distmetrics.arguments import check, one_of
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.context import RunContext
 from distmetrics.train.module import Module
@@ -21,18 +19,20 @@ class LearningRateMonitor(Callback):
     """
 
     def __init__(self, logging_interval: Literal["step", "epoch"] | None = None) -> None:
-        rule = Takes(lambda value: value in ("step", "epoch"), "'step' or 'epoch'").or_none()
+        rule = one_of("step", "epoch").or_none()
         check("LearningRateMonitor", locals(), {"logging_interval": rule})
         self.logging_interval = logging_interval
 
     def on_train_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int
+        self,
+        trainer: RunContext,
+        module: Module,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """Log the rates that the step will use."""
-        if (
-            self.logging_interval != "epoch"
-            and trainer.global_step % trainer.config.log_every_n_steps == 0
-        ):
+        is_due = trainer.global_step % trainer.config.log_every_n_steps == 0
+        if is_due and self.logging_interval != "epoch":
             trainer.log_values(rates(trainer))
 
     def on_train_epoch_start(self, trainer: RunContext, module: Module) -> None:

@@ -1,7 +1,5 @@
 """Keep the best checkpoints."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -123,7 +121,12 @@ class ModelCheckpoint(Callback):
             self.last_step = 0
 
     def on_train_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: RunContext,
+        module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """Save after every so many steps."""
         step, every = trainer.global_step, self.every_n_train_steps

@@ -4,10 +4,8 @@ torchmetrics and torcheval name their classes after the task, and others follow:
 ``num_classes``, ``update(preds, target, indexes)``. Where the names say nothing, neither does this.
 """
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,18 +16,34 @@ _ARGUMENTS: Mapping[str, Any] = {
     "num_labels": 3,
     "num_outputs": 1,
     "num_tasks": 1,
+    "num_groups": 2,
+    "beta": 2,
+    "p": 2,
+    "k": 2,
+    "n_gram": 2,
     "threshold": 0.5,
+    "min_precision": 0.5,
+    "min_recall": 0.5,
+    "min_sensitivity": 0.5,
+    "min_specificity": 0.5,
     "data_range": 1.0,
-    **dict.fromkeys(("num_groups", "beta", "p", "k", "n_gram"), 2),
-    **dict.fromkeys(("min_precision", "min_recall", "min_sensitivity", "min_specificity"), 0.5),
 }
-# Words in names of classes, and parts of names of modules, that are names of inputs; with the
+# Names of inputs, which are words in names of classes, or parts of names of modules; with the
 # argument of the constructor that the inputs must be told.
-_TASKS = {"multilabel": "num_labels", "multiclass": "num_classes", "binary": ""}
-_PARTS = {"segmentation": "num_classes"} | dict.fromkeys(
-    ("aggregation", "clustering", "detection", "image", "regression", "retrieval", "text"), ""
-)
-_SIZES = _TASKS | _PARTS
+_SIZES = {
+    "multilabel": "num_labels",
+    "multiclass": "num_classes",
+    "binary": "",
+    "segmentation": "num_classes",
+    "aggregation": "",
+    "clustering": "",
+    "detection": "",
+    "image": "",
+    "regression": "",
+    "retrieval": "",
+    "text": "",
+}
+_TASKS = ("multilabel", "multiclass", "binary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +76,15 @@ def guess(make: Callable[..., Any], given: Mapping[str, Any]) -> Guess:
     >>> guess(MulticlassHits, {"num_classes": 7})
     Guess(arguments={'num_classes': 7}, inputs='multiclass', options={'num_classes': 7}, unknown=())
     """
-    parameters, updated = _parameters(make), _parameters(getattr(make, "update", None))
+    parameters = _parameters(make)
+    updated = _parameters(getattr(make, "update", None))
     demanded = _demanded(parameters)
-    arguments = {name: _ARGUMENTS[name] for name in demanded if name in _ARGUMENTS} | dict(given)
-    inputs = next(filter(None, _wanted(make, arguments, updated)), "")
+    arguments = {name: _ARGUMENTS[name] for name in demanded if name in _ARGUMENTS}
+    arguments |= given
+    inputs = _inputs_of(make, arguments, updated)
     size = _SIZES.get(inputs, "")
     if size in parameters:
         arguments.setdefault(size, _ARGUMENTS[size])
-    unknown = tuple(name for name in demanded if name not in arguments)
     options = {size: arguments[size]} if size in arguments else {}
     if inputs == "image":
         options = {"channels": 3}
@@ -79,6 +94,7 @@ def guess(make: Callable[..., Any], given: Mapping[str, Any]) -> Guess:
         annotation = str([*updated.values()][-1]).lower()
         if annotation.count("sequence[") + annotation.count("list[") < 2:
             options = {"references": None}
+    unknown = tuple(name for name in demanded if name not in arguments)
     return Guess(arguments, inputs, options, unknown)
 
 
@@ -90,7 +106,8 @@ def fed_like(guessed: Guess, metric: Any) -> Guess:
     {'num_classes': 7}
     """
     sizes = {name: getattr(metric, name, None) for name in ("num_classes", "num_labels")}
-    like = guess(type(metric), {name: size for name, size in sizes.items() if size})
+    given = {name: size for name, size in sizes.items() if size}
+    like = guess(type(metric), given)
     return replace(guessed, inputs=like.inputs, options=like.options)
 
 
@@ -108,19 +125,26 @@ def _demanded(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     return [name for name, p in parameters.items() if p.default is p.empty]
 
 
-def _wanted(
-    make: Any, arguments: Mapping[str, Any], updated: Mapping[str, inspect.Parameter]
-) -> Iterator[str]:
-    """Yield the inputs that the names speak of, the surest first."""
-    yield arguments.get("task", "")
+def _inputs_of(
+    make: Any,
+    arguments: Mapping[str, Any],
+    updated: Mapping[str, inspect.Parameter],
+) -> str:
+    """Return the inputs that the names speak of, the surest first, or ""."""
+    if "task" in arguments:
+        return str(arguments["task"])
     classes = inspect.getmro(make) if inspect.isclass(make) else ()
     for cls in classes:
-        yield from (task for task in _TASKS if task in cls.__name__.lower())
+        for task in _TASKS:
+            if task in cls.__name__.lower():
+                return task
     for cls in classes:
-        parts = cls.__module__.replace("nominal", "clustering").split(".")
-        yield from (part for part in parts if part in _PARTS)
-    yield from (task for task, size in _TASKS.items() if size in arguments)
+        for part in cls.__module__.replace("nominal", "clustering").split("."):
+            if part in _SIZES:
+                return part
+    for task in _TASKS:
+        if _SIZES[task] in arguments:
+            return task
     if "indexes" in updated:
-        yield "retrieval"
-    if len(_demanded(updated)) == 1:
-        yield "aggregation"
+        return "retrieval"
+    return "aggregation" if len(_demanded(updated)) == 1 else ""

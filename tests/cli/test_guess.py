@@ -17,7 +17,7 @@ import torchmetrics.text
 from torch import Tensor
 from torchmetrics import Metric, SumMetric
 
-from distmetrics.testing.guess import Guess, fed_like, guess
+from distmetrics.cli.guess import Guess, fed_like, guess
 
 FOUR = {"num_classes": 4}
 
