@@ -21,6 +21,7 @@ from torch import Tensor
 
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.current import find_job_by
+from distmetrics.comm.fork import refuse_fork
 from distmetrics.errors import ConfigurationError
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
@@ -78,6 +79,7 @@ class GroupCommunicator(PendingCalls):
 
     @property
     def _group(self) -> Any:
+        refuse_fork(dist.group.WORLD)
         group = self._weak_group()
         if group is None:
             raise ConfigurationError(

@@ -29,6 +29,7 @@ _OWN_WORD = 1.0  # seconds in which the wait of a rank's other group must end af
 _SPREAD = 1e-4  # seconds a rank by which a large world spreads what it publishes
 _PATIENCE = 5e-4  # seconds a rank between two looks of who leaves the finding out to others
 _TAKE_OVER = 20.0  # seconds after the deadline in which those who find out must have spoken
+_HEARD = 1.0  # seconds in which others read a verdict, besides those between two looks
 _FIRST_WORD = 5.0  # seconds before the log says whom a rank waits for; twice as long to the next
 _log = logging.getLogger("distmetrics.guard")
 
@@ -45,6 +46,7 @@ class Diagnosis:
     Attributes:
         verdict: why the wait must end, once that is known.
         begun: when the wait began, by the clock of :meth:`step`.
+        due: when whoever steps shall do so again.
     """
 
     me: Identity
@@ -54,6 +56,7 @@ class Diagnosis:
     departures: Departures
     begun: float
     verdict: Verdict | None = None
+    due: float = 0.0
     state_of: Callable[[int, str], str] = process_state
     _published: bool = False
     _asks: bool = True
@@ -65,6 +68,7 @@ class Diagnosis:
     _suspects: dict[int, int] = field(default_factory=dict)
     _confirming: dict[int, int] = field(default_factory=dict)
     _spoken: float = 0.0
+    _ended: float = 0.0
     _asked: float = -1.0
 
     def step(self, now: float) -> float:
@@ -72,18 +76,34 @@ class Diagnosis:
         if not self._published:
             self._come()
         if (published := self.store.verdict(self.wait.group)) is not None:
-            self.verdict = published
-            return 0.0
+            return self._end(published, now)
         waited = now - self.begun
         if not self._asks and waited < self.timeout + _TAKE_OVER:
-            return max(_SLOWEST, self.me.world_size * _PATIENCE)
+            return self._slowest
         view = self._view(now)
         if (verdict := find_verdict(view)) is not None:
-            self.verdict = self.store.decide(self.wait.group, verdict)
-            return 0.0
+            return self._end(self.store.decide(self.wait.group, verdict), now)
         self._log_whom_it_waits_for(view)
         self._ask(view, now)
         return _LOOK if waited < 1.5 else min(_SLOWEST, waited / 10)
+
+    def is_heard(self, now: float) -> bool:
+        """True once all who wait in the group have read the verdict, or have had the time to."""
+        if now >= self._ended + _HEARD + self._slowest:
+            return True
+        waits = [status.wait for status in self.store.statuses().values()]
+        waiting = sum(wait is not None and wait.group == self.wait.group for wait in waits)
+        return self.store.count(f"heard/{self.wait.group}") >= waiting
+
+    def _end(self, verdict: Verdict, now: float) -> float:
+        self.verdict, self._ended = verdict, now
+        self.store.count(f"heard/{self.wait.group}", 1)
+        return 0.0
+
+    @property
+    def _slowest(self) -> float:
+        """The longest time between two looks of a rank that waits, in seconds."""
+        return max(_SLOWEST, self.me.world_size * _PATIENCE)
 
     def close(self) -> None:
         """Say that this rank waits no more."""
@@ -96,7 +116,7 @@ class Diagnosis:
         self.store.publish(self.me.status(self.wait))
         self._published = True
         if self.me.world_size > ALL_ASK:
-            nth = self.store.come_to(self.wait.place)
+            nth = self.store.count(self.wait.place, 1)
             self._first = nth == 1
             self._asks = nth <= FIRST_ASK
 

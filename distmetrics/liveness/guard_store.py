@@ -29,23 +29,27 @@ class GuardStore:
         store: a connection of its own, since a call that blocks holds up all callers.
         rank: of this process in the job.
         world_size: number of ranks of the job.
+
+    Attributes:
+        store: may be replaced by another connection.
+        pause: seconds between two looks for a question.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
-        self._store = store
+        self.store = store
         self._rank = rank
         self._status_keys = [f"at/{r}" for r in range(world_size)]
         self._next_question = 1
-        self._pause = max(_POLL, world_size * _POLL_A_RANK)
+        self.pause = max(_POLL, world_size * _POLL_A_RANK)
 
     def publish(self, status: RankStatus) -> None:
         """Say where this rank is."""
-        self._store.set(self._status_keys[self._rank], encode(status))
+        self.store.set(self._status_keys[self._rank], encode(status))
 
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
-        if self._store.check(self._status_keys):
-            texts = dict(enumerate(self._store.multi_get(self._status_keys)))
+        if self.store.check(self._status_keys):
+            texts = dict(enumerate(self.store.multi_get(self._status_keys)))
         else:
             texts = {rank: self._get(key) for rank, key in enumerate(self._status_keys)}
         return {rank: RankStatus.decode(text) for rank, text in texts.items() if text is not None}
@@ -53,34 +57,33 @@ class GuardStore:
     def ask(self, rank: int, *, report: bool = False) -> int:
         """Ask a rank where it is, and perhaps for its report; return the question's number."""
         if report:
-            self._store.set(f"report/{rank}", "")
-        number: int = self._store.add(f"asked/{rank}", 1)
-        self._store.set(f"ask/{rank}/{number}", "")
+            self.store.set(f"report/{rank}", "")
+        number: int = self.store.add(f"asked/{rank}", 1)
+        self.store.set(f"ask/{rank}/{number}", "")
         return number
 
-    def next_question(self, closed: threading.Event) -> int | None:
-        """Return the number of the next question to this rank; None once ``closed`` is set.
+    def next_question(self) -> int | None:
+        """Return the number of the newest question to this rank, if there is one.
 
-        It looks from time to time, and does not block in the store until there is one: a store that
-        ends with rank 0, as it does in every job that ends well, would be an error then, of which
-        torch writes a page of C++ to the user's screen.
+        It does not block in the store until there is one: a store that ends with rank 0, as it does
+        in every job that ends well, would be an error then, of which torch writes a page of C++ to
+        the user's screen.
         """
-        while not self._store.check([f"ask/{self._rank}/{self._next_question}"]):
-            if closed.wait(self._pause):
-                return None
-        newest: int = self._store.add(f"asked/{self._rank}", 0)
+        if not self.store.check([f"ask/{self._rank}/{self._next_question}"]):
+            return None
+        newest: int = self.store.add(f"asked/{self._rank}", 0)
         for number in range(self._next_question, newest + 1):
-            self._store.delete_key(f"ask/{self._rank}/{number}")
+            self.store.delete_key(f"ask/{self._rank}/{number}")
         self._next_question = newest + 1
         return newest
 
     def report_wanted(self) -> bool:
         """True if a rank has asked this one for its report."""
-        return bool(self._store.check([f"report/{self._rank}"]))
+        return bool(self.store.check([f"report/{self._rank}"]))
 
     def answer(self, answer: Answer) -> None:
         """Answer a question that was put to this rank."""
-        self._store.set(f"said/{self._rank}", encode(answer))
+        self.store.set(f"said/{self._rank}", encode(answer))
 
     def answers(self, ranks: Iterable[int]) -> dict[int, Answer]:
         """Return the latest answer of each rank that has given one."""
@@ -97,23 +100,19 @@ class GuardStore:
         text = verdict.encode()
         # In one order, so that ranks of several groups find the same one first.
         for name in verdict.groups or (group,):
-            text = self._store.compare_set(f"verdict/{name}", "", text).decode()
+            text = self.store.compare_set(f"verdict/{name}", "", text).decode()
         return Verdict.decode(text)
 
-    def come_to(self, place: str) -> int:
-        """Count this rank among those who wait in a call; return the count."""
-        return int(self._store.add(f"in/{place}", 1))
+    def count(self, what: str, more: int = 0) -> int:
+        """Count ``more`` ranks among those that came so far; return the count."""
+        return int(self.store.add(f"count/{what}", more))
 
-    def forget(self, place: str) -> None:
-        """Remove the count of a call."""
-        self._store.delete_key(f"in/{place}")
-
-    def goodbyes(self, more: int = 0) -> int:
-        """Return how many ranks are done with the store; ``more``: how many have just said so."""
-        return int(self._store.add("bye", more))
+    def forget(self, what: str) -> None:
+        """Remove a count."""
+        self.store.delete_key(f"count/{what}")
 
     def _get(self, key: str) -> bytes | None:
-        return self._store.multi_get([key])[0] if self._store.check([key]) else None
+        return self.store.multi_get([key])[0] if self.store.check([key]) else None
 
 
 def within(seconds: float, fn: Callable[[], T]) -> T | None:

@@ -243,7 +243,7 @@ class PendingCalls:
             if waited >= NAMING_GRACE or (self.watchdog is None and self._departures is None):
                 break
             if self.watchdog is not None:
-                gone = self.watchdog.gone()
+                gone = self.watchdog.roster.gone()
                 if (gone or self.watchdog.store_failed) and waited > _OWN_WORDS:
                     break
             time.sleep(_MOMENT)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from distmetrics import DistmetricsError, GroupCommunicator, all_reduce, current
 from distmetrics.comm.base import current_call
 from distmetrics.comm.group import _transport_device
-from distmetrics.errors import PeerLostError
+from distmetrics.errors import ConfigurationError, PeerLostError
 
 
 @pytest.fixture
@@ -68,3 +68,26 @@ def test_blame_leaves_other_errors_alone() -> None:
 def test_the_transport_wants_the_cpu_where_the_backend_has_one() -> None:
     """gloo moves CPU tensors; the trip to a GPU is spared."""
     assert _transport_device(dist.new_group([0], timeout=timedelta(seconds=5))) == torch.device("cpu")
+
+
+class _Syncs(torch.utils.data.Dataset[Any]):
+    """Whose worker makes a call of the job's communicator, which its parent may have made or not."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> None:
+        current().barrier()
+
+
+@pytest.mark.gloo
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("made_before", [True, False])
+def test_a_fork_of_a_rank_is_no_rank(made_before: bool) -> None:
+    """Its connections are its parent's: gloo says "Bad file descriptor", or waits."""
+    if made_before:
+        current().barrier()
+    loader = torch.utils.data.DataLoader(_Syncs(), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(ConfigurationError, match="this process is a fork of rank 0 and is no rank"):
+        next(iter(loader))
+    current().barrier()  # the rank itself goes on

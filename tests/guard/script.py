@@ -26,9 +26,13 @@ def main(what: str, bad: int) -> None:
         for step in range(4):
             if step == 2 and rank == bad:
                 do(what)
+            if what == "is busy" and step == 2 and rank == 2:
+                time.sleep(1)  # and reaches its deadline later
             dm.all_reduce(torch.ones(2))
     except dm.DistmetricsError as error:
         print(f"rank {rank} raised {type(error).__name__} after {time.monotonic() - began:.1f} s: {error}", flush=True)
+        if what == "is busy":
+            os._exit(1)  # and the store of rank 0 ends with it
         raise SystemExit(1) from None
     if what != "no goodbye":
         dist.destroy_process_group()
@@ -44,6 +48,8 @@ def do(what: str) -> None:
             raise ValueError("a bad batch")
         case "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "is busy":
+            time.sleep(90)
         case "is stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -61,3 +61,12 @@ def test_a_rank_that_is_stopped(bad: int, said: str) -> None:
     code, out, err = run("is stopped", bad)[1 - bad]
     assert code == 1, err
     assert said in out, (out, err)
+
+
+def test_the_verdict_outlives_the_store() -> None:
+    """Rank 0, which hosts the store, ends by the error as soon as it is raised; rank 2 has read it by then."""
+    ranks = ended("script.py", "is busy", "1", last=1, stopped=True, world_size=3, DISTMETRICS_TIMEOUT="2")
+    for code, out, err in (ranks[0], ranks[2]):
+        assert code == 1, err
+        assert "raised DivergedError" in out, (out, err)
+        assert "rank 1 did not come to a collective within 2 s" in out

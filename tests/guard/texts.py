@@ -6,10 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed as dist
+
 from distmetrics.comm.base import Call
 from distmetrics.errors import Site
 from distmetrics.liveness.departures import Departure, Departures
 from distmetrics.liveness.rank_report import PendingCall
+from distmetrics.liveness.roster import Roster
+from distmetrics.liveness.settings import Settings
+from distmetrics.liveness.store_link import StoreLink
 from distmetrics.liveness.watchdog import Watchdog
 from distmetrics.testing import outcomes
 from tests.liveness.simulated import Job
@@ -74,8 +79,10 @@ def _uneven(job: Job) -> None:
 def _silent_store() -> str:
     """A store that has been asked, and has not answered."""
     watchdog = Watchdog.__new__(Watchdog)
-    watchdog._busy_since, watchdog._store_error = time.monotonic() - 4.2, ""
-    watchdog._me = Job(2).ranks[0].me
+    rank = Job(2).ranks[0]
+    watchdog._me, watchdog.settings, watchdog.roster = rank.me, Settings(), Roster(rank.store, rank.me, {})
+    watchdog._link = StoreLink(dist.HashStore(), 0, 2)
+    watchdog._link._since = time.monotonic() - 60.2
     call = Call('all_gather "val/f1"', "float32[10]", Site("train.py", 11, "main"))
     verdict = watchdog._silence(PendingCall(call, "world", "0-1", 1, "all_gather"))
     assert verdict is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -97,14 +96,10 @@ class Rank:
 
     def answer(self) -> None:
         """Answer what was asked, as the thread of a rank does."""
-        if self.deaf or (question := self.store.next_question(_CLOSED)) is None:
+        if self.deaf or (question := self.store.next_question()) is None:
             return
         waits = self.serial if self.diagnosis is not None else 0
         self.store.answer(Answer(question, waits, "" if waits else self.where, self.still, self.issued, self.calls))
-
-
-_CLOSED = threading.Event()  # one look for a question is enough
-_CLOSED.set()
 
 
 class Job:
