@@ -78,6 +78,7 @@ FAULTS = {
             "collective skipped on one rank, the next is another",
             "skipped_unlike",
         ),
+        Fault("skipped-ddp", "collective skipped on one rank of a DDP loop", "skipped_ddp"),
         Fault("swapped", "order of two metrics swapped", "swapped"),
         Fault("extra", "extra collective on one rank", "extra"),
         Fault("sum-max", "sum against max", "sum_max", wrong=0),

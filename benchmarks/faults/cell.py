@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 _TICK = 0.01  # seconds between two looks at the ranks
 _START = 90.0  # seconds in which a job must come to its fault
 _BEFORE = 0.5  # seconds that the others wait already when a signal is sent
+_REPORTS = 6.0  # seconds that survivors have to end, in which they may write a report
 _ERRORS = 3000  # characters of a rank's stderr
 
 
@@ -39,12 +40,14 @@ class Run:
         events: of each rank.
         died: when and how ranks ended without a word: rank to time and signal or exit code.
         stderr: the end of what each rank wrote there.
+        reported: the ranks that left a report.
     """
 
     fault_at: float | None
     events: list[list[Event]]
     died: dict[int, tuple[float, str]]
     stderr: list[str]
+    reported: list[int]
 
 
 def run(fault: Fault, tool: Tool, limit: float, timeout: float) -> Run | None:
@@ -56,11 +59,13 @@ def run(fault: Fault, tool: Tool, limit: float, timeout: float) -> Run | None:
         with _started(fault, tool, folder, timeout) as processes:
             watch = _Watch(fault, folder, processes)
             watch.follow(limit)
+            watch.await_reports()
         return Run(
             watch.fault_at,
             watch.events,
             watch.died,
             [_tail(path) for path in sorted(folder.glob("*.err"))],
+            sorted(int(path.stem.removeprefix("rank-")) for path in folder.glob("reports/*.json")),
         )
 
 
@@ -87,6 +92,7 @@ def _started(
                 "LOCAL_WORLD_SIZE": str(fault.ranks),
                 "NODE_RANK": "0",
             }
+            variables["DISTMETRICS_REPORT"] = str(folder / "reports")
             variables |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
             if tool.name == "distmetrics-launch":  # who it starts has to find out from it
                 variables = {name: value for name, value in variables.items() if "RANK" not in name}
@@ -143,6 +149,16 @@ class _Watch:
             if ended.issuperset(self.fault.survivors):
                 return
             deadline = begun + _START if self.fault_at is None else self.fault_at + limit
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_TICK)
+
+    def await_reports(self) -> None:
+        """Return when the processes of survivors have ended, or after a while."""
+        launcher = len(self.processes) < self.fault.ranks
+        ranks = [0] if launcher else self.fault.survivors
+        deadline = time.monotonic() + _REPORTS
+        while any(self.processes[rank].poll() is None for rank in ranks):
             if time.monotonic() > deadline:
                 return
             time.sleep(_TICK)

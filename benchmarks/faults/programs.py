@@ -12,6 +12,7 @@ import os
 import time
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.faults.job import Job
 
@@ -28,6 +29,7 @@ __all__ = [
     "os_exits",
     "raises",
     "skipped",
+    "skipped_ddp",
     "skipped_unlike",
     "slow",
     "stuck",
@@ -52,6 +54,19 @@ def skipped_unlike(job: Job) -> None:
     job.fault()
     rows = job.all_gather(job.mine(10), name="val/scores")  # here
     job.check("scores", rows, [[10.0 * (1 + rank)] * 4 for rank in range(job.world_size)])
+
+
+def skipped_ddp(job: Job) -> None:
+    """One rank leaves a collective out in a step of training, and goes on into backward."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for step in range(3):
+        loss = model(job.mine()).sum()
+        if job.faulty and step == 2:
+            job.fault()
+        else:
+            job.check("loss", job.all_reduce(job.mine(), "sum", name="train/loss"), job.total())
+        loss.backward()  # here
 
 
 def swapped(job: Job) -> None:

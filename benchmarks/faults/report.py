@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.faults.catalogue import FAULTS, TOOLS
 from benchmarks.faults.verdict import End, Row
+from distmetrics.errors import who
 
 __all__ = ["cell", "markdown", "merged", "read", "write"]
 
@@ -23,6 +24,7 @@ _COUNTED = (
     "of them without any error",
     "a survivor hangs",
     "a process aborts",
+    "every survivor leaves a report",
 )
 _FIGURES = (
     "fault",
@@ -34,6 +36,7 @@ _FIGURES = (
     "wrong number",
     "hang",
     "abort",
+    "report written by",
     "a survivor's words",
 )
 _LONG = 140  # characters of an error in the table
@@ -171,6 +174,7 @@ def _totals(rows: Sequence[Row]) -> str:
             sum(row.outcome == "silent" for row in mine),
             sum(any(end.how == "hang" for end in row.counted) for row in mine),
             sum(any(end.how == "abort" for end in row.counted) for row in mine),
+            sum({*(row.reported or ())}.issuperset(row.survivors) for row in mine),
         ]
         lines.append(f"| {tool.title} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
@@ -204,10 +208,18 @@ def _details(rows: Sequence[Row]) -> str:
             else "no",
             f"{hung} of {len(ends)}" if ends else "–",
             aborts or ("no" if ends else "–"),
+            _reported(row),
             _words(row),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _reported(row: Row) -> str:
+    """Say which ranks left a report: not known of earlier runs, nor where nothing was run."""
+    if row.reported is None or not row.ends:
+        return "–"
+    return who(row.reported) if row.reported else "none"
 
 
 def _words(row: Row) -> str:
@@ -233,7 +245,9 @@ whose own calls are used.
 - *wrong number*: a call returned what is not the right value, whatever happened later.
 - *names rank*, *names line*: the text of the error, on ranks that did nothing wrong, has the
   number of the rank that did, or file and line of what that rank did. A rank's own traceback,
-  which has the line where it waits itself, is not counted."""
+  which has the line where it waits itself, is not counted.
+- *report written by*: the ranks that left a file of what they did last (`DISTMETRICS_REPORT`),
+  which no other tool writes by default."""
 _KEY = (
     "*first* and *last*: seconds from the fault to the first and to the last error or abort among "
     "the survivors."

@@ -56,6 +56,7 @@ class Row:
             one that did.
         line_named: how many name its line.
         told: how many ended with an error, of those that did nothing wrong.
+        reported: the ranks that left a report; None in rows of earlier runs, which did not look.
     """
 
     fault: str
@@ -68,6 +69,7 @@ class Row:
     rank_named: int = 0
     line_named: int = 0
     told: int = 0
+    reported: Sequence[int] | None = None
 
     @property
     def counted(self) -> list[End]:
@@ -151,6 +153,7 @@ def judge(
         sum(names_rank(text, fault.wrong) for text in texts),
         sum(names_line(text, places) for text in texts),
         len(texts),
+        run.reported,
     )
 
 

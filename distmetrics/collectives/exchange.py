@@ -27,7 +27,7 @@ from torch import Tensor
 from distmetrics.collectives.call_history import check_lines, refuse_histories, step_of
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.collectives.pack import align, from_bytes, to_bytes
-from distmetrics.comm.base import Communicator, gather_padded
+from distmetrics.comm.base import Communicator, gather_padded, reported
 from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import MismatchError
 
@@ -128,7 +128,8 @@ def exchange(
     if comm.world_size == 1:
         return check([manifest.encode()]), [(inline, bulk)]
     rounds = functools.partial(_exchange, comm, manifest, inline, bulk, check)
-    return in_one_call(comm, manifest.call, rounds)
+    with reported(comm):
+        return in_one_call(comm, manifest.call, rounds)
 
 
 def _exchange(

@@ -15,13 +15,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from distmetrics.errors import Site
+from distmetrics.errors import DistmetricsError, Site
 
 Op = Literal["sum", "prod", "max", "min"]
 _PAIRWISE: dict[str, Callable[..., Tensor]] = {
@@ -175,6 +175,17 @@ def in_call(call: Call) -> Iterator[None]:
         _call.reset(token)
 
 
+@contextlib.contextmanager
+def reported(comm: object) -> Iterator[None]:
+    """Have a report written, if one is wanted, where the block raises an error of ours."""
+    try:
+        yield
+    except DistmetricsError as error:
+        if report := getattr(comm, "report", None):
+            report(error)
+        raise
+
+
 def under_way() -> Call | None:
     """Return the user's call that needs the transport calls of this moment, if one was named."""
     return _call.get()
@@ -209,15 +220,16 @@ def call_site(frame: FrameType | None = None) -> Site | None:
     return None
 
 
-def raise_site(traceback: TracebackType | None) -> Site | None:
-    """Return the innermost place outside distmetrics that an exception passed through."""
-    site = None
+def raise_sites(error: BaseException) -> list[Site]:
+    """Return the user's lines that an exception passed through, innermost first."""
+    sites = []
+    traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if is_user_code(code.co_filename):
-            site = Site(short_path(code.co_filename), traceback.tb_lineno, code.co_name)
+        if is_user_code(code.co_filename) and not is_of_python(code.co_filename):
+            sites.append(Site(short_path(code.co_filename), traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
-    return site
+    return sites[::-1]
 
 
 @functools.lru_cache(maxsize=4096)

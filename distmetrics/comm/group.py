@@ -24,6 +24,7 @@ from distmetrics.comm.current import find_job_by
 from distmetrics.errors import ConfigurationError
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
+from distmetrics.liveness.process_info import issued_on
 
 if not dist.is_initialized():
     # Its functions have the group of this moment as a default argument. Imported later, by
@@ -97,6 +98,10 @@ class GroupCommunicator(PendingCalls):
     def register(cls, comm: GroupCommunicator) -> None:
         """Make ``comm`` what :meth:`of` returns for its group."""
         cls._by_group[comm._group] = comm
+
+    def issued(self) -> int:
+        """Return how many collectives this rank has issued on the group, ours and torch's own."""
+        return issued_on(self._weak_group(), self.device)
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order.

@@ -19,7 +19,8 @@ from distmetrics.errors import ConfigurationError
 
 SCHEMA = 1
 _NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
-_LET_DOWN = ("diverged", "peer-lost")  # codes of errors that another rank began
+_WAITED = ("diverged", "peer-lost")  # codes of errors of ranks that waited for others in vain
+_LET_DOWN = (*_WAITED, "connection")  # codes of errors that another rank began
 _MOST_RANKS = 1 << 20  # above it a world size is a mistake
 _SHOWN = 20  # files that an error lists
 _LATEST = 1e11  # seconds since 1970, which is in the year 5138
@@ -54,7 +55,8 @@ class Call:
 class Failure:
     """The error that a rank raised; ``peers`` are the ranks that it is about.
 
-    Ranks that raised the same have peers and a place of their own.
+    Ranks that raised the same have peers and a place of their own. Only an error of ours has a
+    likely cause and says what to do, if it can; both are None in other errors.
     """
 
     kind: str
@@ -62,6 +64,8 @@ class Failure:
     text: str
     peers: tuple[int, ...] | None = field(compare=False)
     site: str = field(compare=False)
+    likely: str | None = None
+    do: str | None = None
 
     @property
     def let_down(self) -> bool:
@@ -98,7 +102,7 @@ class RankReport:
     @property
     def stuck(self) -> list[Call]:
         """The calls that it never got out of, and the one in which it was let down."""
-        last = self.calls[-1:] if self.error and self.error.let_down else ()
+        last = self.calls[-1:] if self.error and self.error.code in _WAITED else ()
         return [call for call in self.calls if call.ended is None or call in last]
 
     @property

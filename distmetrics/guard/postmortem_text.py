@@ -85,18 +85,20 @@ def _headline(at: Divergence) -> str:
 
 
 def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
-    """Return the likely cause, and what to do."""
-    present = [post.reports[rank] for rank in at.absent if rank in post.reports]
-    for report in present:
-        if error := report.own_error:
-            text = f"{error.kind} on rank {report.rank} came first, and let the others down"
+    """Return the likely cause, and what to do; as the error says that began it, if there is one."""
+    for error, ranks in post.errors.items():
+        if error.do is not None:
+            return error.likely or "", error.do
+        if not error.let_down:
+            text = f"{error.kind} on {who(ranks)} came first, and let the others down"
             return text, "mend that error"
     if not at.absent:
         likely = "a branch or a loop that depends on the rank or on its data"
         return likely, f"make the same calls in the same order on every rank; {_ONLY_SOME}"
-    if present:
-        slow = who(report.rank for report in present)
-        likely = f"only some ranks make this call, or {slow} took longer than the others wait"
+    if present := [rank for rank in at.absent if rank in post.reports]:
+        likely = (
+            f"only some ranks make this call, or {who(present)} took longer than the others wait"
+        )
         return likely, f"make the call on every rank or on none; {_ONLY_SOME}"
     cause = "was killed (out of memory, a signal, its machine), or left the file on another machine"
     do = "look into that rank's log and its machine's; let all ranks write into one folder"
@@ -105,7 +107,7 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
 
 def _together(post: PostMortem) -> str:
     """Return what can be told where no rank differs from another."""
-    text = "the ranks made the same calls, as far as their files tell"
+    text = "the ranks came to the same calls, as far as their files tell"
     lines = {rank: elsewhere(report) for rank, report in post.reports.items() if report.stuck}
     if not lines:
         return f"{text}, and none was left waiting"

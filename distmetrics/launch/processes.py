@@ -37,9 +37,10 @@ from distmetrics.launch.joining import (
     taking_part,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
-from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason
+from distmetrics.liveness.departures import LAST_WORDS, RAISING_GRACE, Departures, exit_reason
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.settings import in_force, put_in_force
+from distmetrics.liveness.watchdog import report_all
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
@@ -96,6 +97,8 @@ def launch(
                 rank.theirs.close()
             return _collect(ranks, departures_in(file_store(path)), limit)
         finally:
+            if in_force().report is not None:
+                _let_report(ranks)
             for rank in ranks:
                 rank.end()
 
@@ -170,6 +173,16 @@ class _Rank:
         return Outcome(self.rank, error=error)
 
 
+def _let_report(ranks: Sequence[_Rank]) -> None:
+    """End what still runs by a signal that lets it write its report."""
+    running = [rank.process for rank in ranks if rank.process.pid is not None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + LAST_WORDS
+    for process in running:
+        process.join(max(0.0, deadline - time.monotonic()))
+
+
 def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
@@ -241,4 +254,5 @@ def _main_thread(stacks: str) -> str:
 
 def _die_with(parent_sentinel: int) -> None:
     wait([parent_sentinel])
+    report_all()
     os._exit(1)

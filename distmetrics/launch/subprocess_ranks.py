@@ -21,7 +21,9 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.joining import cores_per_rank
 from distmetrics.launch.pickles import has_script
-from distmetrics.liveness.departures import RAISING_GRACE, Departures, exit_reason
+from distmetrics.liveness.departures import LAST_WORDS, RAISING_GRACE, Departures, exit_reason
+from distmetrics.liveness.settings import in_force
+from distmetrics.liveness.watchdog import report_all
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
@@ -61,17 +63,29 @@ class SubprocessRanks:
 
     def end(self, *, patient: bool) -> None:
         """Give the ranks time to report and end, or just a moment; then kill what still runs."""
-        deadline = time.monotonic() + (RAISING_GRACE if patient else _LAST_MOMENT)
         try:
-            for process in self._processes.values():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
+            self._await(RAISING_GRACE if patient else _LAST_MOMENT)
         finally:
             self._clean_up()
+
+    def _let_report(self) -> None:
+        """End what still runs by a signal that lets it write its report."""
+        for process in self._processes.values():
+            process.terminate()
+        self._await(LAST_WORDS)
+
+    def _await(self, seconds: float) -> None:
+        """Wait until all ranks have ended, or for some seconds."""
+        deadline = time.monotonic() + seconds
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
 
     def _clean_up(self) -> None:
         self._closed.set()
         self._watcher.join()
+        if in_force().report is not None:
+            self._let_report()
         for process in self._processes.values():
             process.kill()
             process.wait()
@@ -129,6 +143,7 @@ def watch_rank_zero() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_POLL)
+        report_all()
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from distmetrics.comm.base import raise_site
+from distmetrics.comm.base import raise_sites
 from distmetrics.errors import PeerLostError
 
 NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left
 RAISING_GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
+LAST_WORDS = 2.0  # seconds that a rank gets to write its report once it is asked to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ def reason(error: BaseException | None) -> str:
     if error is None:
         return "has returned"
     first_line = str(error).partition("\n")[0]
-    site = getattr(error, "site", None) or raise_site(error.__traceback__)
-    return f"raised {type(error).__name__}: {first_line}  {site or ''}".rstrip()
+    site = getattr(error, "site", None) or next(iter(raise_sites(error)), "")
+    return f"raised {type(error).__name__}: {first_line}  {site}".rstrip()
 
 
 def exit_reason(code: int | None) -> str:

@@ -22,6 +22,7 @@ from distmetrics.liveness.view import View, find_verdict, suspects, where_all_ar
 
 FIRST_LOOK = 0.15  # seconds of waiting before anything is published: most waits are over by then
 _ASK_AFTER = 0.3
+_ASK_AGAIN = 0.4  # seconds between two questions of one of the ranks that wait
 _LOOK, _SLOWEST = 0.1, 0.5  # seconds between two looks: at first, and of who finds out for itself
 _ASKED_AT_ONCE = 64  # ranks
 _OWN_WORD = 1.0  # seconds in which the wait of a rank's other group must end after it has left
@@ -58,8 +59,8 @@ class Diagnosis:
     _asks: bool = True
     _first: bool = False
     _questions: dict[int, int] = field(default_factory=dict)
-    # Since when each fact holds without a break: its kind, the rank, and where that is.
-    _since: dict[tuple[str, int, str], float] = field(default_factory=dict)
+    # Since when each fact holds without a break: its kind, and the rank.
+    _since: dict[tuple[str, int], float] = field(default_factory=dict)
     # For each rank of a circle, the serial number of its wait, and the question that confirms it.
     _suspects: dict[int, int] = field(default_factory=dict)
     _confirming: dict[int, int] = field(default_factory=dict)
@@ -103,12 +104,11 @@ class Diagnosis:
         statuses = self.store.statuses()
         answers = self.store.answers(self._questions)
         departures = self.departures.published()
-        facts = {("left", departure.rank, "") for departure in departures}
-        facts |= {(state, rank, "") for rank, state in self._process_states(statuses).items()}
-        facts |= {("foreign", rank, where) for rank, where in self._in_foreign(answers).items()}
+        facts = {("left", departure.rank) for departure in departures}
+        facts |= {(state, rank) for rank, state in self._process_states(statuses).items()}
         self._since = {fact: self._since.get(fact, now) for fact in facts}
         seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
-        for (kind, rank, _), since in self._since.items():
+        for (kind, rank), since in self._since.items():
             seconds[kind][rank] = now - since
         return View(
             self.me.rank,
@@ -127,7 +127,7 @@ class Diagnosis:
     ) -> dict[int, Departure]:
         """Return the departures of ranks that have left without making this call."""
         left: dict[int, Departure] = {}
-        gone = {rank for kind, rank, _ in self._since if kind == "gone"}
+        gone = {rank for kind, rank in self._since if kind == "gone"}
         for departure in departures:
             calls = departure.calls_of(self.wait.group)
             if calls is None:  # it may have made this call; if so, the wait ends in a moment
@@ -148,15 +148,6 @@ class Diagnosis:
             if status is not None and status.machine == self.me.machine != "":
                 states[rank] = self.state_of(status.pid, status.born)
         return states
-
-    def _in_foreign(self, answers: Mapping[int, Answer]) -> dict[int, str]:
-        """Return where ranks are in a collective of torch's own that concerns this group."""
-        ours = {self.wait.group, self.me.world}
-        return {
-            rank: answer.where
-            for rank, answer in answers.items()
-            if answer.foreign in ours and not answer.waits
-        }
 
     def _confirmed(
         self, statuses: Mapping[int, RankStatus], answers: Mapping[int, Answer]
@@ -180,7 +171,8 @@ class Diagnosis:
         if serials != self._suspects:
             self._suspects = serials
             self._confirming = {rank: self._put(rank) for rank in circle}
-        if view.waited < _ASK_AFTER or now < self._asked + min(5.0, max(_SLOWEST, view.waited / 4)):
+        pause = _ASK_AGAIN if self._speaks(view) else min(5.0, max(_SLOWEST, view.waited / 4))
+        if view.waited < _ASK_AFTER or now < self._asked + pause:
             return
         self._asked = now
         elsewhere = [rank for rank in view.missing if rank not in view.waits]
@@ -191,11 +183,17 @@ class Diagnosis:
         number = self._questions[rank] = self.store.ask(rank)
         return number
 
+    def _speaks(self, view: View) -> bool:
+        """True on one of the ranks that wait: it tells the user, and asks more often."""
+        if self.me.world_size > ALL_ASK:
+            return self._first
+        return self.me.rank == min({*ranks_in(self.wait.members)} - {*view.missing})
+
     def _log_whom_it_waits_for(self, view: View) -> None:
         """Say in the log whom this rank waits for: one rank of those who wait, now and then."""
         if view.waited < max(_FIRST_WORD, 2 * self._spoken):
             return
         self._spoken = view.waited
-        if self.me.rank == min({*ranks_in(self.wait.members)} - {*view.missing}):
+        if self._speaks(view):
             text = "rank %d waits since %.0f s in %s: %s"
             _log.warning(text, self.me.rank, view.waited, self.wait.text, where_all_are(view))

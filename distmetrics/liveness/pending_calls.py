@@ -19,7 +19,7 @@ from distmetrics.comm.base import Call, under_way
 from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, rank_ranges, who
 from distmetrics.liveness.call_record import CallRecord, Round
 from distmetrics.liveness.departures import NAMING_GRACE, Departure, Departures, reason
-from distmetrics.liveness.rank_report import PendingCall
+from distmetrics.liveness.rank_report import PendingCall, is_connection_error
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
 from distmetrics.liveness.watchdog import watchdog_of_job
 
@@ -32,7 +32,6 @@ _OF_BACKEND = (RuntimeError, ValueError, TypeError)  # what it raises where it r
 # a tensor of Python's while the interpreter ends aborts the process. So these are never freed.
 _never_freed: dict[int, Round] = {}
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_never_freed))
-_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 
 
 class PendingCalls:
@@ -63,6 +62,10 @@ class PendingCalls:
         self.calls = 0
         self.record = CallRecord()
         self.watchdog = watchdog_of_job(departures)
+        if self.watchdog is not None:
+            self.watchdog.log.counters[name] = self.issued
+            if device.type != "cpu":
+                self.watchdog.log.counts_exactly.add(name)
         self._me, self._name, self._members = members[rank], name, rank_ranges(members)
         self._departures = departures
 
@@ -70,6 +73,10 @@ class PendingCalls:
     def counts(self) -> Mapping[str, int]:
         """How many calls each group of this rank has made by its name, as far as is known."""
         return {self._name: self.calls} if self.watchdog is None else {**self.watchdog.log.counts}
+
+    def issued(self) -> int:
+        """Return how many collectives this rank has issued on the group, ours and torch's own."""
+        return 0
 
     def run(
         self,
@@ -165,16 +172,26 @@ class PendingCalls:
                 break
             time.sleep(_MOMENT)
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        return departed(left, {self._me: doing}).error(self.rank) if left else None
+        if not left:
+            return None
+        named = departed(left, {self._me: doing}).error(self.rank)
+        return named.with_traceback(error.__traceback__)
 
     def leave(self, error: BaseException | None) -> None:
         """Publish that this rank leaves the job: after an error, or at its end."""
+        if error is not None:
+            self.report(error)
         if self._departures is None:
             return
         departure = Departure(self._me, reason(error), error is not None, self.counts)
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
             self._departures.leave(departure)
+
+    def report(self, error: BaseException) -> None:
+        """Write this rank's report, where one is wanted: it raises an error."""
+        if self.watchdog is not None:
+            self.watchdog.reports.write(error)
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
@@ -251,12 +268,6 @@ class PendingCalls:
         if self.watchdog is not None:
             self.watchdog.fail(error)
         return error
-
-
-def is_connection_error(error: BaseException) -> bool:
-    """True for an error of torch.distributed that says that a peer is gone, or out of step."""
-    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
-    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
 
 
 def _ended_on_device(work: Any, seconds: float) -> bool:

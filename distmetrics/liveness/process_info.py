@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager
+import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from distmetrics.comm.base import is_library, is_of_python, is_user_code, short_path
@@ -19,8 +22,7 @@ _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
 _AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
 _DEPTH = 12  # lines of a stack that are kept
-# What the backward pass that a thread is in does, and the name of its process group.
-_inside: dict[int, tuple[str, str]] = {}
+_STILL = 0.01  # part of the time for which a thread that only waits may use the processor
 
 
 class Place:
@@ -30,19 +32,18 @@ class Place:
         stack: the user's lines, and those of libraries between them, innermost first.
         at: the innermost of them that is no library's, if there is one.
         doing: the function that the innermost of them is in, if it is not the user's:
-            "torch.distributed.all_reduce"; or what :class:`Inside` says of a backward pass.
-        group: name of the group, where that is a collective of torch's; empty elsewhere.
+            "torch.distributed.all_reduce", or "a backward pass".
     """
 
-    def __init__(self, frame: FrameType | None, inside: tuple[str, str] | None = None) -> None:
+    def __init__(self, frame: FrameType | None) -> None:
         self.stack: list[Site] = []
         self.at: Site | None = None
-        self.doing = self.group = ""
+        self.doing = ""
         innermost = "" if frame is None else frame.f_code.co_filename
-        if frame is not None and innermost == _DDP:
-            self._name_wrapper(frame)
-        elif inside is not None and innermost.startswith(_AUTOGRAD):  # and not in a hook's code
-            self.doing, self.group = inside
+        if innermost == _DDP:  # it makes buffers alike
+            self.doing = "DistributedDataParallel, before the model's forward"
+        elif innermost.startswith(_AUTOGRAD):  # and not in a hook's code
+            self.doing = "a backward pass"
         while frame is not None and len(self.stack) < _DEPTH:
             file, name = frame.f_code.co_filename, frame.f_code.co_name
             if is_user_code(file) and not is_of_python(file):
@@ -50,22 +51,17 @@ class Place:
                 if self.at is None and not is_library(file):
                     self.at = self.stack[-1]
             elif not self.stack and file.startswith(_TORCH_CALLS):
-                self._name_call(frame, name)
+                self._name_call(name)
             frame = frame.f_back
 
-    def _name_wrapper(self, frame: FrameType) -> None:
-        """Name what DistributedDataParallel does itself before the forward: it syncs buffers."""
-        self.doing = "DistributedDataParallel, before the model's forward"
-        group = getattr(frame.f_locals.get("self"), "process_group", None)
-        self.group = str(getattr(group, "group_name", ""))
+    def _name_call(self, name: str) -> None:
+        if not name.startswith("_") and name != "wrapper" and hasattr(dist, name):
+            self.doing = f"torch.distributed.{name}"
 
-    def _name_call(self, frame: FrameType, name: str) -> None:
-        if name.startswith("_") or name == "wrapper" or not hasattr(dist, name):
-            return
-        self.doing = f"torch.distributed.{name}"
-        if "group" in frame.f_locals:
-            group = frame.f_locals["group"] or dist.group.WORLD
-            self.group = str(getattr(group, "group_name", ""))
+    @property
+    def waits_for_all(self) -> bool:
+        """True in code of torch's that may wait for all ranks, not just for one."""
+        return bool(self.doing) and not ("send" in self.doing or "recv" in self.doing)
 
     def __str__(self) -> str:
         if not self.stack:
@@ -79,27 +75,42 @@ class Place:
 
 def place_of(thread: int) -> Place:
     """Return where the thread of this process with that ident is."""
-    return Place(sys._current_frames().get(thread), _inside.get(thread))
+    return Place(sys._current_frames().get(thread))
 
 
-class Inside(AbstractContextManager[None]):
-    """Says that this thread's backward pass is a collective, which no frame of Python shows.
+class Stillness:
+    """Tells for how long the main thread has stood at one place without using the processor."""
 
-    Made once, and entered in each step.
+    def __init__(self) -> None:
+        self._place = ""
+        self._since = self._used = 0.0
 
-    Args:
-        doing: what it is.
-        group: name of the process group.
+    def seconds(self, place: str) -> float:
+        """Return it for where the thread is now; 0 where the system does not tell its time."""
+        now, used = time.monotonic(), _processor_time()
+        is_still = place == self._place and used - self._used <= _STILL * (now - self._since)
+        if not is_still:
+            self._place, self._since, self._used = place, now, used
+        return now - self._since
+
+
+def _processor_time() -> float:
+    """Return the seconds for which the main thread has used a processor."""
+    ident = threading.main_thread().ident
+    if ident is None or not hasattr(time, "pthread_getcpuclockid"):  # not on macOS and Windows
+        return math.inf
+    return time.clock_gettime(time.pthread_getcpuclockid(ident))
+
+
+def issued_on(group: Any, device: torch.device) -> int:
+    """Return how many collectives this rank has issued on a process group, ours and torch's own.
+
+    0 where the group's backend does not count them. Torch has no public name for its count.
     """
-
-    def __init__(self, doing: str, group: str) -> None:
-        self._inside = doing, group
-
-    def __enter__(self) -> None:
-        _inside[threading.get_ident()] = self._inside
-
-    def __exit__(self, *_: object) -> None:
-        _inside.pop(threading.get_ident(), None)
+    try:
+        return int(group._get_backend(device)._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError):
+        return 0
 
 
 @functools.cache

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
+import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distmetrics.comm.base import Call
+from distmetrics.comm.base import Call, raise_sites
 from distmetrics.errors import DistmetricsError
 from distmetrics.liveness.process_info import Place, place_of
 from distmetrics.liveness.rank_status import Identity
@@ -21,6 +24,7 @@ from distmetrics.liveness.verdict import Verdict
 
 SCHEMA = 1
 _KEPT = 50  # calls that a report has
+_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 _log = logging.getLogger("distmetrics.guard")
 
 
@@ -61,23 +65,28 @@ class CallLog:
     Attributes:
         calls: the last of them.
         counts: how many calls each group has made, by its name.
-        thread: the thread that has made the last call.
+        thread: the thread that has made the last call, or else the main thread.
         alone: whether the main thread has made all calls.
+        serial: number of the last call.
+        counters: by the name of a group, returns how many collectives this rank has issued on it.
+        counts_exactly: the groups that count no sends and receives with them.
     """
 
     def __init__(self) -> None:
         self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
         self.counts: dict[str, int] = {}
-        self.thread = threading.get_ident()
+        self.thread = threading.main_thread().ident or 0  # until there is a call
         self.alone = True
-        self._serial = 0
+        self.serial = 0
+        self.counters: dict[str, Callable[[], int]] = {}
+        self.counts_exactly: set[str] = set()
 
     def enter(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
         self.thread = threading.get_ident()
         self.alone = self.alone and self.thread == threading.main_thread().ident
-        self._serial += 1
-        pending.serial = self._serial
+        self.serial += 1
+        pending.serial = self.serial
         self.counts[pending.group] = pending.number
         self.calls.append(pending)
 
@@ -91,43 +100,98 @@ class CallLog:
         last = self.calls[-1] if self.calls else None
         return 0 if last is None or last.ended is not None else last.serial
 
+    def issued(self) -> dict[str, int]:
+        """Return how many collectives this rank has issued on each group that counts them."""
+        counts = {name: count() for name, count in [*self.counters.items()]}
+        return {name: count for name, count in counts.items() if count > 0}
+
     def place(self) -> Place:
         """Return where the thread is that has made the last call."""
         return place_of(self.thread)
 
 
-def write_report(folder: Path, me: Identity, log: CallLog, error: DistmetricsError | None) -> None:
-    """Write ``rank-<r>.json``: this rank's last calls, where it is, and what it raises."""
-    content = {
-        "schema": SCHEMA,
-        "rank": me.rank,
-        "world_size": me.world_size,
-        "host": platform.node(),
-        "pid": me.pid,
-        "written": time.time(),
-        "error": None if error is None else _error(error),
-        "where": [str(site) for site in log.place().stack],
-        "calls": [_call(pending, me.world) for pending in [*log.calls]],
-    }
-    path = folder / f"rank-{me.rank}.json"
-    half = path.with_suffix(".part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        half.write_text(json.dumps(content))
-        half.replace(path)
-    except OSError as failure:  # of the folder: the user's error must still be raised
-        text = "rank %d can't write its report into the folder of %s: %s"
-        _log.warning(text, me.rank, REPORT, failure)
+class ReportWriter:
+    """Writes this rank's report, where one is wanted.
+
+    What broke the rank's group stands; another error does so until the rank makes a further call.
+
+    Args:
+        folder: for the reports of all ranks, or None.
+        me: this rank.
+        log: its calls.
+    """
+
+    def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
+        self._folder, self._me, self._log = folder, me, log
+        self._is_final = False
+        self._error_at = -1  # the last call before the error that the report tells of
+        self._lock = threading.RLock()  # SIGTERM may come in the midst of it
+
+    def write(self, error: BaseException | None = None, *, final: bool = False) -> None:
+        """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
+        if self._folder is None or os.getpid() != self._me.pid:
+            return
+        with self._lock:
+            if self._is_final or (error is None and self._error_at == self._log.serial):
+                return
+            self._is_final = final
+            self._error_at = -1 if error is None else self._log.serial
+            try:
+                self._write(self._folder, self._content(error))
+            except OSError as failure:  # of the folder: the user's error must still be raised
+                text = "rank %d can't write its report into the folder of %s: %s"
+                _log.warning(text, self._me.rank, REPORT, failure)
+
+    def _content(self, error: BaseException | None) -> dict[str, Any]:
+        sites = [] if error is None else raise_sites(error)
+        return {
+            "schema": SCHEMA,
+            "rank": self._me.rank,
+            "world_size": self._me.world_size,
+            "host": platform.node(),
+            "pid": self._me.pid,
+            "written": time.time(),
+            # What a user or a launcher interrupts has no error of its own.
+            "error": _error(error) if isinstance(error, Exception) else None,
+            "where": [str(site) for site in sites or self._log.place().stack],
+            "calls": [_call(pending, self._me.world) for pending in [*self._log.calls]],
+        }
+
+    def _write(self, folder: Path, content: Any) -> None:
+        """Write ``rank-<r>.json``, whole or not at all, for its owner alone."""
+        name = f"rank-{self._me.rank}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
+        half = Path(text)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+            half.replace(folder / f"{name}.json")
+        except BaseException:
+            half.unlink()
+            raise
 
 
-def _error(error: DistmetricsError) -> dict[str, Any]:
-    return {
+def is_connection_error(error: BaseException) -> bool:
+    """True for an error of torch.distributed that says that a peer is gone, or out of step."""
+    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
+    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    sites = raise_sites(error)
+    told: dict[str, Any] = {
         "kind": type(error).__name__,
-        "code": error.code,
+        "code": "connection" if is_connection_error(error) else "",
         "text": str(error),
-        "peers": error.peers,
-        "site": None if error.site is None else str(error.site),
+        "peers": (),
+        "site": str(sites[0]) if sites else None,
     }
+    if isinstance(error, DistmetricsError):
+        told |= {"code": error.code, "peers": error.peers, "likely": error.likely, "do": error.do}
+        if error.site is not None:
+            told["site"] = str(error.site)
+    return told
 
 
 def _call(pending: PendingCall, world: str) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Wait:
         text: the call in the user's terms, with its line.
         alone: whether the main thread has made all calls of this rank: one of several threads that
             waits says nothing of the others.
+        issued: how many collectives this rank had issued on the group before this call, ours and
+            torch's own; None where the group's backend does not count them.
+        counts_exactly: whether the group counts collectives alone. Gloo counts sends and receives
+            between two ranks as well.
     """
 
     serial: int
@@ -28,6 +33,8 @@ class Wait:
     kind: str
     text: str
     alone: bool = True
+    issued: int | None = None
+    counts_exactly: bool = False
 
     @property
     def place(self) -> str:
@@ -83,14 +90,18 @@ class Answer:
         question: the number of the question, which counts those put to this rank.
         waits: the serial number of the wait that it is in, or 0 where it is in none.
         where: the user's line, and what it does there.
-        foreign: the group of a collective of torch's own that it is in, where that can be told: not
-            our call, so nobody counts it.
+        still: seconds for which it has stood in a collective of torch's own, or in a backward pass,
+            without using the processor; 0 elsewhere.
+        issued: by the names of groups, how many collectives it has issued: ours, and torch's own.
+        calls: by the names of groups, how many of them were calls of ours.
     """
 
     question: int
     waits: int = 0
     where: str = ""
-    foreign: str = ""
+    still: float = 0.0
+    issued: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, text: str | bytes) -> Answer:

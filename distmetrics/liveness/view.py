@@ -18,7 +18,7 @@ from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
-FOREIGN_FOR = 5.0  # seconds that a rank may take to come out of a collective of torch's own
+STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own that can't be met
 _SPELT_OUT = 8  # different lines of ranks in one text
 
 
@@ -34,8 +34,7 @@ class View:
         statuses: what each rank has published; nothing for one without a communicator yet.
         left: ranks that said, or of which was said, that they left.
         seconds: for how long a state of a rank is known: by rank, for each of "gone" and "stopped"
-            (its process on this machine), and "foreign" (it is in a collective of torch's own over
-            ranks that include this one).
+            (its process on this machine).
         answers: the latest answer of each rank that was asked where it is, or None.
         confirmed: ranks that have answered, since ``statuses`` was read, that they still wait in
             what it says.
@@ -131,6 +130,7 @@ def _never_met(view: View) -> Iterator[Verdict]:
         likely = "a collective under a condition, or in a loop, that not all ranks share."
         what = "ranks disagree on a collective"
         yield Verdict(MismatchError, what, tuple(odd), _lines(view), likely, SAME_ORDER)
+    yield from _out_of_step(view, here)
     circle = suspects(view)
     if circle and view.confirmed >= {*circle} - {view.me}:
         groups = sorted({view.waits[rank].group for rank in circle})
@@ -138,17 +138,49 @@ def _never_met(view: View) -> Iterator[Verdict]:
         yield replace(deadlock(what, circle, _lines(view)), groups=tuple(groups))
 
 
-def _lasts_too_long(view: View) -> Iterator[Verdict]:
-    """Yield why this wait has lasted too long, though it may be met."""
-    if inside := _missing_in(view, "foreign", FOREIGN_FOR):
+def _out_of_step(view: View, here: Mapping[int, Wait]) -> Iterator[Verdict]:
+    """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""
+    if uneven := [rank for rank, wait in here.items() if _came_after_others(wait, view.wait)]:
+        what = "ranks came to a collective after different numbers of torch.distributed's own"
+        likely = "a collective that only some ranks reach."
+        yield Verdict(DivergedError, what, tuple(uneven), _lines(view), likely, SAME_ORDER)
+    if elsewhere := [rank for rank in view.missing if _is_in_torchs_own(view, rank)]:
         yield Verdict(
             DivergedError,
-            f"{who(inside)} waits in a collective of torch.distributed, and this rank in another",
-            inside,
+            f"{who(elsewhere)} waits in a collective of torch.distributed, and this rank in "
+            "another",
+            tuple(elsewhere),
             _lines(view),
             "a collective that only some ranks reach, or in another order.",
             f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
         )
+
+
+def _came_after_others(other: Wait, wait: Wait) -> bool:
+    """True if a rank in the same call has issued another number of collectives before it."""
+    return wait.counts_exactly and other.issued != wait.issued
+
+
+def _is_in_torchs_own(view: View, rank: int) -> bool:
+    """True if a rank has issued a collective of torch's own in the place of the call ``wait``.
+
+    The collectives of a group pair up in the order in which each rank issues them. A rank that has
+    issued more than this one had before its call, and has not made that call, can't meet it. Gloo
+    counts sends and receives as well, of which ranks may have different numbers. So there the rank
+    must also have stood still for a while in code of torch's that waits for others.
+    """
+    wait, answer = view.wait, view.answers.get(rank)
+    if rank in view.waits or answer is None or answer.waits:
+        return False  # it is in a call of ours
+    if answer.calls.get(wait.group, 0) >= wait.number:
+        return False
+    if not wait.counts_exactly and answer.still < STILL_FOR:
+        return False
+    return wait.issued is not None and answer.issued.get(wait.group, 0) > wait.issued
+
+
+def _lasts_too_long(view: View) -> Iterator[Verdict]:
+    """Yield why this wait has lasted too long, though it may be met."""
     if stopped := _missing_in(view, "stopped", STOPPED_FOR):
         yield Verdict(
             PeerLostError,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import logging
 import os
 import sys
@@ -20,7 +19,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -30,8 +28,9 @@ from distmetrics.errors import DistmetricsError
 from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import ALL_ASK, GuardStore, within
-from distmetrics.liveness.process_info import machine, process_state, this_process
-from distmetrics.liveness.rank_report import CallLog, PendingCall, write_report
+from distmetrics.liveness.last_words import LastWords, end_surely
+from distmetrics.liveness.process_info import Stillness, machine, process_state, this_process
+from distmetrics.liveness.rank_report import CallLog, PendingCall, ReportWriter
 from distmetrics.liveness.rank_status import Answer, Identity, RankStatus, Wait
 from distmetrics.liveness.settings import Settings, in_force
 from distmetrics.liveness.verdict import Verdict, silent_store
@@ -40,7 +39,6 @@ STORE_SILENT = 4.0  # seconds in which a call of the store must be done while a 
 _FIRST_ANSWER = 10.0  # seconds in which the job's store must answer a rank's first call
 _LAST = 1.0  # seconds at the end for the threads, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
-_END = 10.0  # seconds that a process has to end, once its group has broken
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _SOON = 0.1  # seconds between two looks whether all ranks have come
 _RETRY = 0.5  # seconds after which a store that failed is tried again
@@ -62,6 +60,7 @@ class Watchdog:
     ) -> None:
         self.settings = settings
         self.log = CallLog()
+        self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
         self.patience = first_look(self._me)
         self._says_goodbye = departures is None
@@ -75,14 +74,14 @@ class Watchdog:
         self._bell, self._closed = threading.Event(), threading.Event()
         self._busy_since: float | None = None
         self._store_error = ""
-        self._reported = self._failed = False
+        self._last_words: LastWords | None = None
         self._known: dict[int, RankStatus] = {}
         self._asking.publish(self._me.status(None))
         self._threads = [
             _thread("why this rank waits", self._find_out),
             _thread("where this rank is", self._respond),
         ]
-        atexit.register(self._at_exit)
+        atexit.register(self.close)
 
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
         """Note that the call is over, or was never begun."""
@@ -106,12 +105,10 @@ class Watchdog:
         return None
 
     def fail(self, error: DistmetricsError) -> None:
-        """Write this rank's report, where one is wanted, and ask the error's peers for theirs."""
-        self._failed = self._reported = True
-        if self.settings.report is None:
-            return
-        write_report(self.settings.report, self._me, self.log, error)
-        if not self._store_error:
+        """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
+        end_surely()
+        self.reports.write(error, final=True)
+        if self.settings.report is not None and not self._store_error:
             within(_LAST, lambda: [self._asking.ask(peer, report=True) for peer in error.peers])
 
     def depart(self, why: str) -> None:
@@ -125,19 +122,17 @@ class Watchdog:
             return  # the end of a forked child is not that of the rank
         self._closed.set()
         self._bell.set()
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self.close)
+        if self._last_words is not None:
+            self._last_words.close()
         if self._says_goodbye:
-            within(_FAREWELL + _LAST, self._say_goodbye)
+            raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+            if raised is not None:
+                self.reports.write(raised)
+            within(_FAREWELL + _LAST, lambda: self._say_goodbye(raised))
         for thread in self._threads:
             thread.join(_LAST)
         self._held = None
-
-    def _at_exit(self) -> None:
-        """Make sure that the process ends: torch waits for calls that will never be answered."""
-        self.close()
-        if self._failed:
-            nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (faulthandler holds it)
-            faulthandler.dump_traceback_later(_END, exit=True, file=nowhere)
 
     @property
     def store_failed(self) -> bool:
@@ -153,8 +148,12 @@ class Watchdog:
             and process_state(status.pid, status.born) == "gone"
         ]
 
-    def _say_goodbye(self) -> None:
-        raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+    def speak_last(self) -> None:
+        """Have the report written before SIGTERM ends the process; called in the main thread."""
+        if self.settings.report is not None and os.name == "posix":
+            self._last_words = LastWords(self.reports.write)
+
+    def _say_goodbye(self, raised: BaseException | None) -> None:
         self._leave(reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._asking.goodbyes(1)
@@ -183,7 +182,11 @@ class Watchdog:
         if pending.group != self._me.world:
             text += f"  (group of ranks {pending.members})"
         place = pending.group, pending.members, pending.number, pending.kind
-        wait = Wait(pending.serial, *place, text, self.log.alone)
+        issued = self.log.issued().get(pending.group)
+        if issued is not None:
+            issued -= 1  # this call is the last of them
+        exact = pending.group in self.log.counts_exactly
+        wait = Wait(pending.serial, *place, text, self.log.alone, issued, exact)
         begun = time.monotonic() - (time.time() - pending.started)
         timeout = self.settings.timeout
         return Diagnosis(self._me, wait, timeout, self._asking, self._departures, begun)
@@ -225,14 +228,18 @@ class Watchdog:
         return delay
 
     def _respond(self) -> None:
+        stillness = Stillness()
         # Where the store is gone, whoever waits finds that out by itself.
         with contextlib.suppress(RuntimeError):
             while (question := self._answering.next_question(self._closed)) is not None:
                 place = self.log.place()
-                self._answering.answer(Answer(question, self.log.waits(), str(place), place.group))
-                folder = self.settings.report
-                if folder is not None and not self._reported and self._answering.report_wanted():
-                    write_report(folder, self._me, self.log, None)
+                may_be_stuck = place.waits_for_all and self.log.alone
+                still = stillness.seconds(str(place)) if may_be_stuck else 0.0
+                issued = self.log.issued()  # read before the calls of which it may be one
+                answer = question, self.log.waits(), str(place), still, issued, {**self.log.counts}
+                self._answering.answer(Answer(*answer))
+                if self.settings.report is not None and self._answering.report_wanted():
+                    self.reports.write()
 
 
 def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
@@ -243,6 +250,12 @@ def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
 
 # By the group of all ranks.
 _watchdogs: weakref.WeakKeyDictionary[Any, Watchdog] = weakref.WeakKeyDictionary()
+
+
+def report_all() -> None:
+    """Write this rank's report, where one is wanted: the process is about to be ended."""
+    for watchdog in [*_watchdogs.values()]:
+        watchdog.reports.write()
 
 
 def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
@@ -270,6 +283,8 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
         text = f"distmetrics watches no rank of this job: its store says {made}"
         warnings.warn(text, stacklevel=4)
         return None
+    if threading.current_thread() is threading.main_thread():
+        made.speak_last()
     _watchdogs[world] = made
     weakref.finalize(world, made.close)
     return made

@@ -21,7 +21,7 @@ from _pytest._code.code import (
 )
 from _pytest.assertion import util
 
-from distmetrics.errors import who
+from distmetrics.errors import DistmetricsError, who
 from distmetrics.liveness.outcome import Outcome, blame
 
 Element = tuple[ReprTraceback, ReprFileLocation | None, str | None]
@@ -139,8 +139,11 @@ def _brief(error: BaseException | None, notes: Sequence[str] = ()) -> Element:
 
 
 def _comparable(error: BaseException | None) -> str:
-    """Return what equal failures share: addresses differ from rank to rank."""
+    """Return what equal failures share: addresses differ from rank to rank.
+
+    An error of ours has one text on all ranks, which names the line of each.
+    """
     text = f"{type(error).__name__}: {error}"
-    if hasattr(error, _ATTRIBUTE):
+    if hasattr(error, _ATTRIBUTE) and not isinstance(error, DistmetricsError):
         text = str(ExceptionChainRepr(_elements(error)))
     return re.sub(r"0x[0-9a-f]+", "0x", text)

@@ -14,7 +14,7 @@ from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.liveness.outcome import Outcome
-from distmetrics.liveness.pending_calls import is_connection_error
+from distmetrics.liveness.rank_report import is_connection_error
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.fake_torch_distributed import routed

@@ -1,7 +1,7 @@
 """One step of training, and the update that it may end."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -9,14 +9,11 @@ from torch import Tensor
 
 from distmetrics.collectives.ops import all_gather
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.liveness.process_info import Inside
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, move
 from distmetrics.train.context import RunContext, note_step
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
-
-_NOTHING = nullcontext()
 
 
 class AccumulationStep(NamedTuple):
@@ -44,10 +41,6 @@ class TrainStep:
         self.trainer, self.module = run.trainer, run.module
         self.config, self.strategy = run.trainer.config, run.trainer.strategy
         self.step_end = getattr(run.module, "training_step_end", None)
-        self.averaging: AbstractContextManager[None] = _NOTHING
-        if is_wrapped(fit.step):  # ranks that wait elsewhere say where this one is
-            group = fit.step.process_group.group_name
-            self.averaging = Inside("the backward pass of a step, which averages gradients", group)
         self.keeps_outputs = hasattr(run.module, "training_epoch_end")
 
     def take(self, batch: Any, index: int, place: AccumulationStep) -> None:
@@ -84,7 +77,7 @@ class TrainStep:
     def _automatic(self, batch: Any, index: int, place: AccumulationStep) -> Any:
         """Take a step whose backward pass and update are the trainer's."""
         fit, strategy, progress = self.fit, self.strategy, self.fit.progress
-        with _NOTHING if place.is_last else strategy.accumulate(fit.step):
+        with nullcontext() if place.is_last else strategy.accumulate(fit.step):
             with strategy.forward():
                 outputs = fit.step(batch, index)
                 if batch is not None and self.step_end is not None:
@@ -108,8 +101,7 @@ class TrainStep:
         size, absent = self.run.comm.world_size, self.trainer.absent_ranks
         weight = (size / (size - absent) if absent else 1.0) / place.steps
         self.run.call("on_before_backward", loss)
-        with self.averaging if place.is_last else _NOTHING:
-            self.strategy.backward(loss if weight == 1.0 else loss * weight)
+        self.strategy.backward(loss if weight == 1.0 else loss * weight)
         self.run.call("on_after_backward")
 
     def _manual(self, batch: Any, index: int, place: AccumulationStep) -> Any:

@@ -6,6 +6,7 @@ The texts are those of real runs.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -122,7 +123,7 @@ DONE = {"time": 10.5, "kind": "done"}
 
 
 def row(fault: str, *events: list[dict[str, object]], died: dict[int, tuple[float, str]] | None = None, at: float = 10):
-    seen = Run(at, list(events), died or {}, ["[rank0]: what(): [enforce fail]"] * len(events))
+    seen = Run(at, list(events), died or {}, ["[rank0]: what(): [enforce fail]"] * len(events), [0, 2])
     return judge(FAULTS[fault], "torch", seen, [("programs.py", 42)], 20.0, 8.0)
 
 
@@ -155,7 +156,7 @@ def test_what_became_of_a_job(found, outcome: str, said: str) -> None:
 
 
 def test_a_job_that_did_not_come_to_its_fault_is_not_measured() -> None:
-    seen = Run(None, [[raised(10, CLOSED)], []], {}, ["", ""])
+    seen = Run(None, [[raised(10, CLOSED)], []], {}, ["", ""], [])
     assert judge(FAULTS["length"], "torch", seen, [], 20.0, 8.0).outcome == "not measured"
     assert judge(FAULTS["length"], "lightning", None, [], 20.0, 8.0).outcome == "not expressible"
 
@@ -203,8 +204,11 @@ def test_the_table_says_what_was_seen() -> None:
     )
     assert "| sum against max | **wrong number**, no error |" in page
     assert "| SIGKILL of rank 1 | 1 of 2 **hang** (> 20 s); error 8.0 s |" in page
-    assert "| torch.distributed | 3 | 1 | 1 | 1 | 0 | 1 | 1 | 1 | 0 |" in page
-    assert "| length | torch.distributed | 0.10 s | 0.10 s | 1 of 1 | 0 of 1 | no | 0 of 2 | no | RuntimeError" in page
+    assert "| torch.distributed | 3 | 1 | 1 | 1 | 0 | 1 | 1 | 1 | 0 | 1 |" in page  # ranks 0 and 2
+    assert (
+        "| length | torch.distributed | 0.10 s | 0.10 s | 1 of 1 | 0 of 1 | no | 0 of 2 | no | ranks 0, 2 | Run" in page
+    )
+    assert markdown([replace(row("length", [], []), reported=None)], {}).count("| – |") >= 1
 
 
 def test_what_a_rank_tells_is_read_while_it_writes(tmp_path) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import SingleCommunicator, all_reduce, current, use
-from distmetrics.comm.base import Call, brief, call_site, current_call, fold, in_call, raise_site
+from distmetrics.comm.base import Call, brief, call_site, current_call, fold, in_call, raise_sites
 from distmetrics.comm.record import Recorded, RecordingCommunicator, counted_torch_calls
 from distmetrics.errors import Site
 from distmetrics.testing import run
@@ -114,13 +114,13 @@ def test_raise_site_is_the_innermost_line_of_the_user() -> None:
     try:
         torch.ones(2) @ torch.ones(3)
     except RuntimeError as error:
-        site = raise_site(error.__traceback__)
+        site = raise_sites(error)[0]
     assert site is not None
     assert site.function == "test_raise_site_is_the_innermost_line_of_the_user"
     try:
         all_reduce("text")
     except TypeError as error:
-        site = raise_site(error.__traceback__)
+        site = raise_sites(error)[0]
     assert site is not None
     assert site.function == "test_raise_site_is_the_innermost_line_of_the_user"
 

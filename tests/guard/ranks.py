@@ -272,3 +272,32 @@ def groups_in_threads(comm: Any) -> list[float]:
     for worker in workers:
         worker.join()
     return found
+
+
+def raises_beside_a_busy_one(comm: Any) -> None:
+    """Raise on rank 1, while rank 2 is busy for longer than who started it waits."""
+    dm.barrier()
+    if comm.rank == 1:
+        _raises(comm)
+    if comm.rank == 2:
+        time.sleep(60)
+
+
+def threads_at_the_store(comm: Any) -> set[str]:
+    """Return the names of the threads that used the guard's store while this rank waited."""
+    import threading
+
+    from distmetrics.liveness.guard_store import GuardStore
+
+    names: set[str] = set()
+    original = GuardStore.__getattribute__
+
+    def noting(store: GuardStore, name: str) -> Any:
+        names.add(threading.current_thread().name)
+        return original(store, name)
+
+    GuardStore.__getattribute__ = noting  # type: ignore[method-assign]
+    if comm.rank:
+        time.sleep(1)
+    dm.barrier()
+    return names

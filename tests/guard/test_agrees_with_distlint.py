@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,10 @@ CODES = sorted({one.example.partition("-")[0] for one in DRIVERS.values()})
 
 
 def test_every_example_is_driven() -> None:
-    """Also one that is written tomorrow."""
+    """Also one that is written tomorrow; the guard's page says how many there are."""
+    bad = sum("-bad-" in name for name in examples())
+    page = " ".join((Path(__file__).parents[2] / "docs/guard.md").read_text().split())
+    assert f"each of the {bad} bad ones and of the {len(examples()) - bad} good ones" in page
     assert {driver.example for driver in DRIVERS.values()} == set(examples())
 
 
@@ -47,6 +51,7 @@ def test_a_bad_example_is_stopped_on_every_rank(driver: Driver, ends: Ends) -> N
     found = ends([driver.name])
     for rank, ended in enumerate(found):
         assert ended.by_guard or ended.error in driver.own, f"rank {rank}: {ended}"
+    assert not any("did not come to a collective within" in ended.text for ended in found)  # at the deadline
     named = [f"{driver.example}.py:" in ended.text for ended in found if ended.by_guard]
     assert named
     assert all(named) or driver.elsewhere, found

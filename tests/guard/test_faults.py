@@ -151,6 +151,13 @@ def test_a_guard_that_is_off_has_no_threads(monkeypatch: pytest.MonkeyPatch) -> 
     assert run(2, ranks.threads, backend="gloo") == [[], []]
 
 
+def test_the_users_thread_never_touches_the_store() -> None:
+    """Also where it waits, and where its wait ends in a verdict."""
+    for outcome in ended(ranks.threads_at_the_store):
+        assert outcome.value
+        assert "MainThread" not in outcome.value
+
+
 def test_a_guard_that_warns_lets_the_job_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that is late beyond the deadline is named in the log, and then it comes."""
     monkeypatch.setenv("DISTMETRICS_GUARD", "warn")

@@ -61,8 +61,14 @@ def _in_state(state: str) -> Callable[[Job], None]:
 
 
 def _foreign(job: Job) -> None:
-    job.ranks[1].where, job.ranks[1].foreign = "is in torch.distributed.all_reduce  train.py:3 in main", "world"
+    job.ranks[1].where = "is in torch.distributed.all_reduce  train.py:3 in main"
+    job.ranks[1].still, job.ranks[1].issued = 1.0, {"world": 4}
     job.ranks[0].wait()
+
+
+def _uneven(job: Job) -> None:
+    job.ranks[0].wait(counts_exactly=True)
+    job.ranks[1].wait(counts_exactly=True, issued=4)
 
 
 def _silent_store() -> str:
@@ -107,6 +113,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "A deadlock of groups": lambda: _ended(_circle),
     "Different calls in the same place": lambda: _ended(_unlike),
     "A collective of torch's own": lambda: _ended(_foreign),
+    "Another number of torch's own": lambda: _ended(_uneven),
     "The store does not answer": _silent_store,
     "Direct calls that differ": lambda: _raised(_direct),
     "A call was interrupted": lambda: _raised(_interrupted),

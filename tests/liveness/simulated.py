@@ -61,7 +61,7 @@ class Rank:
         self.serial = 0
         self.next = 0.0
         self.where = f"is at train.py:{rank} in main"
-        self.foreign = ""
+        self.still, self.issued, self.calls = 0.0, {"world": 3}, {"world": 0}
         self.deaf = False
         self.store.publish(self.me.status(None))
 
@@ -75,12 +75,14 @@ class Rank:
         timeout: float = 300.0,
         after: float = 0.0,
         alone: bool = True,
+        issued: int = 3,
+        counts_exactly: bool = False,
     ) -> None:
         """Begin to wait."""
         self.serial += 1
         members = members or rank_ranges(range(self.job.world_size))
         text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
-        wait = Wait(self.serial, group, members, call, kind, text, alone)
+        wait = Wait(self.serial, group, members, call, kind, text, alone, issued, counts_exactly)
         begun = self.job.now + after
         self.diagnosis = Diagnosis(
             self.me, wait, timeout, self.store, Departures(self.job.store), begun, state_of=self.job.state_of
@@ -98,7 +100,7 @@ class Rank:
         if self.deaf or (question := self.store.next_question(_CLOSED)) is None:
             return
         waits = self.serial if self.diagnosis is not None else 0
-        self.store.answer(Answer(question, waits, "" if waits else self.where, self.foreign))
+        self.store.answer(Answer(question, waits, "" if waits else self.where, self.still, self.issued, self.calls))
 
 
 _CLOSED = threading.Event()  # one look for a question is enough

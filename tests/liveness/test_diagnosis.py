@@ -145,15 +145,65 @@ def test_a_process_that_is_stopped_may_go_on_soon() -> None:
     assert job.verdicts == ["rank 1 is stopped by a signal (SIGSTOP), and others wait for it", None]
 
 
-def test_a_collective_of_torchs_own_is_a_verdict_when_it_lasts() -> None:
-    """It may be about to end: data that this rank has already is still under way to the other."""
+@pytest.mark.parametrize(
+    ("still", "issued", "calls", "exactly", "is_stuck"),
+    [
+        (1.0, 4, 0, False, True),
+        (0.0, 4, 0, False, False),  # it computes; it has sent to one rank more than this one, say
+        (1.0, 3, 0, False, False),  # it waits in what this rank has issued as well
+        (1.0, 4, 1, False, False),  # it has made the call: a broadcast's source is done first
+        (0.0, 4, 0, True, True),  # collectives alone are counted
+        (0.0, 3, 0, True, False),
+    ],
+)
+def test_a_collective_of_torchs_own(still: float, issued: int, calls: int, exactly: bool, is_stuck: bool) -> None:
+    """The ranks can't meet once one has issued it in the place of the other's call."""
+    job = Job(3)
+    bad = job.ranks[1]
+    bad.where, bad.still = "is in a backward pass  train.py:3 in main", still
+    bad.issued, bad.calls = {"world": issued}, {"world": calls}
+    for rank in (0, 2):
+        job.ranks[rank].wait(counts_exactly=exactly)
+    job.run(2)
+    text = "rank 1 waits in a collective of torch.distributed, and this rank in another" if is_stuck else None
+    assert job.verdicts == [text, None, text]
+
+
+def test_a_rank_that_comes_to_a_wait_and_does_not_stand_still_is_left_alone() -> None:
+    """It stands still when it is asked first, and goes on."""
     job = Job(2)
-    job.ranks[1].where, job.ranks[1].foreign = "is in torch.distributed.all_reduce  train.py:3 in main", "world"
+    job.ranks[1].still, job.ranks[1].issued = 0.3, {"world": 4}
     job.ranks[0].wait()
-    job.run(4)
+    job.run(0.7)
+    job.ranks[1].still = 0.0
+    job.run(20)
     assert job.verdicts == [None, None]
-    job.run(4)
-    assert job.verdicts == ["rank 1 waits in a collective of torch.distributed, and this rank in another", None]
+
+
+@pytest.mark.parametrize("exactly", [True, False])
+def test_the_same_call_after_other_numbers_of_torchs_own(exactly: bool) -> None:
+    """NCCL's ranks run on and meet in our next call, which pairs up with another collective."""
+    job = Job(2)
+    job.ranks[0].wait(counts_exactly=exactly)
+    job.ranks[1].wait(counts_exactly=exactly, issued=5)
+    job.run(2)
+    text = "ranks came to a collective after different numbers of torch.distributed's own"
+    assert job.verdicts == [text if exactly else None] * 2
+
+
+def test_a_rank_in_torchs_own_is_found_late_in_a_long_wait() -> None:
+    """As fast as at its beginning."""
+    job = Job(4)
+    for rank in (0, 2, 3):
+        job.ranks[rank].wait()
+    job.run(60)
+    assert job.verdicts == [None] * 4
+    stuck_at = job.now
+    job.ranks[1].issued = {"world": 4}
+    while job.verdicts[0] is None:
+        job.ranks[1].still = job.now - stuck_at
+        job.run(0.05)
+    assert job.now - stuck_at < 2.0
 
 
 def test_who_comes_later_hears_the_same() -> None:

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed.distributed_c10d as c10d
 import torch.nn.parallel.distributed as wrapper
 from torch.autograd import graph
 
-from distmetrics.liveness.process_info import Inside, Place, place_of
+from distmetrics.liveness.process_info import Place, Stillness, place_of
 
 
 def _frame(file: str, **local: object) -> Any:
@@ -18,26 +19,41 @@ def _frame(file: str, **local: object) -> Any:
     return SimpleNamespace(f_code=code, f_locals=local, f_lineno=3, f_back=None)
 
 
-def test_a_backward_pass_that_no_frame_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For as long as it is in it, also where that ends in an exception; other threads say nothing of it."""
-    me = threading.get_ident()
-    frames = dict.fromkeys((me, me + 1), _frame(graph.__file__))
-    monkeypatch.setattr("sys._current_frames", lambda: frames)
-    with Inside("the backward pass", "world"):
-        assert (place_of(me).doing, place_of(me).group) == ("the backward pass", "world")
-        assert place_of(me + 1).group == ""
-    assert place_of(me).doing == place_of(me).group == ""
-    with pytest.raises(KeyError), Inside("the backward pass", "world"):
-        raise KeyError
-    assert place_of(me).doing == ""
-
-
-def test_a_hook_of_a_backward_pass_is_code_of_the_users() -> None:
-    """It may take as long as it likes: the pass waits for nobody meanwhile."""
-    with Inside("the backward pass", "world"):
-        place = place_of(threading.get_ident())
-    assert place.doing == place.group == ""
+def test_a_backward_pass_is_told_and_a_hook_of_it_is_code_of_the_users() -> None:
+    """The hook may take as long as it likes: the pass waits for nobody meanwhile."""
+    place = Place(_frame(graph.__file__))
+    assert (place.doing, place.waits_for_all) == ("a backward pass", True)
+    place = place_of(threading.get_ident())
+    assert (place.doing, place.waits_for_all) == ("", False)
     assert str(place).startswith("is at tests/liveness/test_process_info.py:")
+
+
+@pytest.mark.parametrize(("name", "waits"), [("all_reduce", True), ("recv", False), ("batch_isend_irecv", False)])
+def test_who_waits_for_one_rank_waits_for_no_group(name: str, waits: bool) -> None:
+    frame = _frame(c10d.__file__)
+    frame.f_code.co_name = name
+    place = Place(frame)
+    assert (place.doing, place.waits_for_all) == (f"torch.distributed.{name}", waits)
+
+
+def test_a_thread_that_computes_does_not_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one that uses no processor stands still, at one place."""
+    now, used = [100.0], [3.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.clock_gettime", lambda clock: used[0])
+    stillness = Stillness()
+
+    def seconds(place: str, later: float, more_used: float) -> float:
+        now[0] += later
+        used[0] += more_used
+        return stillness.seconds(place)
+
+    assert seconds("here", 1, 0) == 0
+    assert seconds("here", 1, 0) == 1
+    assert seconds("here", 1, 0.001) == 2
+    assert seconds("there", 1, 0) == 0
+    assert seconds("there", 1, 0.5) == 0
+    assert seconds("there", 1, 0) == 1
 
 
 def test_a_thread_without_code_of_the_users() -> None:
@@ -50,7 +66,6 @@ def test_a_thread_without_code_of_the_users() -> None:
 @pytest.mark.parametrize(("file", "doing"), [(wrapper.__file__, "DistributedDataParallel, before the"), (__file__, "")])
 def test_a_wrapper_that_makes_the_ranks_alike(file: str, doing: str) -> None:
     """Its own code, not what it calls: the model's forward may take as long as it likes."""
-    model = SimpleNamespace(process_group=SimpleNamespace(group_name="7"))
-    place = Place(_frame(file, self=model))
+    place = Place(_frame(file))
     assert place.doing.startswith(doing)
-    assert place.group == ("7" if doing else "")
+    assert place.waits_for_all == bool(doing)

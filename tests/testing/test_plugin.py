@@ -138,11 +138,18 @@ def test_one_leaves(comm):
 @distributed(world_size=2)
 def test_given_up(comm):
     pytest.fail("given up", pytrace=False)
+
+@distributed(world_size=2)
+def test_one_failure_of_two_lines(comm):
+    if comm.rank:
+        dm.all_gather(torch.ones(2))
+    else:
+        dm.all_gather(torch.ones(3))
 """
 
 
 def check_failures(result: pytest.RunResult, backend: str, passed: int = 0) -> None:
-    result.assert_outcomes(failed=5, passed=passed)
+    result.assert_outcomes(failed=6, passed=passed)
     result.stdout.fnmatch_lines(
         [
             "*_ test_some_ranks _*",
@@ -166,6 +173,9 @@ def check_failures(result: pytest.RunResult, backend: str, passed: int = 0) -> N
             "rank 1 left the test (Skipped: no GPU here), and other ranks did not",
             "*_ test_given_up _*",
             "*given up",
+            f"^ ranks 0-1 of 2, on {backend}",
+            "*_ test_one_failure_of_two_lines _*",
+            "*MismatchError: ranks disagree on all_gather*",
             f"^ ranks 0-1 of 2, on {backend}",
             "FAILED *::test_some_ranks*",
             "FAILED *::test_let_down*",

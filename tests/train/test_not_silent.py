@@ -184,7 +184,7 @@ def test_a_synced_log_of_one_rank_meets_the_others_backward_pass(monkeypatch, fi
         trainer.fit(SyncedOnOne(first), loader(24))
     text = str(info.value)
     assert text.startswith("rank 0 waits in a collective of torch.distributed, and this rank in another"), text
-    assert "rank 0  is in the backward pass of a step, which averages gradients" in text
+    assert "rank 0  is in a backward pass" in text
     assert f'rank 1  waits in all_gather_object "train step"  {LOGGED_ON_ONE}' in text
 
 

@@ -1,0 +1,115 @@
+"""One of two ranks of a job that ends badly, and must leave a report: ``reporting.py WHAT``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+import distmetrics as dm
+
+ONE = torch.ones(2)
+
+
+def mismatch(rank: int) -> None:
+    """Raise on both ranks, before data moves."""
+    dm.all_gather(torch.ones(2 + rank))
+
+
+def caught(rank: int) -> None:
+    """Catch the error, and end without it."""
+    try:
+        mismatch(rank)
+    except dm.MismatchError:
+        sys.exit(1)
+
+
+def raises(rank: int) -> None:
+    """Raise what is none of ours on one rank."""
+    if rank == 1:
+        raise ValueError("a bad batch")
+    dm.all_reduce(ONE)
+
+
+def killed(rank: int) -> None:
+    """Be killed on one rank, while the other waits for it."""
+    if rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dm.all_reduce(ONE)
+
+
+def killed_beside_torch(rank: int) -> None:
+    """Be killed on one rank, while the other waits in C code of torch's, which nothing ends."""
+    if rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.recv(ONE)
+
+
+def terminated(rank: int) -> None:
+    """Be ended by SIGTERM, in the midst of code of the user's."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
+def terminated_in_torch(rank: int) -> None:
+    """Likewise in C code of torch's, which nothing ends."""
+    if rank == 0:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        dist.recv(ONE)
+    time.sleep(1)
+
+
+def own_handler(rank: int) -> None:
+    """Have a handler of the user's for SIGTERM, which decides what becomes of the process."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+
+
+def say(*_: object) -> None:
+    """Handle a signal as the user does."""
+    print("the user's handler", flush=True)
+
+
+def forked(rank: int) -> None:
+    """Let a forked child be ended by SIGTERM, which says nothing of the rank."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(1)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    print(f"the child ended with {os.waitstatus_to_exitcode(status)}", flush=True)
+    time.sleep(0.5)
+
+
+WHAT: dict[str, Callable[[int], None]] = {
+    each.__name__: each
+    for each in (
+        mismatch,
+        caught,
+        raises,
+        killed,
+        killed_beside_torch,
+        terminated,
+        terminated_in_torch,
+        own_handler,
+        forked,
+    )
+}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "own_handler":
+        signal.signal(signal.SIGTERM, say)
+    dist.init_process_group("gloo")
+    dm.barrier()
+    WHAT[sys.argv[1]](dist.get_rank())
+    print("done", flush=True)

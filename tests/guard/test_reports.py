@@ -1,0 +1,122 @@
+"""Every rank that ends by or beside an error leaves its report, however it is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distmetrics.guard import use_settings
+from distmetrics.guard.postmortem import examine
+from distmetrics.guard.postmortem_text import describe
+from distmetrics.testing import outcomes
+from tests.guard import ranks
+from tests.guard.scripts import ROOT, ended
+
+pytestmark = [
+    pytest.mark.gloo,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.name != "posix", reason="signals of POSIX"),
+]
+
+
+def under_torchrun(what: str, folder: Path) -> str:
+    """Run two ranks under torchrun, whose agent ends those that are left; return what they print."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    variables = {"DISTMETRICS_REPORT": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    script = str(ROOT / "tests/guard/reporting.py")
+    done = subprocess.run(
+        [*command, script, what], env=os.environ | variables, capture_output=True, text=True, timeout=90, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def reports(folder: Path) -> dict[int, dict[str, Any]]:
+    files = sorted(folder.glob("*"))
+    return {int(file.stem.removeprefix("rank-")): json.loads(file.read_text()) for file in files}
+
+
+@pytest.mark.parametrize("what", ["mismatch", "caught"])
+def test_a_mismatch_is_reported_by_every_rank(what: str, tmp_path: Path) -> None:
+    """Also where the script catches it and ends by itself."""
+    under_torchrun(what, tmp_path / "left")
+    written = reports(tmp_path / "left")
+    assert [written[rank]["error"]["kind"] for rank in (0, 1)] == ["MismatchError"] * 2
+    assert "reporting.py" in written[0]["where"][0]
+    said = describe(examine(tmp_path / "left"))
+    assert "ranks 0-1 raised MismatchError at tests/guard/reporting.py" in said
+
+
+def test_the_rank_that_raised_is_reported_and_blamed(tmp_path: Path) -> None:
+    """Its own file has its error; the likely cause is that error, and not a guess."""
+    under_torchrun("raises", tmp_path / "left")
+    written = reports(tmp_path / "left")
+    assert written[1]["error"]["kind"] == "ValueError"
+    assert "reporting.py" in written[1]["where"][0]
+    said = describe(examine(tmp_path / "left"))
+    assert "Likely: ValueError on rank 1 came first, and let the others down" in said
+    (tmp_path / "left/rank-1.json").unlink()
+    said = describe(examine(tmp_path / "left"))
+    assert "was killed" not in said  # what rank 0 heard of rank 1 is in its error
+
+
+@pytest.mark.parametrize("what", ["killed", "killed_beside_torch"])
+def test_who_is_left_under_torchrun_reports_before_it_is_ended(what: str, tmp_path: Path) -> None:
+    """The agent sends SIGTERM: also to a rank in C code that never returns."""
+    under_torchrun(what, tmp_path / "left")
+    written = reports(tmp_path / "left")
+    assert [*written] == [0]
+    assert f"in {what}" in written[0]["where"][0]
+
+
+@pytest.mark.parametrize("what", ["terminated", "terminated_in_torch"])
+def test_sigterm_ends_a_rank_as_it_would_have(what: str, tmp_path: Path) -> None:
+    """After its report, by the signal, and at once."""
+    code, out, err = ended("reporting.py", what, DISTMETRICS_REPORT=str(tmp_path / "left"))[0]
+    assert (code, out) == (-15, ""), err
+    assert f"in {what}" in reports(tmp_path / "left")[0]["where"][0]
+
+
+def test_without_a_folder_for_reports_nothing_is_handled() -> None:
+    code, out, _ = ended("reporting.py", "terminated")[0]
+    assert (code, out) == (-15, "")
+
+
+def test_a_handler_of_the_users_decides_what_becomes_of_the_process(tmp_path: Path) -> None:
+    for code, out, err in ended("reporting.py", "own_handler", DISTMETRICS_REPORT=str(tmp_path / "left")):
+        assert (code, out) == (0, "the user's handler\ndone\n"), err
+    assert [*reports(tmp_path / "left")] == [0, 1]
+
+
+def test_the_end_of_a_forked_child_is_no_end_of_the_rank(tmp_path: Path) -> None:
+    """It inherits the handler, and not the way by which a signal is told."""
+    for code, out, err in ended("reporting.py", "forked", DISTMETRICS_REPORT=str(tmp_path / "left")):
+        assert (code, out) == (0, "the child ended with -15\ndone\n"), err
+    assert not (tmp_path / "left").exists()
+
+
+def test_files_are_their_owners_alone_and_whole(tmp_path: Path) -> None:
+    """A folder that was there keeps its mode."""
+    (tmp_path / "old").mkdir(mode=0o755)
+    for folder, mode in (("new", 0o700), ("old", 0o755)):
+        with use_settings(report=tmp_path / folder):
+            outcomes(2, ranks.fault, "raise", 1, backend="gloo", limit=60)
+        assert (tmp_path / folder).stat().st_mode & 0o777 == mode
+        files = sorted((tmp_path / folder).iterdir())
+        assert [file.name for file in files] == ["rank-0.json", "rank-1.json"]  # no half of one either
+        assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 2
+
+
+def test_a_rank_that_is_ended_by_who_started_it_reports_before(tmp_path: Path) -> None:
+    """It is busy, and is no rank of which the error speaks."""
+    with use_settings(report=tmp_path / "left"):
+        outcomes(3, ranks.raises_beside_a_busy_one, backend="gloo", limit=60)
+    written = reports(tmp_path / "left")
+    assert written[1]["error"]["kind"] == "ValueError"
+    assert written[2]["error"] is None
+    assert "tests/guard/ranks.py" in written[2]["where"][0]

@@ -1,0 +1,107 @@
+"""The numbers in docs/guard.md that no other test holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from distmetrics.comm.base import Call
+from distmetrics.liveness.diagnosis import first_look
+from distmetrics.liveness.guard_store import GuardStore
+from distmetrics.liveness.process_info import this_process
+from distmetrics.liveness.rank_report import CallLog, PendingCall, ReportWriter
+from distmetrics.liveness.rank_status import Identity
+from distmetrics.liveness.watchdog import Watchdog
+from tests.liveness.simulated import Job, MemoryStore
+
+ME = Identity(0, 2, "machine", os.getpid(), this_process()[1], "world")
+
+
+def pending(number: int = 1) -> PendingCall:
+    return PendingCall(Call("barrier"), "world", "0-1", number, "barrier")
+
+
+def test_a_report_has_the_last_50_calls(tmp_path: Path) -> None:
+    log = CallLog()
+    for number in range(1, 61):
+        log.enter(pending(number))
+    ReportWriter(tmp_path, ME, log).write()
+    calls = json.loads((tmp_path / "rank-0.json").read_text())["calls"]
+    assert [call["number"] for call in calls] == [*range(11, 61)]
+
+
+def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> None:
+    """One that was caught long ago is not why the job has ended; what broke the group is."""
+    log = CallLog()
+    reports = ReportWriter(tmp_path, ME, log)
+
+    def error() -> object:
+        written = json.loads((tmp_path / "rank-0.json").read_text())["error"]
+        return written and written["text"]
+
+    reports.write(ValueError("caught"))
+    reports.write()
+    assert error() == "caught"
+    log.enter(pending())
+    reports.write()
+    assert error() is None
+    reports.write(ValueError("broken"), final=True)
+    reports.write(ValueError("raised while that one was handled"))
+    reports.write()
+    assert error() == "broken"
+
+
+def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole or not at all, and no half of one."""
+    reports = ReportWriter(tmp_path, ME, CallLog())
+    reports.write()
+    before = (tmp_path / "rank-0.json").read_text()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("json.dump", full)
+    reports.write(ValueError("a bad batch"))
+    assert [file.name for file in tmp_path.iterdir()] == ["rank-0.json"]
+    assert (tmp_path / "rank-0.json").read_text() == before
+
+
+def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:
+    """The guard is made in a thread of its own."""
+    logs: list[CallLog] = []
+    thread = threading.Thread(target=lambda: logs.append(CallLog()))
+    thread.start()
+    thread.join()
+    assert "test_promises.py" in str(logs[0].place())
+
+
+def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:
+    assert first_look(ME) == 0.15
+
+
+@pytest.mark.parametrize("world_size", [2, 64, 400, 4096])
+def test_ranks_look_ten_times_a_second_and_never_more_than_4000_times_in_all(world_size: int) -> None:
+    """Counted at a store, by one rank for half a second."""
+    memory, closed = MemoryStore(), threading.Event()
+    store = GuardStore(memory, 0, world_size)
+    thread = threading.Thread(target=store.next_question, args=(closed,))
+    thread.start()
+    time.sleep(0.5)
+    closed.set()
+    thread.join()
+    looks = memory.calls["check"]
+    assert looks <= 6
+    assert (looks - 1) / 0.5 * world_size <= 4000
+
+
+@pytest.mark.parametrize(("seconds", "silent"), [(2.9, False), (5.0, True)])
+def test_a_store_that_does_not_answer_is_a_verdict_after_3_to_5_s(seconds: float, silent: bool) -> None:
+    watchdog = Watchdog.__new__(Watchdog)
+    watchdog._busy_since, watchdog._store_error = time.monotonic() - seconds, ""
+    watchdog._me = Job(2).ranks[0].me
+    assert (watchdog._silence(pending()) is not None) == silent
