@@ -89,10 +89,18 @@ def _out_of_step(calls: Sequence[int], interrupts: Sequence[Sequence[str]]) -> V
         lines[rank] += f"; this is its call {number}"
         if texts:
             peers.append(rank)
-    ranks = who(peers) if peers else "a rank"
+    if not peers:
+        return Verdict(
+            DivergedError,
+            "ranks are at different calls: some have made more than others, and no number of "
+            "theirs can be trusted",
+            per_rank=lines,
+            likely="a communicator of one's own that does not pass every call on.",
+            do="make every rank call the same collectives, in the same order.",
+        )
     return Verdict(
         DivergedError,
-        f"{ranks} left a call by an exception and went on, so the ranks may be out of step",
+        f"{who(peers)} left a call by an exception and went on, so the ranks may be out of step",
         tuple(peers),
         lines,
         likely="an exception of a signal's handler (Ctrl-C, a timer), which was caught.",
