@@ -6,14 +6,33 @@ sizes are checked before memory is taken, and nothing raw of Python or torch get
 
 from __future__ import annotations
 
+import pickle
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from distmetrics.comm.base import is_of_python, is_user_code
 from distmetrics.errors import DistmetricsError, MismatchError
 
 LARGEST_MANIFEST = 1 << 24  # bytes of what one rank tells of a call
 LARGEST_DATA = 1 << 40  # bytes that one rank sends in a call
 _SHOWN = 200  # characters of a cause
+# What reading any bytes may raise.
+_OF_BYTES = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.PickleError,
+    struct.error,
+    zlib.error,
+)
 
 
 def not_ours(why: str, rank: int | None = None) -> MismatchError:
@@ -36,7 +55,7 @@ def not_ours(why: str, rank: int | None = None) -> MismatchError:
 
 @contextmanager
 def reading(what: str, rank: int | None = None) -> Iterator[None]:
-    """Turn whatever goes wrong in the block, where bytes of a peer are read, into our error.
+    """Turn what goes wrong in the block, where bytes of a peer are read, into our error.
 
     Args:
         what: is read.
@@ -49,5 +68,15 @@ def reading(what: str, rank: int | None = None) -> Iterator[None]:
         yield
     except DistmetricsError:
         raise
-    except Exception as error:  # any bytes may come, and raise anything
+    except _OF_BYTES as error:
+        if _is_raised_by_user(error):  # by the handler of a signal, which may strike here too
+            raise
         raise not_ours(f"{what}: {type(error).__name__}: {error}", rank) from error
+
+
+def _is_raised_by_user(error: BaseException) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    file = "" if traceback is None else traceback.tb_frame.f_code.co_filename
+    return is_user_code(file) and not is_of_python(file)

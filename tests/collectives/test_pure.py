@@ -15,6 +15,8 @@ from distmetrics.collectives.exchange import LARGE_WORLD, exchange, frame_size, 
 from distmetrics.collectives.manifest import Manifest, Problem, agree, check
 from distmetrics.collectives.pack import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
 from distmetrics.collectives.prepare import prepare
+from distmetrics.collectives.reading import reading
+from distmetrics.collectives.serialize import deserialize
 from distmetrics.errors import Site
 from distmetrics.testing import run
 from tests.comm.ranks import DTYPES, same_bits
@@ -177,3 +179,12 @@ def test_numbers_become_tensors_as_wide_as_pythons() -> None:
     mine = prepare("all_gather", "", [1, 0.1, True, 1j])
     assert [x.dtype for x in mine.tensors] == [torch.int64, torch.float64, torch.bool, torch.complex128]
     assert mine.tensors[1].item() == 0.1
+
+
+@pytest.mark.parametrize("kind", [ValueError, TimeoutError, KeyboardInterrupt])
+def test_an_interrupt_where_bytes_are_read_is_the_user_s_own(kind: type[BaseException]) -> None:
+    """As the handler of a timer raises it."""
+    with pytest.raises(kind), reading("its values"):
+        raise kind
+    with pytest.raises(MismatchError, match="its values: JSONDecodeError"), reading("its values"):
+        deserialize(torch.full((64,), 1, dtype=torch.uint8))
