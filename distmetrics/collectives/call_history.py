@@ -103,7 +103,8 @@ def _out_of_step(calls: Sequence[int], interrupts: Sequence[Sequence[str]]) -> V
         f"{who(peers)} left a call by an exception and went on, so the ranks may be out of step",
         tuple(peers),
         lines,
-        likely="an exception of a signal's handler (Ctrl-C, a timer), which was caught.",
+        likely="an exception of a signal's handler (Ctrl-C, a timer) that was caught, or calls of "
+        "two threads at the same time.",
         do="let it end the job; or bring all ranks to the same place by other means, and let each "
         "make a new GroupCommunicator there.",
     )

@@ -21,7 +21,7 @@ from distmetrics.collectives.gather import gather_rows, gather_with_gradients
 from distmetrics.collectives.manifest import Manifest, Problem, agree
 from distmetrics.collectives.pack import LeafSpec, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
-from distmetrics.collectives.reading import reading
+from distmetrics.collectives.reading import is_raised_by_user, reading
 from distmetrics.collectives.serialize import deserialize, serialize
 from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
@@ -268,7 +268,9 @@ def gather_objects(
         data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
     except InputTypeError as error:
         problem = Problem.of(error)
-    except Exception as error:  # noqa: BLE001  (any class may raise anything from its own pickling)
+    except Exception as error:  # any class may raise anything from its own pickling
+        if is_raised_by_user(error) and not allow_pickle:  # by the handler of a signal
+            raise
         what = f"a {type(obj).__name__} cannot be pickled: {error}"
         problem = Problem("InputTypeError", what)
     manifest = Manifest(

@@ -69,12 +69,13 @@ def reading(what: str, rank: int | None = None) -> Iterator[None]:
     except DistmetricsError:
         raise
     except _OF_BYTES as error:
-        if _is_raised_by_user(error):  # by the handler of a signal, which may strike here too
+        if is_raised_by_user(error):  # by the handler of a signal, which may strike here too
             raise
         raise not_ours(f"{what}: {type(error).__name__}: {error}", rank) from error
 
 
-def _is_raised_by_user(error: BaseException) -> bool:
+def is_raised_by_user(error: BaseException) -> bool:
+    """True for an exception of the user's own code, such as the handler of a signal."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

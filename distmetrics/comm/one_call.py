@@ -182,7 +182,8 @@ def _refusal(comm: Communicator, record: CallRecord, other: Turn) -> Distmetrics
     """Return the error for a call that begins while another thread is in one, and note it."""
     frame = sys._current_frames().get(other.thread)
     here, there = call_site(), None if frame is None else call_site(frame)
-    record.note_interrupt("ConfigurationError", here)
+    # Each rank may have refused another thread.
+    record.note_interrupt("ConfigurationError", here, only_on=comm.rank)
     return ConfigurationError(
         f"two threads of rank {comm.rank} are in calls of one communicator at the same time: one "
         f"at {there or 'an unknown line'}, and this one at {here or 'an unknown line'}",

@@ -129,7 +129,13 @@ class CallRecord:
         self.past = zlib.crc32(text.encode(), self.past)
         self.direct_calls.append(f"{text}  {site or ''}".rstrip())
 
-    def note_interrupt(self, name: str, site: Site | None) -> None:
-        """Note that an exception ended a call on this rank, the last one that has begun."""
-        self.past = zlib.crc32(f"{name} in call {self.calls}".encode(), self.past)
+    def note_interrupt(self, name: str, site: Site | None, only_on: int | None = None) -> None:
+        """Note that an exception ended a call on this rank, the last one that has begun.
+
+        Args:
+            name: of the exception.
+            site: the user's line.
+            only_on: this rank, where the same on others would be no reason to go on.
+        """
+        self.past = zlib.crc32(f"{name} in call {self.calls} {only_on}".encode(), self.past)
         self.interrupts.append(f"left a call by {name}  {site or ''}".rstrip())

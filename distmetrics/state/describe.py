@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import LeafSpec, short_name
+from distmetrics.collectives.pack import LeafSpec, is_known, short_name
 from distmetrics.collectives.serialize import serialize
 from distmetrics.errors import InputTypeError, Site, StateError
 from distmetrics.state.adapters.base import StateSpec
@@ -170,6 +170,11 @@ def _check(path: str, kind: str, tensor: Tensor) -> None:
         raise StateError(
             f"the state {path} is on the meta device, where tensors have no data",
             do="make the metric on a real device.",
+        )
+    if not is_known(tensor.dtype):
+        raise StateError(
+            f"the state {path} is {short_name(tensor.dtype)}, which cannot be sent",
+            do="keep x.dequantize().",
         )
     if not is_reducible(kind, tensor.dtype):
         raise StateError(

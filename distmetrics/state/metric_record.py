@@ -153,7 +153,7 @@ def _text_of(value: Any, depth: int = 0) -> Text:
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
         step = _step(value.numel(), value.nbytes)
-        data = to_bytes(flat[::step].contiguous().view(torch.uint8))
+        data = to_bytes(flat[::step].clone(memory_format=torch.contiguous_format).view(torch.uint8))
         return _text_of_elements(brief(value.dtype, value.shape), data, step)
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
         step = _step(value.size, value.nbytes)

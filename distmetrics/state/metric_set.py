@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distmetrics.collectives.reading import is_raised_by_user
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.state.adapters.base import StateSpec, Target
@@ -83,6 +84,8 @@ def _record(target: Target, updates: int) -> MetricRecord:
     try:
         digest = digest_of(others)
     except Exception as error:  # any class may raise anything where it is looked at
+        if is_raised_by_user(error):  # by the handler of a signal
+            raise
         raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
     return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0)
 

@@ -258,7 +258,8 @@ def _state(
         ranks = filled
         shapes = {leaves[r].shape[1:] for r in ranks}
     if len(kinds) > 1 or len(shapes) > 1:
-        raise _uneven(path, leaves, manifests, rank)
+        differing = "kinds of values" if len(kinds) > 1 else "shapes"
+        raise _uneven(path, leaves, manifests, rank, differing)
     dtypes = [dtype_of(leaves[r].dtype) for r in filled]
     try:
         dtype = functools.reduce(torch.promote_types, dtypes)
@@ -276,7 +277,7 @@ def _uneven(
     leaves: Mapping[int, LeafSpec],
     manifests: Sequence[Manifest],
     rank: int,
-    differing: str = "shapes",
+    differing: str,
 ) -> MismatchError:
     op = manifests[rank].call().op
     return MismatchError(
@@ -284,7 +285,7 @@ def _uneven(
         per_rank={r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()},
         notes=["No data was moved; every metric keeps its local state."],
         likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
-        "different width.",
+        "different width or kind.",
         do="make the metric with the same arguments on every rank.",
         rank=rank,
         peers=leaves,

@@ -15,6 +15,7 @@ import distmetrics as dm
 from distmetrics.comm.base import current_call
 from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.errors import PeerLostError
+from distmetrics.liveness.call_record import CallRecord
 from distmetrics.testing import run
 from tests.backends import BACKENDS
 from tests.comm.striking import CALLS, LARGE, Stop, expected, steps
@@ -245,3 +246,11 @@ def test_a_lost_peer_and_a_lost_store_are_one_error(tmp_path: Any, monkeypatch: 
             comm.run(current_call("all_gather"), "all_gather", fails)
     finally:
         dist.destroy_process_group()
+
+
+def test_refusals_on_two_ranks_are_not_alike() -> None:
+    """Each may have been of another thread's call, so the ranks must not go on as if it were one."""
+    records = CallRecord(), CallRecord()
+    for rank, record in enumerate(records):
+        record.note_interrupt("ConfigurationError", None, only_on=rank)
+    assert records[0].past != records[1].past

@@ -265,3 +265,15 @@ def test_another_default_device(world_size: int) -> None:
 
     whole = world_size * (world_size + 1) / 2 + sum(range(world_size))
     assert run(world_size, work) == [whole] * world_size
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantized_tensor_in_a_list_is_an_error_on_every_rank() -> None:
+    def work(comm: Any) -> Any:
+        metric = aggregation.CatMetric()
+        metric.update(torch.ones(2))
+        if comm.rank:
+            metric.value = [torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
+        return sync_and_compute(metric, comm=comm)
+
+    assert "qint8, which cannot be sent" in str(same_error(outcomes(2, work), StateError))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics as tm
-from torch import Tensor
+from torch import Tensor, nn
 
 from distmetrics import StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.manifest import Manifest
@@ -390,3 +390,43 @@ def test_explain_before_and_after_data() -> None:
     for name in SAMPLES:
         assert explain(SAMPLES[name].make(), world_size=4).cost.rounds >= 1
         assert explain(filled(name, [0]), world_size=4).cost.rounds >= 1
+
+
+class Last(tm.Metric):
+    """Keeps a column of its last input, and what is computed of it."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, x: Tensor) -> None:
+        self.total = self.total + x.sum()
+        self.last = x[:, 1]
+        if x.shape[1] > 2:
+            self.scale = nn.Parameter(torch.ones(1))
+
+    def compute(self) -> Tensor:
+        return self.total
+
+
+def test_an_attribute_of_one_element_with_a_stride_is_compared() -> None:
+    """As a column of a batch of one sample is, which torch takes for contiguous."""
+
+    def work(comm: Communicator) -> float:
+        metric = Last()
+        metric.update(torch.ones(1, 2))
+        return float(sync_and_compute(metric, comm=comm))
+
+    assert run(2, work) == [4.0, 4.0]
+
+
+def test_a_parameter_that_an_update_sets_cannot_be_borrowed() -> None:
+    def work(comm: Communicator) -> Any:
+        metric = Last()
+        if comm.rank:
+            metric.update(torch.ones(1, 3))
+        return sync_and_compute(metric, comm=comm)
+
+    assert "the attribute scale" in str(same_error(outcomes(2, work), StateError))

@@ -99,11 +99,11 @@ class TorchmetricsAdapter(_AnyAdapter):
         return arguments
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
-        """Return what is neither a state nor bookkeeping of the base class; modules too."""
+        """Return what is neither a state nor of the base class; modules and parameters too."""
         values, states = vars(metric), metric._defaults
         names = _own_names(type(metric), tuple(values))
         attributes = {name: values[name] for name in names if name not in states}
-        return attributes | metric._modules
+        return attributes | metric._modules | metric._parameters
 
 
 class DelegatingAdapter(TorchmetricsAdapter):
