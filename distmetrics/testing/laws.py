@@ -128,7 +128,7 @@ OBSERVATION = Law(
     "observation",
     "computing in the middle changes nothing later",
     """Logging a running value every hundred steps must not change the epoch's. It breaks where
-    the state of all ranks stays in after ``compute``.""",
+    the state of all ranks stays in after ``compute``, or ``compute`` changes it in place.""",
     state.observation,
     needs_state=True,
 )

@@ -124,11 +124,21 @@ class Trial:
         """The equality without types, of which a law of its own speaks."""
         return replace(self.equality, types=False)
 
-    def single(self, batches: Sequence[Batch] | None = None) -> RankResult:
-        """Return what a single process gets, from the data of all ranks by default."""
+    def single(
+        self, batches: Sequence[Batch] | None = None, *, then: Sequence[Batch] = ()
+    ) -> RankResult:
+        """Return what a single process gets, from the data of all ranks by default.
+
+        Args:
+            batches: all data.
+            then: more data, before which it computes for the first time.
+        """
         with use(SingleCommunicator()):
             try:
                 metric = self.subject.filled(batches or self.pooled)
+                if then:
+                    self.subject.value(metric)
+                    self.subject.update(metric, then)
                 return RankResult("value", self.subject.value(metric))
             except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
                 return RankResult("raised", error=error)

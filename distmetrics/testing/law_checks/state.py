@@ -22,6 +22,13 @@ def observation(trial: Trial) -> None:
         shards = ((*first, *second),) * len(shards)
     note = " without a look at it"
     trial.same_value(shards, [shards], note, scenario=scenarios.observed)
+    # The same without a sync, which puts local state back after compute.
+    batches = shards[0]
+    half = (len(batches) + 1) // 2
+    seen = trial.single(batches[:half], then=batches[half:])
+    unseen = trial.single(batches)
+    if half < len(batches) and {seen.kind, unseen.kind} == {"value"}:
+        compare(unseen.value, [seen.value], trial.loosely, (batches,), f"{note} in one process")
 
 
 def state_restored(trial: Trial) -> None:

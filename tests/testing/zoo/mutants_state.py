@@ -49,6 +49,14 @@ class NeverComputesAgain(Total):
         self.kept.clear()
 
 
+class DividesInPlace(Total):
+    """Law 12: computing changes the state that it computes from, which a sync puts back."""
+
+    def compute(self) -> Tensor:
+        self.total /= 2
+        return self.total
+
+
 class ChangesLocalState(Total):
     """Law 13: computing changes a local state behind the sync's back."""
 
@@ -166,6 +174,7 @@ class SharedCache(Total):
 MUTANTS = [
     Specimen("counts-looks", CountsLooks, breaks=laws.SYNC_IS_IDEMPOTENT),
     Specimen("never-computes-again", NeverComputesAgain, aggregation(low=0.25), laws.OBSERVATION),
+    Specimen("divides-in-place", DividesInPlace, aggregation(low=0.25), laws.OBSERVATION),
     Specimen("changes-local-state", ChangesLocalState, breaks=laws.STATE_RESTORED),
     Specimen("reset-forgets-one", ResetForgetsOne, breaks=laws.RESET_IS_NEW),
     Specimen("checkpoint-lacks-one", CheckpointLacksOne, aggregation(low=0.25), laws.ROUND_TRIP),
