@@ -41,6 +41,7 @@ from distmetrics.collectives.ops import (
     broadcast,
 )
 from distmetrics.collectives.reduce import all_reduce, mean
+from distmetrics.collectives.samples.gather import gather_samples
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.comm.group import GroupCommunicator
@@ -84,6 +85,7 @@ __all__ = [
     "explain",
     "find_unpicklable",
     "from_function",
+    "gather_samples",
     "guard",
     "mean",
     "register_adapter",

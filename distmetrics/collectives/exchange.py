@@ -182,7 +182,7 @@ def _gather_what_follows(
     if not any(sizes):
         return [(frame.inline, frame.bulk) for frame in frames]
     rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
-    _check_memory(comm, max(sizes))
+    check_memory(comm, max(sizes))
     rows = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
     result = []
     for frame, size, row in zip(frames, sizes, rows, strict=True):
@@ -192,7 +192,7 @@ def _gather_what_follows(
     return result
 
 
-def _check_memory(comm: Communicator, longest: int) -> None:
+def check_memory(comm: Communicator, longest: int) -> None:
     """Refuse more data than this process has memory for; it is a peer who says how much comes."""
     try:
         torch.empty(longest * comm.world_size, dtype=torch.uint8, device=comm.device)

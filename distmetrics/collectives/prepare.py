@@ -67,7 +67,7 @@ def prepare(
 def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Tensor:
     """Return a leaf as a dense tensor, or raise InputTypeError."""
     if isinstance(leaf, Tensor):
-        _check_sendable(leaf, where)
+        check_sendable(leaf, where)
         tensor = leaf
     elif isinstance(leaf, numbers.Number) or hasattr(leaf, "__array__"):
         try:
@@ -97,7 +97,7 @@ def _from_number_or_array(leaf: Any) -> Tensor:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
-def _check_sendable(x: Tensor, where: str) -> None:
+def check_sendable(x: Tensor, where: str) -> None:
     """Raise InputTypeError for a tensor that has no plain dense data."""
     if x.layout != torch.strided or x.is_nested:
         kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")

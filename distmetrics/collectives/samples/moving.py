@@ -1,0 +1,157 @@
+"""What moves once all ids are known: digests of samples that came twice, then the samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.manifest import Manifest, Problem
+from distmetrics.collectives.pack import from_bytes
+from distmetrics.collectives.reading import reading
+from distmetrics.collectives.samples.columns import (
+    bytes_by_row,
+    check_parts,
+    narrowed,
+    parts_in,
+    parts_of,
+    sizes_of,
+)
+from distmetrics.collectives.samples.ids import Order, check_repeats
+from distmetrics.collectives.samples.meeting import Shard
+from distmetrics.collectives.samples.rounds import exchange_parts
+from distmetrics.collectives.samples.schema import Column, Schema, columns_of, values_of
+from distmetrics.comm.base import Communicator
+
+ROUND = 1 << 24  # bytes of all ranks together that move at once
+_DIGEST = 16  # bytes
+_DIGESTED = 4096  # samples at once
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """One rank's side of what follows the first round.
+
+    Attributes:
+        comm: who talks.
+        manifest: names the call.
+        shard: this rank's samples.
+        schema: of the samples of all ranks.
+        order: of their ids.
+    """
+
+    comm: Communicator
+    manifest: Manifest
+    shard: Shard
+    schema: Schema
+    order: Order
+
+    def check_repeats(self) -> None:
+        """Compare the samples whose ids came more than once; raise where they differ."""
+        if len(self.order.repeated) == 0:
+            return
+        rows, _ = self.order.repeated_rows(self.comm.rank)
+        manifest = self._manifest("what came twice")
+        _, received = exchange_parts(self.comm, manifest, [self._digests(rows)])
+        digests = torch.zeros((len(self.order.repeated), _DIGEST), dtype=torch.uint8)
+        for rank, parts in enumerate(received):
+            _, places = self.order.repeated_rows(rank)
+            with reading("its digests", rank):
+                (theirs,) = parts
+                digests[places] = theirs.cpu().view(torch.uint8).reshape(len(places), _DIGEST)
+        check_repeats(self.order, digests, self.comm.rank)
+
+    def _digests(self, rows: Tensor) -> Tensor:
+        """Return a digest of each of some samples of this rank."""
+        digests = bytearray()
+        for start in range(0, len(rows), _DIGESTED):
+            some = rows[start : start + _DIGESTED]
+            columns = []
+            for column, values in self._columns():
+                columns.append(bytes_by_row(column, values, some))
+            for number in range(len(some)):
+                digest = hashlib.blake2b(digest_size=_DIGEST)
+                for column_bytes in columns:
+                    digest.update(column_bytes[number])
+                digests += digest.digest()
+        return from_bytes(bytes(digests))
+
+    def bounds(self, nbytes: int) -> list[tuple[int, int]]:
+        """Return from where to where in the order of ids each round goes.
+
+        Args:
+            nbytes: of all samples.
+        """
+        count = len(self.order.numbers)
+        if nbytes <= ROUND:
+            return [(0, count)] if count else []
+        sizes = torch.zeros(len(self.shard.ids), dtype=torch.int64)
+        for column, values in self._columns():
+            sizes += sizes_of(column, values)
+        _, received = exchange_parts(self.comm, self._manifest("sizes"), [narrowed(sizes)])
+        per_rank = []
+        for rank, parts in enumerate(received):
+            with reading("its sizes", rank):
+                (theirs,) = parts
+                wide = theirs.to("cpu", torch.int64)
+                per_rank.append(wide.reshape(self.order.counts[rank]).clamp(min=0))
+        in_order = torch.cat(per_rank)[self.order.arrival]
+        number = (in_order.cumsum(0) - in_order) // ROUND
+        cuts = (number.diff().nonzero().view(-1) + 1).tolist()
+        return [*zip([0, *cuts], [*cuts, count], strict=True)]
+
+    def move(
+        self, start: int, stop: int, problem: Problem | None = None
+    ) -> tuple[list[list[Tensor]], Tensor]:
+        """Exchange the samples of some ids.
+
+        Args:
+            start: place of the first id.
+            stop: the place after the last.
+            problem: why this rank cannot go on; all ranks raise it.
+
+        Returns: the columns' tensors of each rank that has some of them; for each id, the place of
+            its sample among all of them.
+        """
+        rows, places = self.order.samples(start, stop)
+        mine = rows[self.comm.rank]
+        parts = []
+        for column, values in self._columns():
+            if len(mine) and problem is None:
+                parts += parts_of(column, values, mine)
+        manifest = replace(self._manifest("samples"), problem=problem)
+        _, received = exchange_parts(self.comm, manifest, parts)
+        sources = []
+        for rank, theirs in enumerate(received):
+            with reading("its samples", rank):
+                self._check(theirs, len(rows[rank]))
+            if len(rows[rank]):
+                sources.append(theirs)
+        return sources, places
+
+    def end(self, problem: Problem | None) -> None:
+        """Tell all ranks whether the last round's samples could be used; raise if not."""
+        exchange_parts(self.comm, replace(self._manifest("end"), problem=problem), [])
+
+    def _check(self, parts: Sequence[Tensor], count: int) -> None:
+        """Raise anything where a peer's tensors are not ``count`` samples."""
+        left = iter(parts)
+        for _, column in columns_of(self.schema):
+            if count and parts_in(column):
+                check_parts(column, [next(left) for _ in range(parts_in(column))], count)
+        if [*left]:
+            raise ValueError("more tensors than there are columns")
+
+    def _columns(self) -> Iterator[tuple[Column, Any]]:
+        """Return every column with this rank's values, if it has some."""
+        if len(self.shard.ids) == 0:
+            return iter(())
+        columns = [column for _, column in columns_of(self.schema)]
+        return zip(columns, values_of(self.schema, self.shard.tree), strict=True)
+
+    def _manifest(self, stage: str) -> Manifest:
+        return replace(self.manifest, op=f"{self.manifest.op}, {stage}")

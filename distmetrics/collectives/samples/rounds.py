@@ -1,0 +1,76 @@
+"""Rounds in which each rank sends tensors of its own, with little more than their own bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
+from distmetrics.collectives.manifest import Manifest, agree_on_tree
+from distmetrics.collectives.pack import LeafSpec, layout, pack, unpack
+from distmetrics.collectives.reading import reading
+from distmetrics.comm.base import Communicator, gather_padded
+from distmetrics.comm.one_call import in_one_call
+
+Check = Callable[[Sequence[bytes]], list[Manifest]]
+_WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all in turn
+
+
+def exchange_parts(
+    comm: Communicator, manifest: Manifest, parts: Sequence[Tensor], check: Check | None = None
+) -> tuple[list[Manifest], list[list[Tensor]]]:
+    """Exchange tensors of any number and shape; return every rank's manifest and tensors.
+
+    Args:
+        comm: who talks.
+        manifest: what this rank is about to do, its leaves left out.
+        parts: this rank's.
+        check: reads all manifests, and raises, the same on every rank, if they don't go together.
+    """
+    where = layout(parts)
+    run = pack(parts, where, comm.device)
+    leaves = tuple([LeafSpec.of("", part) for part in parts])
+    mine = replace(manifest, leaves=leaves)
+    capacity = inline_capacity(comm.world_size)
+    rides = run if run.numel() <= capacity else run[:0]
+
+    def agreed(blobs: Sequence[bytes]) -> list[Manifest]:
+        manifests = [Manifest.decode(blob, rank) for rank, blob in enumerate(blobs)]
+        agree_on_tree(manifests, comm.rank)
+        return manifests
+
+    def rounds() -> tuple[list[Manifest], list[Tensor]]:
+        manifests, pairs = exchange(comm, mine, rides, run[:0], check or agreed)
+        if comm.world_size == 1:
+            return manifests, [run]
+        sizes = [layout(each.leaves).nbytes for each in manifests]
+        follows = [size if size > capacity else 0 for size in sizes]
+        rows = _moved(comm, run, follows)
+        runs = []
+        for size, row, (inline, _) in zip(follows, rows, pairs, strict=True):
+            runs.append(row[:size] if size else inline)
+        return manifests, runs
+
+    manifests, runs = in_one_call(comm, mine.call, rounds)
+    received = []
+    for rank, (theirs, data) in enumerate(zip(manifests, runs, strict=True)):
+        with reading("its samples", rank):
+            received.append(unpack(data, layout(theirs.leaves)))
+    return manifests, received
+
+
+def _moved(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Return every rank's run of bytes; nothing for those of size 0."""
+    if not any(sizes):
+        return [run[:0]] * len(sizes)
+    check_memory(comm, max(sizes))
+    if len(sizes) * max(sizes) <= _WASTE * sum(sizes):
+        return gather_padded(comm, run[: sizes[comm.rank]], max(sizes))
+    rows = []
+    for rank, size in enumerate(sizes):
+        mine = run if rank == comm.rank else torch.empty(size, dtype=torch.uint8, device=run.device)
+        rows.append(comm.broadcast(mine, rank) if size else run[:0])
+    return rows
