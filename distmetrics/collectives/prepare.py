@@ -71,7 +71,7 @@ def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Te
         tensor = leaf
     elif isinstance(leaf, numbers.Number) or hasattr(leaf, "__array__"):
         try:
-            tensor = _from_number_or_array(leaf)
+            tensor = from_number_or_array(leaf)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise InputTypeError(
                 f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
@@ -86,7 +86,8 @@ def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Te
     return tensor
 
 
-def _from_number_or_array(leaf: Any) -> Tensor:
+def from_number_or_array(leaf: Any) -> Tensor:
+    """Return a number or an array as a tensor of its own memory; raise for what torch has not."""
     if isinstance(leaf, numbers.Number):
         wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
         return torch.as_tensor(leaf, dtype=wide, device="cpu")

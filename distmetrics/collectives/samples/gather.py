@@ -19,8 +19,9 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.collectives.reading import is_raised_by_user
+from distmetrics.collectives.samples.checks import Expected
 from distmetrics.collectives.samples.columns import assemble, nbytes_of
-from distmetrics.collectives.samples.ids import Expected, Ids, Order, read_ids
+from distmetrics.collectives.samples.ids import Ids, Order, read_ids
 from distmetrics.collectives.samples.lines import LinesFile, check_writable
 from distmetrics.collectives.samples.meeting import Shard, meet
 from distmetrics.collectives.samples.moving import Moving

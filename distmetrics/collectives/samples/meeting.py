@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, agree_on_tree
 from distmetrics.collectives.reading import LARGEST_DATA, reading
-from distmetrics.collectives.samples.ids import Ids, from_parts, to_parts
+from distmetrics.collectives.samples.ids import Ids, from_part, to_part
 from distmetrics.collectives.samples.rounds import exchange_parts
 from distmetrics.collectives.samples.schema import Schema, merge, read_schema, structure
 from distmetrics.comm.base import Communicator
@@ -35,18 +35,19 @@ class Shard:
 
 
 class _Told(NamedTuple):
-    """What a rank tells of its samples: how many, of how many bytes, and of what they are made."""
+    """What a rank tells of its samples: how many, their bytes, the kind of ids, the columns."""
 
     samples: int
     nbytes: int
+    is_text: bool
     schema: Schema
 
     @classmethod
-    def read(cls, count: Any, nbytes: Any, schema: Any) -> _Told:
+    def read(cls, count: Any, nbytes: Any, is_text: Any, schema: Any) -> _Told:
         """Return what a peer has told; raise anything for what is none."""
         if not 0 <= int(count) <= LARGEST_DATA or not 0 <= int(nbytes) <= LARGEST_DATA:
             raise ValueError(f"{count} samples of {nbytes} bytes")
-        return cls(int(count), int(nbytes), read_schema(schema))
+        return cls(int(count), int(nbytes), bool(is_text), read_schema(schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,11 @@ def meet(comm: Communicator, manifest: Manifest, shard: Shard | None) -> Meeting
     parts: list[Tensor] = []
     if shard is not None:
         count = len(shard.ids)
-        parts = to_parts(shard.ids)
-        kind = "integers" if isinstance(shard.ids, Tensor) else "strings"
+        parts = [to_part(shard.ids)]
+        is_text = isinstance(shard.ids, list)
+        kind = "strings" if is_text else "integers"
         text = f"ids: {kind}, samples: {structure(shard.schema)}"
-        details = (count, shard.nbytes, shard.schema)
+        details = (count, shard.nbytes, is_text, shard.schema)
         manifest = replace(manifest, tree=text, details=details)
 
     def check(blobs: Sequence[bytes]) -> list[Manifest]:
@@ -86,7 +88,8 @@ def meet(comm: Communicator, manifest: Manifest, shard: Shard | None) -> Meeting
         with reading("its ids", rank):
             about = _Told.read(*theirs.details)
             told.append(about)
-            ids.append(from_parts(sent, about.samples))
+            (part,) = sent
+            ids.append(from_part(part, about.samples, about.is_text))
     with reading("its columns"):
         schemas = [each.schema for each in told if each.samples] or [told[0].schema]
         schema = functools.reduce(merge, schemas)
@@ -106,5 +109,5 @@ def _filled(manifests: Sequence[Manifest]) -> list[Manifest]:
 def _count(manifest: Manifest) -> int:
     """Return how many samples a rank has, or 0 where it means another call."""
     details = manifest.details
-    is_told = isinstance(details, list) and len(details) == 3 and isinstance(details[0], int)
+    is_told = isinstance(details, list) and len(details) == 4 and isinstance(details[0], int)
     return details[0] if is_told else 0

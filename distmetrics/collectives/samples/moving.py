@@ -11,25 +11,25 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import from_bytes
+from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.collectives.reading import reading
+from distmetrics.collectives.samples.checks import check_repeats
 from distmetrics.collectives.samples.columns import (
-    bytes_by_row,
     check_parts,
     narrowed,
     parts_in,
     parts_of,
     sizes_of,
 )
-from distmetrics.collectives.samples.ids import Order, check_repeats
+from distmetrics.collectives.samples.ids import Order
 from distmetrics.collectives.samples.meeting import Shard
 from distmetrics.collectives.samples.rounds import exchange_parts
 from distmetrics.collectives.samples.schema import Column, Schema, columns_of, values_of
+from distmetrics.collectives.serialize import serialize
 from distmetrics.comm.base import Communicator
 
 ROUND = 1 << 24  # bytes of all ranks together that move at once
 _DIGEST = 16  # bytes
-_DIGESTED = 4096  # samples at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,10 @@ class Moving:
     def _digests(self, rows: Tensor) -> Tensor:
         """Return a digest of each of some samples of this rank."""
         digests = bytearray()
-        for start in range(0, len(rows), _DIGESTED):
-            some = rows[start : start + _DIGESTED]
-            columns = []
-            for column, values in self._columns():
-                columns.append(bytes_by_row(column, values, some))
-            for number in range(len(some)):
-                digest = hashlib.blake2b(digest_size=_DIGEST)
-                for column_bytes in columns:
-                    digest.update(column_bytes[number])
-                digests += digest.digest()
+        columns = [values for _, values in self._columns()]
+        for row in rows.tolist():
+            sample = to_bytes(serialize([values[row] for values in columns]))
+            digests += hashlib.blake2b(sample, digest_size=_DIGEST).digest()
         return from_bytes(bytes(digests))
 
     def bounds(self, nbytes: int) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.pack import LeafSpec, is_known, short_name
-from distmetrics.collectives.prepare import check_sendable
+from distmetrics.collectives.prepare import check_sendable, from_number_or_array
 from distmetrics.collectives.serialize import DEEPEST
 from distmetrics.errors import InputError, InputTypeError
 
@@ -23,6 +23,7 @@ from distmetrics.errors import InputError, InputTypeError
 _OF_LISTS = ("int", "float", "bool", "text", "ragged", "items", "empty")
 _KINDS = ("rows", *_OF_LISTS)
 _NUMBERS = {int: "int", float: "float", bool: "bool"}
+SEPARATOR = "\0"  # between the texts of a column; texts that have it travel as items
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -72,9 +73,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Tensor | list | tuple | dict | str | bytes):
         return value
     if hasattr(value, "__array__") and hasattr(value, "tolist"):
-        if value.dtype.kind in "biufc":
-            return torch.as_tensor(value)
-        return value.tolist()
+        try:
+            return from_number_or_array(value)
+        except TypeError:  # an array of strings, say
+            return value.tolist()
     return [*value] if isinstance(value, Sequence) else value
 
 
@@ -134,7 +136,8 @@ def _of_list(items: list[Any], depth: int) -> Schema:
     if not items:
         return Column("empty")
     if kinds == {str}:
-        return Column("text")
+        separators = SEPARATOR.join(items).count(SEPARATOR)
+        return Column("text" if separators == len(items) - 1 else "items")
     if len(kinds) == 1 and kinds <= _NUMBERS.keys():
         is_small = int not in kinds or (min(items) in _INT64 and max(items) in _INT64)
         return Column(_NUMBERS[kinds.pop()] if is_small else "items")
