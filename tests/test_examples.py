@@ -24,6 +24,7 @@ RUNS = [
     ("own_process_group", (), r"patient: accuracy 0\.[789]"),
     ("five_steps", (), "runner as plain torch: True\ntrainer as plain torch: True"),
     ("five_steps", TWO, "runner as plain torch: True\ntrainer as plain torch: True"),
+    ("evaluation_harness", ("--ranks", "2"), r"choices: 0\.\d+\n.*\ngeneration: 0\.\d+\nperplexity: \d"),
     ("picklable", (), r"module\S+ is a lambda defined at .*\ntested: \['test_acc'\]"),
 ]
 

@@ -80,6 +80,19 @@ def log(comm: Any) -> Any:
     return book.close()
 
 
+def gather_samples(comm: Any) -> Any:
+    records = [{"k": 1}, {"k": 2}, {"k": 3}]
+    tree = {"x": X, "t": ["a", "b", "c"], "r": [X, X[:1], X[:0]], "d": records, "o": [1, "b", None]}
+    gathered = dm.gather_samples([4, 0, 1], (tree, [1, 2, 3]), comm=comm)
+    assert gathered is not None
+    return [repr(values) for values in gathered.tree[0].values()]
+
+
+def gather_texts(comm: Any) -> Any:
+    gathered = dm.gather_samples(["a", "b"], {}, expected=["a", "b"], comm=comm)
+    return gathered and gathered.ids
+
+
 CALLS: dict[str, Any] = {
     "all_gather": lambda comm: dm.all_gather({"a": X, "b": 1}, comm=comm),
     "all_gather_cat": lambda comm: dm.all_gather_cat([X, X[:0]], comm=comm),
@@ -92,6 +105,8 @@ CALLS: dict[str, Any] = {
     "all_true": lambda comm: dm.all_true(True, comm=comm),
     "any_true": lambda comm: dm.any_true(False, comm=comm),
     "all_gather_object": lambda comm: dm.all_gather_object({"a": [1, X, b"b"]}, comm=comm),
+    "gather_samples": gather_samples,
+    "gather_samples by texts": gather_texts,
     "sync": lambda comm: sync(comm, updated=True),
     "sync without data": lambda comm: sync(comm, updated=False),
     "log": log,

@@ -35,7 +35,9 @@ class Expected:
             self._count = expected
             self.text = f", expected: {expected}"
         elif expected is not None:
-            self._ids = read_ids(expected, "expected")
+            wanted = read_ids(expected, "expected")
+            is_text = isinstance(wanted, list)
+            self._ids = sorted(set(wanted)) if is_text else torch.unique(wanted)
             data = to_bytes(to_part(self._ids).reshape(-1).view(torch.uint8))
             digest = hashlib.blake2b(data, digest_size=4).hexdigest()
             self.text = f", expected: {len(self._ids)} ids ({digest})"

@@ -38,7 +38,7 @@ def read_ids(ids: Any, what: str = "ids") -> Ids:
         raise InputTypeError(f"{what} has a {type(odd[0]).__name__} in it", do=_EXAMPLES)
     try:
         return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
-    except (RuntimeError, TypeError, OverflowError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"{what} has a number of more than 64 bits", do=_EXAMPLES) from error
 
 

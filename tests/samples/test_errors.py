@@ -1,0 +1,497 @@
+"""What cannot be gathered is one error on every rank, before any sample moves; nothing is lost or left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import distmetrics as dm
+from distmetrics.collectives import exchange
+from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.collectives.samples import lines, moving
+from distmetrics.comm.base import Passing
+from distmetrics.comm.current import SingleCommunicator
+from distmetrics.testing import outcomes, run
+from tests.backends import both_backends, same_error
+from tests.collectives.malicious import head_of, manifest_in, with_head, with_manifest
+from tests.samples.ranks import batch
+
+gather = dm.gather_samples
+
+
+class Case(NamedTuple):
+    """What rank ``r`` of three does; the error on all, the ranks that it names, and what it says."""
+
+    error: type[Exception]
+    peers: tuple[int, ...]
+    says: str
+    call: Callable[[Any], Any]
+
+
+def odd(comm: Any, one: Any, others: Any) -> Any:
+    """Rank 1 is the odd one."""
+    return one if comm.rank == 1 else others
+
+
+def own(comm: Any) -> list[int]:
+    return [comm.rank, comm.rank + 3]
+
+
+PAIR = ["x", "y"]
+CASES: dict[str, Case] = {
+    "missing": Case(
+        dm.InputError,
+        (),
+        "2 of 8 expected ids did not come: 6, 7\n\n  rank 0  2 samples, 0 to 3\n  rank 1  2 samples, 1 to 4",
+        lambda c: gather(own(c), PAIR, expected=8),
+    ),
+    "missing of many": Case(
+        dm.InputError,
+        (),
+        "94 of 100 expected ids did not come: 6, 7, 8, 9, 10, 11, 12, 13, … (94)",
+        lambda c: gather(own(c), PAIR, expected=100),
+    ),
+    "extra": Case(
+        dm.InputError,
+        (1, 2),
+        "2 came that nobody expects: 4, 5\n\n  rank 0  2 samples, 0 to 3\n  rank 1  2 samples, 1 to 4; not expected: 4",
+        lambda c: gather(own(c), PAIR, expected=4),
+    ),
+    "negative": Case(
+        dm.InputError,
+        (1,),
+        "1 of 5 expected ids did not come: 3; 1 came that nobody expects: -1",
+        lambda c: gather([odd(c, -1, c.rank), c.rank + 2 if c.rank != 1 else 1], PAIR, expected=[4, 3, 2, 1, 0, 1]),
+    ),
+    "missing text": Case(
+        dm.InputError,
+        (2,),
+        "1 of 3 expected ids did not come: 'd'; 1 came that nobody expects: 'c'",
+        lambda c: gather(["abc"[c.rank]], ["x"], expected=["d", "a", "b"]),
+    ),
+    "number of texts": Case(
+        dm.InputError, (), "4 ids are expected, and 3 came", lambda c: gather(["abc"[c.rank]], ["x"], expected=4)
+    ),
+    "texts for numbers": Case(
+        dm.InputTypeError,
+        (),
+        "strings are expected as ids, and integers came",
+        lambda c: gather([c.rank], ["x"], expected=["a"]),
+    ),
+    "conflict": Case(
+        dm.InputError,
+        (0, 1),
+        "2 ids came with different values: 0, 3\n\n  ranks 0-1  has 0, 3",
+        lambda c: gather(
+            [[0, 3], [0, 3], [4, 5]][c.rank], ["x", f"of {c.rank}"] if c.rank else ["a", "b"], expected=None
+        ),
+    ),
+    "conflict of texts": Case(
+        dm.InputError,
+        (0, 2),
+        "1 ids came with different values: 'a'",
+        lambda c: gather(["aba"[c.rank]], {"n": [float(c.rank)], "x": torch.ones(1)}),
+    ),
+    "conflict in one rank": Case(
+        dm.InputError,
+        (1,),
+        "1 ids came with different values: 9",
+        lambda c: gather(odd(c, [9, 9], [0, 0]), odd(c, PAIR, ["x", "x"])),
+    ),
+    "conflict of a tensor": Case(
+        dm.InputError,
+        (0, 1, 2),
+        "1 ids came with different values: 0",
+        lambda c: gather([0], {"r": [torch.ones(odd(c, 1, 2))]}),
+    ),
+    "length": Case(
+        dm.InputError,
+        (1,),
+        "['a']['b'] is a list of length 1, and there are 2 ids (rank 1)",
+        lambda c: gather(own(c), {"a": {"b": odd(c, ["x"], PAIR)}}),
+    ),
+    "rows": Case(
+        dm.InputError,
+        (1,),
+        "the tree is a tensor of length 3, and there are 2 ids (rank 1)",
+        lambda c: gather(own(c), torch.ones(odd(c, 3, 2))),
+    ),
+    "no dimensions": Case(
+        dm.InputError,
+        (1,),
+        "[0] is a tensor without dimensions",
+        lambda c: gather(own(c), (torch.ones(odd(c, (), 2)),)),
+    ),
+    "no column": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a'] is a str, which is no column of samples",
+        lambda c: gather(own(c), {"a": odd(c, "xy", PAIR)}),
+    ),
+    "no data": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a']: a builtins.object is no plain data",
+        lambda c: gather(own(c), {"a": odd(c, [object(), 1], PAIR)}),
+    ),
+    "in itself": Case(dm.InputTypeError, (1,), "contains itself", lambda c: gather([c.rank], odd(c, itself(), ["x"]))),
+    "keys of a dict": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a'] is a dict whose keys are not all strings",
+        lambda c: gather(own(c), {"a": odd(c, {None: PAIR}, PAIR)}),
+    ),
+    "sparse": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a'] is a sparse",
+        lambda c: gather(own(c), {"a": odd(c, torch.eye(2).to_sparse(), torch.eye(2))}),
+    ),
+    "floats as ids": Case(
+        dm.InputTypeError, (1,), "ids is a tensor float32[2]", lambda c: gather(odd(c, torch.ones(2), own(c)), PAIR)
+    ),
+    "a float among ids": Case(
+        dm.InputTypeError, (1,), "ids has a float in it", lambda c: gather(odd(c, [1, 2.0], own(c)), PAIR)
+    ),
+    "bools as ids": Case(
+        dm.InputTypeError, (1,), "ids has a bool in it", lambda c: gather(odd(c, [True, False], own(c)), PAIR)
+    ),
+    "large ids": Case(
+        dm.InputTypeError,
+        (1,),
+        "ids has a number of more than 64 bits",
+        lambda c: gather(odd(c, [1, 1 << 70], own(c)), PAIR),
+    ),
+    "a text as ids": Case(dm.InputTypeError, (1,), "ids is a str", lambda c: gather(odd(c, "ab", own(c)), PAIR)),
+    "mixed ids": Case(dm.InputTypeError, (1,), "ids has a str in it", lambda c: gather(odd(c, [1, "a"], own(c)), PAIR)),
+    "kinds of ids": Case(
+        dm.MismatchError,
+        (1,),
+        "rank 1 sends ids: strings, samples: list, the others ids: integers, samples: list",
+        lambda c: gather(odd(c, ["a", "b"], own(c)), PAIR),
+    ),
+    "keys": Case(dm.MismatchError, (1,), "{'a': list}, the others", lambda c: gather(own(c), {odd(c, "a", "b"): PAIR})),
+    "tuple or list": Case(dm.MismatchError, (1,), "samples: (list)", lambda c: gather(own(c), odd(c, (PAIR,), PAIR))),
+    "dtype": Case(
+        dm.MismatchError, (1,), "float64[n]", lambda c: gather(own(c), torch.ones(2).to(odd(c, torch.float64, None)))
+    ),
+    "shape of rows": Case(
+        dm.MismatchError, (1,), "float32[n, 2]", lambda c: gather(own(c), torch.ones(odd(c, (2, 2), 2)))
+    ),
+    "destination": Case(
+        dm.MismatchError, (1,), "gather_samples to rank 0", lambda c: gather(own(c), PAIR, dst=odd(c, 0, None))
+    ),
+    "expected": Case(
+        dm.MismatchError, (1,), "gather_samples, expected: 6", lambda c: gather(own(c), PAIR, expected=odd(c, 6, 7))
+    ),
+    "expected ids": Case(
+        dm.MismatchError, (1,), "expected: 2 ids", lambda c: gather(own(c), PAIR, expected=odd(c, [6, 7], [6, 8]))
+    ),
+    "name": Case(dm.MismatchError, (1,), '"a"', lambda c: gather(own(c), PAIR, name=odd(c, "a", "b"))),
+    "another call": Case(
+        dm.MismatchError,
+        (1,),
+        "all_gather",
+        lambda c: dm.all_gather(torch.ones(2)) if c.rank == 1 else gather(own(c), PAIR),
+    ),
+    "no such rank": Case(
+        dm.InputError, (0, 1, 2), "there is no rank 3 in a world of 3", lambda c: gather(own(c), PAIR, dst=3)
+    ),
+    "no destination": Case(
+        dm.InputTypeError,
+        (1,),
+        "dst= must be a rank, a path or None, got a float",
+        lambda c: gather(own(c), PAIR, dst=odd(c, 0.0, 0)),
+    ),
+    "fewer than none": Case(dm.InputError, (0, 1, 2), "expected= is -1", lambda c: gather(own(c), PAIR, expected=-1)),
+    "no folder": Case(
+        dm.InputError, (0,), "cannot write nowhere/file: [Errno 2]", lambda c: gather(own(c), PAIR, dst="nowhere/file")
+    ),
+    "no JSON": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a'] cannot be written as JSON: a bytes cannot be written",
+        lambda c: gather(own(c), {"a": odd(c, [b"", None], PAIR)}, dst="file"),
+    ),
+    "complex": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a'] has complex numbers, which JSON cannot hold",
+        lambda c: gather(own(c), {"a": odd(c, [torch.ones(1) * 1j] * 2, PAIR)}, dst="file"),
+    ),
+}
+
+
+def itself() -> list[Any]:
+    record: dict[str, Any] = {}
+    record["a"] = record
+    return [record]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_error_on_every_rank(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = CASES[name]
+    error = same_error(outcomes(3, case.call), case.error)  # type: ignore[arg-type]
+    assert error.peers == case.peers
+    assert case.says in str(error)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.gloo
+def test_on_processes_and_the_world_goes_on(tmp_path: Path) -> None:
+    def work(comm: Any, folder: Path) -> dict[str, str]:
+        os.chdir(folder)
+        texts = {}
+        for name, case in CASES.items():
+            with pytest.raises(case.error) as caught:
+                case.call(comm)
+            assert case.says in str(caught.value), name
+            texts[name] = str(caught.value)
+            assert dm.all_gather(comm.rank).tolist() == [*range(comm.world_size)], name
+        return texts
+
+    first, *others = run(3, work, tmp_path, backend="gloo")
+    assert others == [first] * 2
+
+
+def test_the_text_of_a_conflict() -> None:
+    """The whole of it."""
+    error = same_error(outcomes(2, lambda c: gather([0, 1], [f"of {c.rank}", "x"])), dm.InputError)
+    assert str(error) == (
+        "gather_samples: 1 ids came with different values: 0\n\n"
+        "  ranks 0-1  has 0\n\n"
+        "No sample was moved.\n"
+        "Likely: ids that count anew on every rank; or a sample that was dealt out twice, and whose values depend on "
+        "its batch or on chance.\n"
+        "Do:     give each sample the id that it has in the whole data set, and deal it out once."
+    )
+
+
+# -- a file that cannot be written to its end
+
+
+def to_a_full_disk(comm: Any, folder: Path, length: int) -> None:
+    """Every byte that gets as far as the disk is refused."""
+
+    def make(**options: Any) -> tuple[int, str]:
+        part = options["dir"] / "part"
+        part.write_text("")
+        return os.open("/dev/full", os.O_WRONLY), str(part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving, "ROUND", 100)
+        patch.setattr(lines.tempfile, "mkstemp", make)
+        ids = [*range(comm.rank, 40, 2)]
+        gather(ids, {"t": ["some text" * length] * 20}, dst=folder / "file", comm=comm)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("length", [1, 2000], ids=["at the end", "on the way"])
+@both_backends
+def test_a_full_disk(length: int, backend: Any, tmp_path: Path) -> None:
+    """Is an error on every rank, and leaves the file as it was."""
+    (tmp_path / "file").write_text("before")
+    error = same_error(outcomes(2, to_a_full_disk, tmp_path, length, backend=backend), dm.InputError)
+    assert "No space left on device" in str(error)
+    assert error.peers == (0,)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+
+
+# -- an interrupt
+
+
+class InterruptError(Exception):
+    """Raised by a handler of the user's."""
+
+
+class Interrupting(Passing):
+    """Raises in place of the third gather."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self._left = 2
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        self._left -= 1
+        if self._left < 0:
+            raise InterruptError
+        return self.inner.all_gather(x)
+
+
+def test_an_interrupt_between_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever, and nothing is left behind."""
+    monkeypatch.setattr(moving, "ROUND", 100)
+
+    def work(comm: Any) -> None:
+        ids = [*range(comm.rank, 40, 2)]
+        tree = {"t": ["some text"] * 20}
+        try:
+            gather(ids, tree, dst=tmp_path / "file", comm=Interrupting(comm) if comm.rank == 0 else comm)
+        except InterruptError:
+            dm.barrier(comm=comm)
+
+    ended = outcomes(2, work)
+    assert [type(outcome.error) for outcome in ended] == [dm.DivergedError] * 2
+    assert [*tmp_path.iterdir()] == []
+
+
+# -- a peer that means harm, in any round
+
+
+class Changing(SingleCommunicator):
+    """Rank 0 of two: rank 1 sends what we do, but for one of its frames, which is changed."""
+
+    world_size = 2
+
+    def __init__(self, number: int, craft: Callable[[bytes], tuple[bytes, bytes]]) -> None:
+        self._number = number
+        self._craft = craft
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        self._number -= 1
+        if self._number:
+            return [x, x]
+        frame = to_bytes(x)
+        changed, _ = self._craft(frame)
+        return [x, from_bytes(changed[: len(frame)].ljust(len(frame), b"\1"))]
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        return x
+
+
+TREE = {**batch([1, 2, 3, 4]), "t": ["a", "b", "c", "d"]}
+FRAMES = 3  # meeting, digests, samples
+
+
+def gathers(comm: Any) -> None:
+    try:
+        gathered = gather([1, 2, 3, 4], TREE, comm=comm)
+    except dm.DistmetricsError:
+        return
+    assert gathered is not None
+    for values in gathered.tree.values():
+        try:
+            repr(values)
+        except dm.DistmetricsError:
+            continue
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_changed_frames(data: st.DataObject) -> None:
+    """Other leaves, other sizes, other bytes: data, or our error."""
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        how = data.draw(st.sampled_from(["leaf", "bytes", "head", "detail"]))
+        if how == "bytes":
+            start = exchange.manifest_area(2) + data.draw(st.integers(0, 600))
+            return frame[:start] + data.draw(st.binary(min_size=1, max_size=200)), b""
+        if how == "head":
+            head = head_of(frame)
+            head[2] = data.draw(st.sampled_from([0, 1, 16, 100, 20_000]))
+            return with_head(frame, head), b""
+        parts = manifest_in(frame)
+        if how == "detail" and parts[5]:
+            place = data.draw(st.integers(0, len(parts[5]) - 1))
+            parts[5][place] = data.draw(
+                st.sampled_from([0, -1, 5, 1 << 50, None, [], "a", {}, ["rows", "int64", [], 1]])
+            )
+        elif parts[3]:
+            leaf = data.draw(st.sampled_from(parts[3]))
+            leaf[1] = data.draw(st.sampled_from(["int64", "uint8", "float32", "bool", leaf[1]]))
+            leaf[2] = data.draw(st.lists(st.integers(0, 6), max_size=2))
+        return with_manifest(frame, json.dumps(parts, separators=(",", ":")).encode())
+
+    gathers(Changing(data.draw(st.integers(1, FRAMES)), craft))
+
+
+def test_the_frames_are_counted_right() -> None:
+    """Else the test above changes none."""
+    seen: list[str] = []
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        seen.append(manifest_in(frame)[0])
+        return frame, b""
+
+    for number in range(1, FRAMES + 1):
+        gathers(Changing(number, craft))
+    assert seen == ["gather_samples", "gather_samples, what came twice", "gather_samples, samples"]
+
+
+def crafted(number: int, change: Callable[[list[Any]], None]) -> Changing:
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        parts = manifest_in(frame)
+        change(parts)
+        return with_manifest(frame, json.dumps(parts, separators=(",", ":")).encode())
+
+    return Changing(number, craft)
+
+
+def no_leaves(parts: list[Any]) -> None:
+    parts[3] = []
+
+
+def one_more_leaf(parts: list[Any]) -> None:
+    parts[3].append(["", "uint8", [0], ""])
+
+
+def another_count(parts: list[Any]) -> None:
+    parts[5][0] = 3
+
+
+def a_count_of_texts(parts: list[Any]) -> None:
+    parts[5][2] = True
+
+
+def deep_columns(parts: list[Any]) -> None:
+    for _ in range(200):
+        parts[5][3] = ["tuple", [0], [parts[5][3]]]
+
+
+def other_columns(parts: list[Any]) -> None:
+    parts[5][3] = ["rows", "int64", [2], False]
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (1, no_leaves),
+        (1, one_more_leaf),
+        (1, another_count),
+        (1, a_count_of_texts),
+        (1, deep_columns),
+        (1, other_columns),
+        (2, no_leaves),
+        (2, one_more_leaf),
+    ],
+)
+def test_frames_that_no_rank_sends(number: int, change: Any) -> None:
+    with pytest.raises(dm.MismatchError, match=r"rank( 1)? sent data that is no frame"):
+        gather([1, 2, 3, 4], TREE, comm=crafted(number, change))
+
+
+def test_ids_that_announce_more_than_there_is_memory_for() -> None:
+    """Steps are three numbers, which stand for as many ids as they say."""
+
+    def craft(frame: bytes) -> tuple[bytes, bytes]:
+        start = exchange.manifest_area(2)
+        steps = struct.pack("<qqq", 0, 1, 1 << 60)
+        return frame[:start] + steps + frame[start + len(steps) :], b""
+
+    with pytest.raises(dm.MismatchError, match="no frame of distmetrics"):
+        gather([1, 2, 3, 4], TREE, comm=Changing(1, craft))

@@ -1,0 +1,267 @@
+"""Every sample once, in the order of ids: of every kind, from any sampler, to all, to one, to a file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import distmetrics as dm
+from distmetrics.collectives.samples import columns, lines, moving
+from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.testing import run
+from tests.backends import both_backends
+from tests.samples import ranks
+from tests.samples.ranks import KINDS, batch, deal, same
+
+SMALL = 200  # bytes of a round
+
+
+@pytest.fixture
+def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let data move in many rounds."""
+    monkeypatch.setattr(moving, "ROUND", SMALL)
+
+
+def test_the_same_from_one_to_eight_ranks_and_any_sampler() -> None:
+    digests = {digest for world_size in range(1, 9) for digest in run(world_size, ranks.gathers_every_kind)[0]}
+    assert len(digests) == 1
+
+
+@pytest.mark.usefixtures("small_rounds")
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_in_many_rounds(world_size: int) -> None:
+    run(world_size, ranks.gathers_every_kind)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_to_one_rank(world_size: int) -> None:
+    run(world_size, ranks.gathers_to_one)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("size", [SMALL, 1 << 24])
+def test_to_a_file(world_size: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "ROUND", size)
+    (tmp_path / "lines.jsonl").write_text("of an earlier run")
+    run(world_size, ranks.gathers_to_a_file, tmp_path / "lines.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["lines.jsonl"]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_on_processes(world_size: int, tmp_path: Path) -> None:
+    def everything(comm: Any, path: Path) -> list[str]:
+        ranks.gathers_to_one(comm)
+        ranks.gathers_to_a_file(comm, path)
+        ranks.gathers_large(comm)
+        return ranks.gathers_every_kind(comm)
+
+    (digests, *others) = run(world_size, everything, tmp_path / "lines.jsonl", backend="gloo")
+    assert set(digests) == {run(1, ranks.gathers_every_kind)[0][0]}
+    assert all(other == digests for other in others)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_bytes(world_size: int) -> None:
+    """Hardly more than the data, however uneven the shares are."""
+    payload = sum(len(f"{index:06}" + "ä" * (index % 200)) + index % 200 for index in range(10_000)) + 8 * 10_000
+    for came in run(world_size, ranks.gathers_large)[0]:
+        assert payload < came < 1.2 * payload
+
+
+@pytest.mark.parametrize("how", ["strided", "blocks", "one rank has all"])
+def test_no_rank_holds_more_than_a_round_on_the_way_to_a_file(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And rank 0 writes as it goes."""
+    monkeypatch.setattr(moving, "ROUND", 1 << 17)
+    written = []
+    write = lines.LinesFile.write
+    monkeypatch.setattr(lines.LinesFile, "write", lambda *args: (written.append(len(args[1])), write(*args)))
+
+    def work(comm: Any) -> int:
+        mine = deal(1000, comm.world_size, how)[comm.rank]
+        recording = RecordingCommunicator(comm)
+        dm.gather_samples(mine, {"x": torch.ones(len(mine), 200)}, dst=tmp_path / "x", comm=recording)
+        return max(call.nbytes * (3 if call.op == "all_gather" else 1) for call in recording.calls)
+
+    assert max(run(3, work)) < 1.3 * (1 << 17)
+    assert sum(written) == 1000
+    assert max(written) < 200
+
+
+# -- any trees, any shares
+
+
+@st.composite
+def shares(draw: Any) -> tuple[int, list[list[int]], list[str]]:
+    """Samples, each on one rank or on several, in any order; ranks without any; some columns."""
+    count = draw(st.integers(0, 12))
+    world_size = draw(st.integers(1, 4))
+    own: list[list[int]] = [[] for _ in range(world_size)]
+    for index in range(count):
+        for rank in draw(st.lists(st.integers(0, world_size - 1), min_size=1, max_size=3)):
+            own[rank].append(index)
+    kinds = draw(st.lists(st.sampled_from(KINDS), unique=True, max_size=4))
+    return count, [draw(st.permutations(each)) for each in own], kinds
+
+
+@settings(max_examples=60, deadline=None)
+@given(given_shares=shares(), size=st.sampled_from([1, 100, 1 << 24]), texts=st.booleans(), data=st.data())
+def test_any_shares(given_shares: Any, size: int, texts: bool, data: st.DataObject) -> None:
+    count, own, kinds = given_shares
+    dst = data.draw(st.sampled_from([None, *range(len(own))]))
+    expected = data.draw(st.sampled_from([None, count]))
+
+    def work(comm: Any) -> Any:
+        mine = own[comm.rank]
+        ids = [f"{index:03}" for index in mine] if texts else torch.tensor(mine)
+        return dm.gather_samples(ids, batch(mine, kinds), expected=expected, dst=dst, comm=comm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving, "ROUND", size)
+        results = run(len(own), work)
+    for rank, gathered in enumerate(results):
+        if dst not in (None, rank):
+            assert gathered is None
+            continue
+        ids = [int(number) for number in gathered.ids]
+        assert ids == [*range(count)]
+        assert gathered.dropped == sum(map(len, own)) - count
+        if count:
+            assert [*gathered.tree] == kinds
+            assert all(same(gathered.tree[kind], batch(range(count), kinds)[kind]) for kind in kinds)
+
+
+# -- ranks without samples
+
+
+@pytest.mark.parametrize("nothing", [[], (), {}, None, {"x": torch.empty(0, 7)}], ids=repr)
+def test_a_rank_without_samples_need_not_know_the_tree(nothing: Any) -> None:
+    def work(comm: Any) -> Any:
+        if comm.rank == 0:
+            return dm.gather_samples(torch.empty(0), nothing, comm=comm)
+        return dm.gather_samples([4, 2], {"x": torch.ones(2, 3), "t": (["four", "two"],)}, comm=comm)
+
+    for gathered in run(2, work):
+        assert gathered.ids.tolist() == [2, 4]
+        assert gathered.tree["x"].shape == (2, 3)
+        assert gathered.tree["t"] == (["two", "four"],)
+
+
+def test_no_rank_has_samples(tmp_path: Path) -> None:
+    def work(comm: Any) -> Any:
+        tree = {"x": torch.empty(0, 3), "t": [], "r": []}
+        dm.gather_samples([], tree, dst=tmp_path / "empty", comm=comm)
+        return dm.gather_samples([], tree, expected=0, comm=comm)
+
+    for ids, tree, dropped in run(3, work):
+        assert (len(ids), dropped) == (0, 0)
+        assert tree["x"].shape == (0, 3)
+        assert tree["t"] == []
+    assert (tmp_path / "empty").read_text() == ""
+
+
+def test_lists_that_hold_other_things_on_other_ranks() -> None:
+    """Each item then travels by itself, and keeps its type."""
+    own: list[list[Any]] = [["a", "b"], [1, 2], [None, torch.ones(1)], [{"k": 1}, {"k": "x"}]]
+
+    def work(comm: Any) -> Any:
+        ids = [comm.rank, comm.rank + 4]
+        records = [{"k": own[comm.rank][0], "same": 1.5}, {"k": own[comm.rank][1], "same": 2.5}]
+        return dm.gather_samples(ids, {"mixed": own[comm.rank], "records": records}, comm=comm)
+
+    for _, tree, _ in run(4, work):
+        wanted = [each[0] for each in own] + [each[1] for each in own]
+        assert same(tree["mixed"], wanted)
+        assert same([record["k"] for record in tree["records"]], wanted)
+
+
+def test_arrays_and_sequences() -> None:
+    np = pytest.importorskip("numpy")
+
+    def work(comm: Any) -> Any:
+        ids = np.array([comm.rank, comm.rank + 2])
+        fixed = np.arange(4.0).reshape(2, 2)[::-1]
+        return dm.gather_samples(ids, {"a": fixed, "t": np.array(["x", "y"]), "r": range(2)}, comm=comm)
+
+    _, tree, _ = run(2, work)[1]
+    assert tree["a"].tolist() == [[2.0, 3.0], [2.0, 3.0], [0.0, 1.0], [0.0, 1.0]]
+    assert tree["t"] == ["x", "x", "y", "y"]
+    assert tree["r"] == [0, 0, 1, 1]
+
+
+@both_backends
+def test_in_a_subgroup(backend: Any) -> None:
+    """Ranks are those of the group."""
+
+    def work(comm: Any) -> Any:
+        if comm.rank == 0 and not hasattr(comm, "subgroup"):
+            torch.distributed.new_group([1, 2])
+            return None
+        if comm.rank == 0:
+            return None
+        if hasattr(comm, "subgroup"):
+            pair = comm.subgroup([1, 2])
+        else:
+            pair = dm.GroupCommunicator(torch.distributed.new_group([1, 2]))
+        return dm.gather_samples([comm.rank], ["text"], dst=1, expected=[1, 2], comm=pair)
+
+    results = run(3, work, backend=backend)
+    assert results[:2] == [None, None]
+    assert results[2].tree == ["text", "text"]
+
+
+# -- what comes back
+
+
+def test_items_are_made_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    make = columns._texts
+    monkeypatch.setattr(columns, "_texts", lambda *args: (read.append(1), make(*args))[1])
+    gathered = dm.gather_samples([1, 0], {"t": ["one", "zero"]})
+    assert gathered is not None
+    texts = gathered.tree["t"]
+    assert len(texts) == 2
+    assert read == []
+    assert texts[1] == "one"
+    assert texts[-2:] == ["zero", "one"]
+    assert "one" in texts
+    assert repr(texts) == "['zero', 'one']"
+    assert texts != ["zero"]
+    assert read == [1]
+
+
+def test_what_comes_back_can_be_copied_and_passed_on() -> None:
+    gathered = dm.gather_samples([1, 0], {"t": ["one", "zero"], "r": [torch.ones(1), torch.ones(2)]})
+    assert gathered is not None
+    assert copy.deepcopy(gathered).tree["t"] == ["zero", "one"]
+    assert pickle.loads(pickle.dumps(gathered)).tree["t"] == ["zero", "one"]
+    again = dm.gather_samples(gathered.ids, gathered.tree)
+    assert again is not None
+    assert again.tree["t"] == ["zero", "one"]
+
+
+def test_tensors_of_different_shape_have_memory_of_their_own() -> None:
+    gathered = dm.gather_samples([1, 0], [torch.ones(2, 3, requires_grad=True), torch.zeros(0)[None]])
+    assert gathered is not None
+    first, second = gathered.tree
+    assert first.shape == (1, 0)
+    assert second.untyped_storage().nbytes() == 6 * 4
+    assert not second.requires_grad
+
+
+def test_a_file_that_anybody_may_read(tmp_path: Path) -> None:
+    """As open() makes it, and not as temporary files are."""
+    dm.gather_samples([0], ["text"], dst=tmp_path / "lines")
+    (tmp_path / "other").write_text("")
+    assert (tmp_path / "lines").stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert json.loads((tmp_path / "lines").read_text()) == {"id": 0, "sample": "text"}
