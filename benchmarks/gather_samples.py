@@ -24,7 +24,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -118,7 +118,17 @@ def measure(comm: Communicator, length: int, repeats: int) -> dict[str, Any]:
                 wall[way].append(time.perf_counter() - start)
                 busy[way].append(time.process_time() - computed)
             gc.enable()
-    return {"wall": wall, "busy": busy}
+    recording = RecordingCommunicator(comm)
+    ways(recording, length, "strided")["gather_samples"]()
+    payload = sum(len(text(index, length).encode()) for index in range(TEXTS))
+    del recording.calls[0]  # of the bare way's preparation
+    return {"wall": wall, "busy": busy, "ratio": came(recording) / payload}
+
+
+def came(recording: RecordingCommunicator) -> int:
+    """Return the bytes that came to this rank, its own included."""
+    times = {"all_gather": recording.world_size, "broadcast": 1}
+    return sum(call.nbytes * times[call.op] for call in recording.calls)
 
 
 def bytes_and_hash(comm: Communicator, how: str, length: int, count: int) -> dict[str, Any]:
@@ -129,12 +139,11 @@ def bytes_and_hash(comm: Communicator, how: str, length: int, count: int) -> dic
     gathered = gather_samples(ids, tree, expected=count, comm=recording)
     assert gathered is not None
     whole = "\n".join(gathered.tree["text"]).encode()
-    times = {"all_gather": comm.world_size, "broadcast": 1}
     return {
-        "came": sum(call.nbytes * times[call.op] for call in recording.calls),
+        "came": came(recording),
         "payload": len(whole) - count + 1,
         "dropped": gathered.dropped,
-        "sha256": hashlib.sha256(repr(gathered.ids.tolist()).encode() + whole).hexdigest(),
+        "sha256": hashlib.sha256(repr([*map(int, gathered.ids)]).encode() + whole).hexdigest(),
     }
 
 
@@ -156,6 +165,8 @@ def times(world_size: int, repeats: int) -> list[dict[str, Any]]:
         ranks = run(world_size, measure, length, repeats, backend="gloo")
         row: dict[str, Any] = {"letters": length, "world_size": world_size, "texts": TEXTS}
         print(f"\n{TEXTS} texts of about {length} letters, {world_size} ranks, ms: median (least)")
+        row["bytes for a byte of text"] = ranks[0]["ratio"]
+        print(f"  bytes that come for a byte of text: {ranks[0]['ratio']:.3f}")
         for way in ranks[0]["wall"]:
             wall = [max(each) for each in zip(*(rank["wall"][way] for rank in ranks), strict=True)]
             busy = [sum(each) for each in zip(*(rank["busy"][way] for rank in ranks), strict=True)]
@@ -171,7 +182,7 @@ def hashes() -> dict[str, Any]:
     """Compare bytes and results of 1 to 8 ranks and several samplers; and the harness's scores."""
     rows = []
     for world_size in range(1, 9):
-        backend = "gloo" if world_size in (2, 4) else "threads"
+        backend: Literal["gloo", "threads"] = "gloo" if world_size in (2, 4) else "threads"
         for how in SAMPLERS:
             ranks = run(world_size, bytes_and_hash, how, 100, 20_000, backend=backend)
             assert len({rank["sha256"] for rank in ranks}) == 1

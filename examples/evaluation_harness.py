@@ -6,7 +6,6 @@ python examples/evaluation_harness.py --ranks 4
 
 import argparse
 import math
-import random
 
 import torch
 from torch import nn
@@ -60,19 +59,23 @@ def generate(model, prompt, longest=12):
     return "".join(LETTERS[token] for token in tokens[len(prompt) :])
 
 
+def by_chance(seed, length):
+    """Return some text, for a seed always the same."""
+    source = torch.Generator().manual_seed(seed)
+    return "".join(LETTERS[token] for token in torch.randint(27, (length,), generator=source))
+
+
 # One sample at a time: in a batch its numbers would depend, in their last digit, on the others.
 def choose(model, index):
     """Multiple choice: which of four words is the most probable."""
-    source = random.Random(index)
-    question, *words = ("".join(source.choices(LETTERS[:26], k=6)) for _ in range(5))
+    question, *words = (by_chance(5 * index + number, 6) for number in range(5))
     scores = [log_likelihood(model, question, word) / len(word) for word in words]
     return {"scores": scores, "right": scores.index(max(scores)) == index % 4}
 
 
 def complete(model, index):
     """Exact match: whether what the model writes is the answer."""
-    source = random.Random(-index)
-    prompt = "".join(source.choices(LETTERS[:26], k=4))
+    prompt = by_chance(index, 4)
     answer = generate(model, prompt) if index % 3 else "no word"
     text = generate(model, prompt)
     return {"text": text, "right": text == answer}
@@ -80,8 +83,7 @@ def complete(model, index):
 
 def read(model, index):
     """Perplexity: the log-probability of a text, and how many letters it has."""
-    source = random.Random(str(index))
-    text = "".join(source.choices(LETTERS[:-1], k=source.randint(3, 40)))
+    text = by_chance(index, 3 + 7 * index % 40)
     return {"log_likelihood": log_likelihood(model, "\n\n", text), "letters": len(text)}
 
 

@@ -19,7 +19,7 @@ import distmetrics as dm
 from distmetrics.collectives import exchange
 from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.collectives.samples import lines, moving
-from distmetrics.comm.base import Passing
+from distmetrics.comm.base import Passing, is_of_threads
 from distmetrics.comm.current import SingleCommunicator
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
@@ -281,26 +281,29 @@ def test_the_text_of_a_conflict() -> None:
 # -- a file that cannot be written to its end
 
 
+def make_full(**options: Any) -> tuple[int, str]:
+    """Make a file whose every byte is refused once it gets as far as the disk."""
+    part = options["dir"] / "part"
+    part.write_text("")
+    return os.open("/dev/full", os.O_WRONLY), str(part)
+
+
 def to_a_full_disk(comm: Any, folder: Path, length: int) -> None:
-    """Every byte that gets as far as the disk is refused."""
-
-    def make(**options: Any) -> tuple[int, str]:
-        part = options["dir"] / "part"
-        part.write_text("")
-        return os.open("/dev/full", os.O_WRONLY), str(part)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moving, "ROUND", 100)
-        patch.setattr(lines.tempfile, "mkstemp", make)
-        ids = [*range(comm.rank, 40, 2)]
-        gather(ids, {"t": ["some text" * length] * 20}, dst=folder / "file", comm=comm)
+    if not is_of_threads(comm):  # else the test has changed them, once for all threads
+        moving.ROUND = 100
+        lines.tempfile.mkstemp = make_full
+    ids = [*range(comm.rank, 40, 2)]
+    gather(ids, {"t": ["some text" * length] * 20}, dst=folder / "file", comm=comm)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
 @pytest.mark.parametrize("length", [1, 2000], ids=["at the end", "on the way"])
 @both_backends
-def test_a_full_disk(length: int, backend: Any, tmp_path: Path) -> None:
+def test_a_full_disk(length: int, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is an error on every rank, and leaves the file as it was."""
+    if backend == "threads":
+        monkeypatch.setattr(moving, "ROUND", 100)
+        monkeypatch.setattr(lines.tempfile, "mkstemp", make_full)
     (tmp_path / "file").write_text("before")
     error = same_error(outcomes(2, to_a_full_disk, tmp_path, length, backend=backend), dm.InputError)
     assert "No space left on device" in str(error)
