@@ -8,6 +8,7 @@ them joined.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ def nbytes_of(column: Column, values: Any) -> int:
         InputTypeError: an item is no data.
     """
     if column.kind == "text":
-        return len(SEPARATOR.join(values).encode(*_TEXT))
+        joined = SEPARATOR.join(values)
+        return len(joined.encode(*_TEXT))
     if column.kind == "items":
         return serialize(values).nbytes
     return int(sizes_of(column, values).sum())
@@ -56,11 +58,14 @@ def nbytes_of(column: Column, values: Any) -> int:
 
 def sizes_of(column: Column, values: Any) -> Tensor:
     """Return how many bytes each sample takes, about."""
+    count = len(values)
     if column.kind == "rows":
-        row = torch.empty((1, *column.shape), dtype=dtype_of(column.dtype), device="meta")
-        sizes = [row.nbytes] * len(values)
+        dtype = dtype_of(column.dtype)
+        width = dtype.itemsize * math.prod(column.shape)
+        sizes = [width] * count
     elif column.kind in _NUMBERS:
-        sizes = [_NUMBERS[column.kind].itemsize] * len(values)
+        width = _NUMBERS[column.kind].itemsize
+        sizes = [width] * count
     elif column.kind == "text":
         sizes = [len(text.encode(*_TEXT)) for text in values]
     elif column.kind == "ragged":
@@ -75,19 +80,37 @@ def parts_of(column: Column, values: Any, rows: Tensor) -> list[Tensor]:
     kind = column.kind
     is_all = len(rows) == len(values)
     if kind == "rows":
-        plain = values.detach()
-        return [plain if is_all else plain[rows.to(plain.device)]]
-    chosen = values if is_all else [values[row] for row in rows.tolist()]
+        own = values.detach()
+        if not is_all:
+            own = own[rows.to(own.device)]
+        return [own]
+    chosen = values
+    if not is_all:
+        chosen = [values[row] for row in rows.tolist()]
+    if kind == "int":
+        numbers = torch.tensor(chosen, dtype=torch.int64)
+        return [narrowed(numbers)]
     if kind in _NUMBERS:
         numbers = torch.tensor(chosen, dtype=_NUMBERS[kind])
-        return [narrowed(numbers) if kind == "int" else numbers]
+        return [numbers]
     if kind == "text":
-        return [from_bytes(SEPARATOR.join(chosen).encode(*_TEXT))]
+        joined = SEPARATOR.join(chosen)
+        return [from_bytes(joined.encode(*_TEXT))]
     if kind == "ragged":
-        shapes = torch.tensor([[*item.shape] for item in chosen], dtype=torch.int64)
-        flat = [item.detach().reshape(-1) for item in chosen]
-        return [narrowed(shapes.reshape(len(chosen), len(column.shape))), torch.cat(flat)]
+        return _joined(chosen, len(column.shape))
     return [serialize(chosen)]
+
+
+def _joined(tensors: Sequence[Tensor], dimensions: int) -> list[Tensor]:
+    """Return the shapes of tensors, and their elements."""
+    sizes: list[int] = []
+    flat = []
+    for tensor in tensors:
+        sizes += tensor.shape
+        flat.append(tensor.detach().reshape(-1))
+    shapes = torch.tensor(sizes, dtype=torch.int64)
+    shapes = shapes.reshape(len(tensors), dimensions)
+    return [narrowed(shapes), torch.cat(flat)]
 
 
 def parts_in(column: Column) -> int:
@@ -113,10 +136,17 @@ def check_parts(column: Column, parts: Sequence[Tensor], count: int) -> None:
     if first.shape != shape or first.dtype not in dtypes:
         raise ValueError(f"{short_name(first.dtype)}{[*first.shape]} as {column.kind}")
     if column.kind == "ragged":
-        lengths = _lengths_in(first)
-        is_whole = parts[1].shape == (int(lengths.sum()),)
-        if not is_whole or short_name(parts[1].dtype) != column.dtype or (first < 0).any():
-            raise ValueError(f"{short_name(parts[1].dtype)}{[*parts[1].shape]} as tensors")
+        _check_joined(column, first, parts[1])
+
+
+def _check_joined(column: Column, shapes: Tensor, data: Tensor) -> None:
+    lengths = _lengths_in(shapes)
+    total = int(lengths.sum())
+    dtype = short_name(data.dtype)
+    if dtype != column.dtype or data.shape != (total,):
+        raise ValueError(f"{dtype}{[*data.shape]} as tensors of {total} elements")
+    if (shapes < 0).any():
+        raise ValueError("a shape that is none")
 
 
 def assemble(
@@ -142,23 +172,35 @@ def _assemble(
         if schema.kind == "tuple":
             return tuple(children)
         by_key = dict(zip(schema.keys, children, strict=True))
-        return by_key if schema.kind == "dict" else _lazy(order, _records, by_key, len(order))
+        if schema.kind == "dict":
+            return by_key
+        return _lazy(order, _records, by_key, len(order))
     own = [next(parts, ()) for _ in range(parts_in(schema))]
-    device = accelerator if schema.on_accelerator else torch.device("cpu")
+    device = torch.device("cpu")
+    if schema.on_accelerator:
+        device = accelerator
     if schema.kind == "rows":
-        empty = torch.empty((0, *schema.shape), dtype=dtype_of(schema.dtype), device=device)
-        rows = [row.to(device) for row in own[0]]
-        return torch.cat(rows or [empty])[order.to(device)]
+        return _rows(schema, own[0], order, device)
     if schema.kind == "empty" or not own[0]:
         return []
     if schema.kind in _NUMBERS:
-        numbers = [row.to("cpu", _NUMBERS[schema.kind]) for row in own[0]]
-        return torch.cat(numbers)[order].tolist()
+        dtype = _NUMBERS[schema.kind]
+        numbers = [row.to("cpu", dtype) for row in own[0]]
+        joined = torch.cat(numbers)
+        return joined[order].tolist()
     if schema.kind == "text":
         return _lazy(order, _texts, own[0], order)
     if schema.kind == "items":
         return _lazy(order, _objects, own[0], order, accelerator)
     return _lazy(order, _tensors, own[0], own[1], order, device)
+
+
+def _rows(column: Column, rows: Sequence[Tensor], order: Tensor, device: torch.device) -> Tensor:
+    shape = (0, *column.shape)
+    parts = [torch.empty(shape, dtype=dtype_of(column.dtype), device=device)]
+    parts += [row.to(device) for row in rows]
+    joined = torch.cat(parts)
+    return joined[order.to(device)]
 
 
 def _lazy(order: Tensor, make: Callable[..., list[Any]], *args: Any) -> LazyList:
@@ -168,7 +210,8 @@ def _lazy(order: Tensor, make: Callable[..., list[Any]], *args: Any) -> LazyList
 def _texts(runs: Sequence[Tensor], order: Tensor) -> list[str]:
     texts: list[str] = []
     for run in runs:
-        texts += to_bytes(run).decode(*_TEXT).split(SEPARATOR)
+        text = to_bytes(run).decode(*_TEXT)
+        texts += text.split(SEPARATOR)
     return in_order(texts, order)
 
 
@@ -185,7 +228,8 @@ def _tensors(
     """Return tensors of different shape, each of its own memory."""
     tensors: list[Tensor] = []
     for some, joined in zip(shapes, data, strict=True):
-        flat = joined.to(device).split_with_sizes(_lengths_in(some).tolist())
+        lengths = _lengths_in(some).tolist()
+        flat = joined.to(device).split_with_sizes(lengths)
         for part, shape in zip(flat, some.tolist(), strict=True):
             tensors.append(part.clone().reshape(shape))
     return in_order(tensors, order)

@@ -16,6 +16,15 @@ from distmetrics.collectives.serialize import deserialize, serialize
 from distmetrics.errors import InputTypeError
 
 Ids = Tensor | list[str]
+_INTEGERS = (
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+)
 _STEPS = 3  # numbers in which ids with equal steps travel
 _EXAMPLES = "pass integers or strings, one for each sample."
 
@@ -45,8 +54,7 @@ def read_ids(ids: Any, what: str = "ids") -> Ids:
 def _from_tensor(ids: Tensor, what: str) -> Tensor:
     if ids.numel() == 0:  # of whatever dtype an empty tensor has by default
         return torch.empty(0, dtype=torch.int64)
-    plain = ids.dtype not in (torch.bool, torch.uint64) and not ids.dtype.is_floating_point
-    if ids.ndim != 1 or ids.is_complex() or not plain:
+    if ids.ndim != 1 or ids.dtype not in _INTEGERS:
         shown = f"{short_name(ids.dtype)}{[*ids.shape]}"
         raise InputTypeError(f"{what} is a tensor {shown}", do=_EXAMPLES)
     return ids.detach().to("cpu", torch.int64)
@@ -57,8 +65,10 @@ def to_part(ids: Ids) -> Tensor:
     if not isinstance(ids, Tensor):
         return serialize(ids)
     if len(ids) > _STEPS:
-        start, step = int(ids[0]), int(ids[1] - ids[0])
-        if torch.equal(ids, start + step * torch.arange(len(ids))):
+        start = int(ids[0])
+        step = int(ids[1]) - start
+        steps = start + step * torch.arange(len(ids))
+        if torch.equal(ids, steps):
             return torch.tensor([[start, step, len(ids)]])
     return narrowed(ids)
 
@@ -70,7 +80,7 @@ def from_part(part: Tensor, count: int, is_text: bool) -> Ids:
         if len(texts) != count or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"{len(texts)} strings for {count} samples")
         return [*texts]
-    if part.dtype.is_floating_point or part.is_complex():
+    if part.dtype not in _INTEGERS:
         raise ValueError(f"ids of {part.dtype}")
     ids = part.to("cpu", torch.int64)
     if ids.ndim == 2:
@@ -129,7 +139,9 @@ class Order:
     def ids(self, places: Any = slice(None)) -> Ids:
         """Return the ids at some places, as the caller knows them."""
         chosen = self.numbers[places]
-        return chosen if self.names is None else [self.names[number] for number in chosen.tolist()]
+        if self.names is None:
+            return chosen
+        return [self.names[number] for number in chosen.tolist()]
 
     def samples(self, start: int, stop: int) -> tuple[list[Tensor], Tensor]:
         """Return whose samples are those of some ids.
@@ -146,10 +158,14 @@ class Order:
             return [torch.arange(count) for count in self.counts], arrival
         arrived = arrival.sort().values
         ends = self._ends()
-        edges = torch.searchsorted(arrived, ends).diff(prepend=ends[:0].new_zeros(1))
-        rows = arrived.split_with_sizes(edges.tolist())
-        before = [0, *ends.tolist()]
-        own = [row - first for row, first in zip(rows, before, strict=False)]
+        edges = torch.searchsorted(arrived, ends).tolist()
+        own = []
+        first = 0
+        before = 0
+        for edge, count in zip(edges, self.counts, strict=True):
+            own.append(arrived[first:edge] - before)
+            first = edge
+            before += count
         return own, torch.searchsorted(arrived, arrival)
 
     def owners(self, arrival: Tensor) -> Tensor:
@@ -158,7 +174,8 @@ class Order:
 
     def repeated_rows(self, rank: int) -> tuple[Tensor, Tensor]:
         """Return the samples of a rank whose ids came more than once, and their places in all."""
-        places = (self.owners(self.repeated_arrival) == rank).nonzero().view(-1)
+        is_own = self.owners(self.repeated_arrival) == rank
+        places = is_own.nonzero().view(-1)
         before = sum(self.counts[:rank])
         return self.repeated_arrival[places] - before, places
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from distmetrics.collectives.manifest import Manifest, agree_on_tree
 from distmetrics.collectives.reading import LARGEST_DATA, reading
 from distmetrics.collectives.samples.ids import Ids, from_part, to_part
-from distmetrics.collectives.samples.rounds import exchange_parts
+from distmetrics.collectives.samples.rounds import decode_all, exchange_parts
 from distmetrics.collectives.samples.schema import Schema, merge, read_schema, structure
 from distmetrics.comm.base import Communicator
 
@@ -77,7 +77,7 @@ def meet(comm: Communicator, manifest: Manifest, shard: Shard | None) -> Meeting
         manifest = replace(manifest, tree=text, details=details)
 
     def check(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = [Manifest.decode(blob, rank) for rank, blob in enumerate(blobs)]
+        manifests = decode_all(blobs)
         agree_on_tree(_filled(manifests), comm.rank)
         return manifests
 

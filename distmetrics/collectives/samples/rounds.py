@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
@@ -38,7 +37,7 @@ def exchange_parts(
     rides = run if run.numel() <= capacity else run[:0]
 
     def agreed(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = [Manifest.decode(blob, rank) for rank, blob in enumerate(blobs)]
+        manifests = decode_all(blobs)
         agree_on_tree(manifests, comm.rank)
         return manifests
 
@@ -46,11 +45,13 @@ def exchange_parts(
         manifests, pairs = exchange(comm, mine, rides, run[:0], check or agreed)
         if comm.world_size == 1:
             return manifests, [run]
-        sizes = [layout(each.leaves).nbytes for each in manifests]
-        follows = [size if size > capacity else 0 for size in sizes]
-        rows = _moved(comm, run, follows)
+        sizes = []
+        for theirs in manifests:
+            size = layout(theirs.leaves).nbytes
+            sizes.append(size if size > capacity else 0)
+        rows = _moved(comm, run, sizes)
         runs = []
-        for size, row, (inline, _) in zip(follows, rows, pairs, strict=True):
+        for size, row, (inline, _) in zip(sizes, rows, pairs, strict=True):
             runs.append(row[:size] if size else inline)
         return manifests, runs
 
@@ -62,15 +63,28 @@ def exchange_parts(
     return manifests, received
 
 
+def decode_all(blobs: Sequence[bytes]) -> list[Manifest]:
+    """Return every rank's manifest."""
+    manifests = []
+    for rank, blob in enumerate(blobs):
+        manifests.append(Manifest.decode(blob, rank))
+    return manifests
+
+
 def _moved(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Return every rank's run of bytes; nothing for those of size 0."""
     if not any(sizes):
         return [run[:0]] * len(sizes)
-    check_memory(comm, max(sizes))
-    if len(sizes) * max(sizes) <= _WASTE * sum(sizes):
-        return gather_padded(comm, run[: sizes[comm.rank]], max(sizes))
+    longest = max(sizes)
+    check_memory(comm, longest)
+    if comm.world_size * longest <= _WASTE * sum(sizes):
+        own = run[: sizes[comm.rank]]
+        return gather_padded(comm, own, longest)
     rows = []
     for rank, size in enumerate(sizes):
-        mine = run if rank == comm.rank else torch.empty(size, dtype=torch.uint8, device=run.device)
-        rows.append(comm.broadcast(mine, rank) if size else run[:0])
+        row = run[:0]
+        if size:
+            own = run if rank == comm.rank else run.new_empty(size)
+            row = comm.broadcast(own, rank)
+        rows.append(row)
     return rows

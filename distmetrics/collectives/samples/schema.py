@@ -93,7 +93,7 @@ def describe(tree: Any, count: int, path: str = "", depth: int = 0) -> Schema:
         raise InputTypeError(f"{where} is nested over {DEEPEST} deep, or contains itself")
     if isinstance(tree, dict):
         keys = tuple(tree)
-        if not all(type(key) in (str, int) for key in keys):
+        if not _are_names(keys):
             raise InputTypeError(f"{where} is a dict whose keys are not all strings or integers")
         return _group("dict", keys, tree, count, path, depth)
     if type(tree) is tuple:
@@ -144,12 +144,22 @@ def _of_list(items: list[Any], depth: int) -> Schema:
     if kinds == {Tensor}:
         return _of_tensors(items)
     if kinds == {dict} and depth < DEEPEST:
-        keys = tuple(items[0])
-        known = items[0].keys()
-        if all(type(key) in (str, int) for key in keys) and all(x.keys() == known for x in items):
-            lists = Group("records", keys, ()).values(items)
-            return Group("records", keys, tuple([_of_list(each, depth + 1) for each in lists]))
+        return _of_dicts(items, depth)
     return Column("items")
+
+
+def _of_dicts(items: list[dict[Any, Any]], depth: int) -> Schema:
+    known = items[0].keys()
+    keys = tuple(known)
+    if not _are_names(keys) or any(item.keys() != known for item in items):
+        return Column("items")
+    group = Group("records", keys, ())
+    children = [_of_list(values, depth + 1) for values in group.values(items)]
+    return group._replace(children=tuple(children))
+
+
+def _are_names(keys: Sequence[Any]) -> bool:
+    return all(type(key) in (str, int) for key in keys)
 
 
 def _of_tensors(items: list[Tensor]) -> Column:
@@ -172,8 +182,9 @@ def read_schema(form: Any, depth: int = 0) -> Schema:
         return Column(kind, spec.dtype, spec.shape, bool(on_accelerator))
     if kind not in ("dict", "tuple", "records") or rest or len(first) != len(second):
         raise ValueError(f"columns of the kind {kind!r}")
-    keys = tuple([key if type(key) is int else str(key) for key in first])
-    return Group(kind, keys, tuple([read_schema(child, depth + 1) for child in second]))
+    keys = [key if type(key) is int else str(key) for key in first]
+    children = [read_schema(child, depth + 1) for child in second]
+    return Group(kind, tuple(keys), tuple(children))
 
 
 def merge(one: Schema, other: Schema) -> Schema:
@@ -187,8 +198,9 @@ def merge(one: Schema, other: Schema) -> Schema:
     if isinstance(one, Group) and isinstance(other, Group) and one.kind == other.kind:
         theirs = dict(zip(other.keys, other.children, strict=True))
         if theirs.keys() == set(one.keys):
-            pairs = zip(one.keys, one.children, strict=True)
-            children = [merge(child, theirs[key]) for key, child in pairs]
+            children = []
+            for key, child in zip(one.keys, one.children, strict=True):
+                children.append(merge(child, theirs[key]))
             return one._replace(children=tuple(children))
     if _is_list(one) and _is_list(other):
         return Column("items")
