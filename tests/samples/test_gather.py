@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
+from distmetrics.collectives import exchange
 from distmetrics.collectives.samples import columns, lines, moving
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.testing import run
@@ -39,6 +40,12 @@ def test_the_same_from_one_to_eight_ranks_and_any_sampler() -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 def test_in_many_rounds(world_size: int) -> None:
     run(world_size, ranks.gathers_every_kind)
+
+
+def test_in_a_large_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where hashes are compared first, and nothing rides along in frames."""
+    monkeypatch.setattr(exchange, "LARGE_WORLD", 1)
+    run(3, ranks.gathers_every_kind)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])

@@ -198,7 +198,7 @@ def _gather(comm: Communicator, call: _Prepared) -> GatheredSamples | None:
     assert call.shard is not None  # or all ranks have raised
     order = Order.of(meeting.ids)
     call.expected.check(order, comm.rank)
-    moving = Moving(comm, call.manifest, call.shard, meeting.schema, order)
+    moving = Moving.of(comm, call.manifest, call.shard, meeting.schema, order)
     moving.check_repeats()
     bounds = moving.bounds(meeting.nbytes)
     if isinstance(call.dst, str | os.PathLike):

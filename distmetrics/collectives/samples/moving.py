@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,16 +39,27 @@ class Moving:
     Attributes:
         comm: who talks.
         manifest: names the call.
-        shard: this rank's samples.
         schema: of the samples of all ranks.
         order: of their ids.
+        columns: every column with this rank's values; none where it has no samples.
     """
 
     comm: Communicator
     manifest: Manifest
-    shard: Shard
     schema: Schema
     order: Order
+    columns: list[tuple[Column, Any]]
+
+    @classmethod
+    def of(
+        cls, comm: Communicator, manifest: Manifest, shard: Shard, schema: Schema, order: Order
+    ) -> Moving:
+        """Prepare to move this rank's samples."""
+        columns: list[tuple[Column, Any]] = []
+        if len(shard.ids):
+            values = values_of(schema, shard.tree)
+            columns += zip((column for _, column in columns_of(schema)), values, strict=True)
+        return cls(comm, manifest, schema, order, columns)
 
     def check_repeats(self) -> None:
         """Compare the samples whose ids came more than once; raise where they differ."""
@@ -68,7 +79,7 @@ class Moving:
     def _digests(self, rows: Tensor) -> Tensor:
         """Return a digest of each of some samples of this rank."""
         digests = bytearray()
-        columns = [values for _, values in self._columns()]
+        columns = [values for _, values in self.columns]
         for row in rows.tolist():
             sample = to_bytes(serialize([values[row] for values in columns]))
             digests += hashlib.blake2b(sample, digest_size=_DIGEST).digest()
@@ -83,8 +94,8 @@ class Moving:
         count = len(self.order.numbers)
         if nbytes <= ROUND:
             return [(0, count)] if count else []
-        sizes = torch.zeros(len(self.shard.ids), dtype=torch.int64)
-        for column, values in self._columns():
+        sizes = torch.zeros(self.order.counts[self.comm.rank], dtype=torch.int64)
+        for column, values in self.columns:
             sizes += sizes_of(column, values)
         _, received = exchange_parts(self.comm, self._manifest("sizes"), [narrowed(sizes)])
         per_rank = []
@@ -114,7 +125,7 @@ class Moving:
         rows, places = self.order.samples(start, stop)
         mine = rows[self.comm.rank]
         parts = []
-        for column, values in self._columns():
+        for column, values in self.columns:
             if len(mine) and problem is None:
                 parts += parts_of(column, values, mine)
         manifest = replace(self._manifest("samples"), problem=problem)
@@ -139,13 +150,6 @@ class Moving:
                 check_parts(column, [next(left) for _ in range(parts_in(column))], count)
         if [*left]:
             raise ValueError("more tensors than there are columns")
-
-    def _columns(self) -> Iterator[tuple[Column, Any]]:
-        """Return every column with this rank's values, if it has some."""
-        if len(self.shard.ids) == 0:
-            return iter(())
-        columns = [column for _, column in columns_of(self.schema)]
-        return zip(columns, values_of(self.schema, self.shard.tree), strict=True)
 
     def _manifest(self, stage: str) -> Manifest:
         return replace(self.manifest, op=f"{self.manifest.op}, {stage}")
