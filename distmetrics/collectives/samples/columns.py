@@ -49,6 +49,8 @@ def nbytes_of(column: Column, values: Any) -> int:
         InputTypeError: an item is no data.
     """
     if column.kind == "text":
+        if all(map(str.isascii, values)):
+            return sum(map(len, values))
         joined = SEPARATOR.join(values)
         return len(joined.encode(*_TEXT))
     if column.kind == "items":
