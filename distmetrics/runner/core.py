@@ -26,7 +26,7 @@ from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
-from distmetrics.train.renamed_flags import refuse_unknown
+from distmetrics.train.config import refuse_unknown
 from distmetrics.train.seed import seed_workers
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Runner(RunnerWorld):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(Runner, unknown)
+        refuse_unknown(Runner, unknown, {})
         resolved = resolve(
             strategy,
             devices=devices,

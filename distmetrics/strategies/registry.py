@@ -77,11 +77,6 @@ def resolve(
     >>> resolve("auto").name
     'single'
     """
-    if accelerator in list(_REGISTRY):
-        raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy",
-            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
-        )
     devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
     plugin = _plugin(plugins if isinstance(plugins, Sequence) else [plugins])
     if strategy == "auto":

@@ -10,7 +10,7 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
-from distmetrics.train.config import Limit, TrainerConfig
+from distmetrics.train.config import Limit, TrainerConfig, refuse_unknown
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call, DataModule
 from distmetrics.train.fit_state import FitState, LoopProgress
@@ -19,7 +19,6 @@ from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
-from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
 from distmetrics.train.signatures import require
 
@@ -81,7 +80,7 @@ class Trainer(RunContext):
             validation in it.
 
     Raises:
-        ConfigurationError: flags that contradict each other, or a flag of older guides.
+        ConfigurationError: flags that contradict each other, or a flag of other trainers.
     """
 
     def __init__(
