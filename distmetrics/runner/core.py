@@ -142,8 +142,7 @@ class Runner(RunnerWorld):
 
         Raises:
             ConfigurationError: outside of a launch, a model or optimizer that has been set up
-                already, an optimizer of another model, a scheduler on an optimizer that the
-                strategy replaces.
+                already, an optimizer of another model.
             InputTypeError: no module, or no optimizer.
         """
         self._comm("setup")
@@ -152,18 +151,10 @@ class Runner(RunnerWorld):
         self._set_up += [model, *optimizers]
         if move_to_device:
             self._place(model, optimizers)
-        wrapped = RunnerModule(model, self.strategy)
-        stepped = wrapped._runner.prepare(list(optimizers))
-        for old, new in zip(optimizers, stepped, strict=True):
-            if old is not new and hasattr(old.step, "_wrapped_by_lr_sched"):
-                raise ConfigurationError(
-                    f"strategy {self.strategy.name!r} replaces the {type(old).__name__}, and a "
-                    "scheduler already changes the old one",
-                    do="make the scheduler after setup, for the optimizer it returns.",
-                )
+        wrapped = RunnerModule(model, self.strategy, optimizers)
         self._models.append(wrapped)
-        made = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped]
-        return (wrapped, *made) if made else wrapped
+        stepped = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in optimizers]
+        return (wrapped, *stepped) if stepped else wrapped
 
     def _place(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         """Move a model to this rank's device, and the optimizers' parameters and state after it."""
