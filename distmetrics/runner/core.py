@@ -247,8 +247,7 @@ class Runner(RunnerWorld):
         check_flags("no_backward_sync", {"enabled": enabled})
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
-        block: AbstractContextManager[Any] = model._runner.keeping_gradients()
-        return block
+        return model._runner.keeping_gradients()
 
     def clip_gradients(
         self,

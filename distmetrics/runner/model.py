@@ -33,6 +33,8 @@ class RunnerModule(nn.Module):
     :meth:`mark_forward_method`, and they work.
     """
 
+    _runner: StrategyCalls
+
     def __init__(
         self,
         module: nn.Module,
@@ -49,8 +51,7 @@ class RunnerModule(nn.Module):
     @property
     def module(self) -> nn.Module:
         """The user's own model."""
-        module: nn.Module = self._runner.module
-        return module
+        return self._runner.module
 
     def mark_forward_method(self, *methods: str) -> None:
         """Let the strategy call methods of the model as it calls ``forward``, with its precision.
@@ -95,7 +96,7 @@ class RunnerModule(nn.Module):
         """
         if args or kwargs:
             return self.module.state_dict(*args, **kwargs)
-        return self._runner.strategy.weights(self.module)  # type: ignore[no-any-return]
+        return self._runner.strategy.weights(self.module)
 
     def load_state_dict(
         self,

@@ -36,11 +36,11 @@ class ProgressBar(Callback):
 
         self._stage = "validation" if stage in ("fit", "validate") else stage
         self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
+            "{task.description}",
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[values]}"),
+            "{task.fields[values]}",
             console=Console(stderr=True),
         )
         self._progress.start()
