@@ -32,7 +32,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import whole
 from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import SingleCommunicator, current, use
@@ -95,8 +94,6 @@ class Strategy:
         Raises:
             ConfigurationError: flags that make no sense, or that this strategy does not have.
         """
-        if not whole(num_nodes, 1):
-            raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
         if num_nodes > 1 and not self.joins:
             raise ConfigurationError(
                 f"strategy={self.name!r} runs on this machine alone, and num_nodes={num_nodes}",

@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 from distmetrics.errors import InputError
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.replica import noted, replay
+from distmetrics.strategies.replica import in_threads, noted, replay
 from distmetrics.strategies.tensors import map_tensors
-from distmetrics.strategies.threaded import in_threads
 from distmetrics.tree import flatten
 
 

@@ -22,7 +22,7 @@ from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
-from distmetrics.strategies.devices import ACCELERATORS, Devices
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.parallel import StepModule
 from distmetrics.strategies.tensors import StateDict, map_tensors, to_host
 
@@ -62,10 +62,6 @@ class XLA(Strategy):
             ConfigurationError: some devices but not all, or an accelerator that XLA has not here.
         """
         _library()
-        if accelerator not in ACCELERATORS:
-            raise ConfigurationError(
-                f"accelerator must be 'tpu', 'cpu', 'gpu' or 'auto', got {accelerator!r}"
-            )
         if accelerator != "auto":
             kind = "CUDA" if accelerator == "gpu" else accelerator.upper()
             os.environ.setdefault("PJRT_DEVICE", kind)

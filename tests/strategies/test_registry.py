@@ -83,7 +83,7 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
             "'ddp_fork' runs on this machine alone, and num_nodes=2\nDo:     say strategy='ddp'",
         ),
         ({"strategy": "ddp", "num_nodes": 2}, "nothing has launched this process .*\n.*torchrun --nnodes=2"),
-        ({"strategy": "ddp", "num_nodes": 0}, "num_nodes must be a positive number, got 0"),
+        ({"strategy": "ddp", "num_nodes": 0}, "num_nodes must be positive and whole, got 0"),
         ({"strategy": "single", "num_nodes": 2}, "'single' runs on this machine alone"),
         ({"strategy": "fsdp", "precision": 16}, "no scaled loss .*\nDo: .*bf16-mixed"),
         ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, 'bf16', or one of .*, got '8'"),

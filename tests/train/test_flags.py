@@ -124,7 +124,7 @@ def test_fast_dev_run_touches_everything_and_leaves_nothing(tmp_path):
 
 
 def test_an_accelerator_that_is_a_strategy():
-    with pytest.raises(ConfigurationError, match=r"accelerator must be one of 'auto', 'cpu', .* got 'dp'"):
+    with pytest.raises(ConfigurationError, match=r"accelerator must be 'auto' or 'cpu' .* got 'dp'"):
         Trainer(devices=2, accelerator="dp")
 
 
