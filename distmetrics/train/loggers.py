@@ -183,7 +183,7 @@ class CSVLogger(FolderLogger):
         with self.path.open(newline="") as file:
             return list(csv.DictReader(file))
 
-    def _writer(self, file: Any) -> csv.DictWriter[str]:
+    def _writer(self, file: Any) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns or [], restval="", lineterminator="\n")
 
 
