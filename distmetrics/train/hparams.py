@@ -100,7 +100,7 @@ class WithHparams:
 
 def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
     """Return the arguments of the ``__init__`` in ``frame``, and of subclasses' that called it."""
-    arguments: dict[str, Any] = {}
+    arguments = {}
     while frame is not None and frame.f_code.co_name == "__init__":
         info = inspect.getargvalues(frame)
         if not info.args or info.locals.get(info.args[0]) is not owner:

@@ -113,7 +113,7 @@ def _content(run: Run, fit: FitState) -> dict[str, Any]:
     trainer, module = run.trainer, run.module
     strategy, optimizers = trainer.strategy, fit.optimizers
     callbacks = _by_key(trainer.callbacks)
-    content: dict[str, Any] = {
+    content = {
         "distmetrics_version": __version__,
         "epoch": fit.progress.epoch,
         "global_step": fit.progress.global_step,
@@ -162,7 +162,7 @@ def _gradients(module: nn.Module) -> dict[str, Any]:
 
 def _by_key(callbacks: Iterable[Callback]) -> dict[str, Callback]:
     """Return callbacks by what a checkpoint keeps their states under; equal keys are numbered."""
-    by_key: dict[str, Callback] = {}
+    by_key = {}
     for callback in callbacks:
         key, number = callback.state_key, 2
         while key in by_key:

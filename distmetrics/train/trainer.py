@@ -13,9 +13,8 @@ from distmetrics.train.callbacks import Callback
 from distmetrics.train.config import Limit, TrainerConfig, refuse_unknown
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call, DataModule
-from distmetrics.train.fit_state import FitState, LoopProgress
+from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.launching import launch, launch_evaluation
-from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
@@ -165,12 +164,12 @@ class Trainer(RunContext):
         self.values = LoggedValues()
         self.should_stop = False
         self.sanity_checking = False
-        self.num_batches: int | None = None
+        self.num_batches = None
         self.absent_ranks = 0
-        self.datamodule: DataModule | None = None
-        self.fit_state: FitState | None = None
-        self.log: LogBook | None = None
-        self.run: Any = None
+        self.datamodule = None
+        self.fit_state = None
+        self.log = None
+        self.run = None
 
     def __getstate__(self) -> dict[str, Any]:
         of_the_call = ("datamodule", "fit_state", "log", "run")

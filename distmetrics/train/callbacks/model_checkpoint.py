@@ -162,8 +162,8 @@ class ModelCheckpoint(Callback):
         """Save if the value is among the best."""
         value = self._value(trainer, latest=latest)
         folder = self.folder(trainer)
-        paths: list[Path] = []
-        dropped: list[str] = []
+        paths = []
+        dropped = []
         if value is not None and self._is_among_best(value):
             paths.append(self._unused(folder / f"{self._name(trainer)}.ckpt"))
             dropped = self._enter(str(paths[0]), value)
