@@ -14,7 +14,7 @@ The trainer asks, in this order::
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
         convert(batch)              a batch on the device, in the precision's dtype
-        weights, optimizer_state, state: what a checkpoint holds; load_... puts it back
+        weights, optimizer_state    what a checkpoint holds; load_... puts it back
 
 A user's own loop asks for less, and in its own order::
 
@@ -278,11 +278,3 @@ class Strategy:
     ) -> None:
         """Put a whole state dict into the optimizer; called on every rank, after its set-up."""
         optimizer.load_state_dict(dict(state))
-
-    def state(self) -> dict[str, Any]:
-        """Return what else a checkpoint holds: float16's loss scale; called on every rank."""
-        return self.precision.state()
-
-    def load_state(self, state: StateDict) -> None:
-        """Go on from what :meth:`state` has returned; called on every rank, after its set-up."""
-        self.precision.load_state(state, self.device_type)

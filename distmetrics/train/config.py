@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from distmetrics.arguments import FLAG, PATH, POSITIVE, SEED, Takes, check, whole
+from distmetrics.arguments import FLAG, PATH, POSITIVE, POSITIVE_NUMBER, SEED, Takes, check, whole
 from distmetrics.errors import ConfigurationError
 
 Limit = int | float | None
@@ -19,22 +19,14 @@ def _is_part(value: Any, least: int) -> bool:
     return whole(value, least) or is_fraction
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
 _COUNT = Takes(lambda value: whole(value, -1), "a whole number, or -1 for no limit")
 _LIMIT = Takes(
-    lambda value: value is None or _is_part(value, 0),
-    "a number of batches, or a fraction between 0.0 and 1.0",
-)
+    lambda value: _is_part(value, 0), "a number of batches, or a fraction between 0.0 and 1.0"
+).or_none("None for all")
 _LIMITS = [f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")]
 _SHOWN = FLAG.or_none("None to leave it to the trainer")
 _RULES = {
-    "max_epochs": Takes(
-        lambda value: value is None or whole(value, -1),
-        "a whole number, or -1 or None for no limit",
-    ),
+    "max_epochs": _COUNT.or_none(),
     "max_steps": _COUNT,
     **dict.fromkeys(_LIMITS, _LIMIT),
     "val_check_interval": Takes(
@@ -43,7 +35,7 @@ _RULES = {
     "check_val_every_n_epoch": POSITIVE,
     "num_sanity_val_steps": _COUNT._replace(wanted="-1, 0 or positive"),
     "accumulate_grad_batches": POSITIVE,
-    "gradient_clip_val": Takes(_is_positive, "positive").or_none(),
+    "gradient_clip_val": POSITIVE_NUMBER._replace(wanted="positive").or_none(),
     "log_every_n_steps": POSITIVE,
     "default_root_dir": PATH.or_none("None for the current folder"),
     "enable_progress_bar": _SHOWN,

@@ -120,7 +120,7 @@ def _content(run: Run, fit: FitState) -> dict[str, Any]:
         "state_dict": strategy.weights(module),
         "optimizer_states": [strategy.optimizer_state(module, each) for each in optimizers],
         "optimizers": [type(each).__name__ for each in optimizers],
-        "strategy_state": strategy.state(),
+        "strategy_state": strategy.precision.state(),
         "lr_schedulers": [schedule.scheduler.state_dict() for schedule in fit.schedules],
         "callbacks": {key: each.state_dict() for key, each in callbacks.items()},
         "hyper_parameters": dict(module.hparams),
@@ -183,7 +183,7 @@ def restore(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
     strategy.load_weights(module, content["state_dict"])
     for optimizer, state in zip(fit.optimizers, content["optimizer_states"], strict=True):
         strategy.load_optimizer_state(module, optimizer, state)
-    strategy.load_state(content["strategy_state"])
+    strategy.precision.load_state(content["strategy_state"], strategy.device_type)
     for schedule, state in zip(fit.schedules, content["lr_schedulers"], strict=True):
         schedule.scheduler.load_state_dict(state)
     for key, callback in _by_key(trainer.callbacks).items():
