@@ -146,7 +146,7 @@ class Runner(RunnerWorld):
             InputTypeError: no module, or no optimizer.
         """
         self._comm("setup")
-        check_flags("setup", {"move_to_device": move_to_device})
+        check_flags("setup", locals())
         check_setup(model, optimizers, self._set_up)
         self._set_up += [model, *optimizers]
         if move_to_device:
@@ -244,7 +244,7 @@ class Runner(RunnerWorld):
         A step with gradients that have stayed on their rank is an error.
         """
         check_set_up("no_backward_sync", model)
-        check_flags("no_backward_sync", {"enabled": enabled})
+        check_flags("no_backward_sync", locals())
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
         return model._runner.keeping_gradients()

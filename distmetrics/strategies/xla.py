@@ -51,7 +51,7 @@ class XLA(Strategy):
     device_type = "xla"
 
     def __init__(self, *, spmd: bool = False) -> None:
-        check("XLA", {"spmd": spmd}, {"spmd": FLAG})
+        check("XLA", locals(), {"spmd": FLAG})
         self.spmd = spmd
         self._reduced: set[int] = set()  # optimizers whose gradients are averaged already
 

@@ -75,7 +75,7 @@ class WithHparams:
             ConfigurationError: a name is no argument.
         """
         rules = {"ignore": _NAMES, "logger": FLAG}
-        check("save_hyperparameters", {"ignore": ignore, "logger": logger}, rules)
+        check("save_hyperparameters", locals(), rules)
         frame = inspect.currentframe()
         arguments = _arguments(self, None if frame is None else frame.f_back)
         saved: dict[str, Any] = {} if names else arguments

@@ -43,7 +43,7 @@ def launch_evaluation(
 ) -> list[dict[str, float]]:
     """Evaluate the module on every rank; return the results, and print them if that is wanted."""
     require(module, "validation_step" if call.kind == "validate" else "test_step")
-    check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
+    check("Trainer", locals(), {"verbose": FLAG.or_none()})
     results: list[dict[str, float]] = launch(trainer, module, call)
     if trainer.is_global_zero:
         print_results(call.kind, results, verbose)

@@ -104,12 +104,7 @@ class Module(ManualOptimization, WithHparams):
         Raises:
             ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
         """
-        flags = {
-            "checkpoint_path": checkpoint_path,
-            "strict": strict,
-            "weights_only": weights_only,
-        }
-        check(f"{cls.__name__}.load_from_checkpoint", flags, _TAKES)
+        check(f"{cls.__name__}.load_from_checkpoint", locals(), _TAKES)
         content = load_checkpoint(
             checkpoint_path, map_location=map_location, weights_only=weights_only
         )

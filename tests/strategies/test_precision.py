@@ -66,8 +66,8 @@ def test_float16_scales_the_loss():
     state = trainer.strategy.precision.state()
     assert state["grad_scaler"]["scale"] > 1
     other = Trainer(strategy="single", accelerator="cpu", precision=16).strategy
-    other.load_state({"grad_scaler": {**state["grad_scaler"], "scale": 8.0}})
-    assert other.state()["grad_scaler"]["scale"] == 8.0
+    other.precision.load_state({"grad_scaler": {**state["grad_scaler"], "scale": 8.0}}, other.device_type)
+    assert other.precision.state()["grad_scaler"]["scale"] == 8.0
 
 
 class Overflows(Logistic):
