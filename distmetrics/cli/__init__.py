@@ -156,7 +156,7 @@ def _add_doctor(command: Callable[..., Any]) -> None:
         default="auto",
         help="default nccl if each rank has its own GPU",
     )
-    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor)
 
 

@@ -221,7 +221,10 @@ def call_site(frame: FrameType | None = None) -> Site | None:
 
 
 def raise_sites(error: BaseException) -> list[Site]:
-    """Return the user's lines that an exception passed through, innermost first."""
+    """Return the user's lines that an exception passed through, innermost first.
+
+    Where there are none, the line that the exception itself tells of.
+    """
     sites = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -229,6 +232,9 @@ def raise_sites(error: BaseException) -> list[Site]:
         if is_user_code(code.co_filename) and not is_of_python(code.co_filename):
             sites.append(Site(short_path(code.co_filename), traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
+    site = getattr(error, "site", None)
+    if not sites and isinstance(site, Site):
+        sites.append(site)
     return sites[::-1]
 
 

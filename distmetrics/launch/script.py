@@ -42,6 +42,7 @@ from distmetrics.launch.subprocess_ranks import (
     command_line,
     watch_rank_zero,
 )
+from distmetrics.liveness.last_words import what_ended
 
 _LOOPBACK = ("localhost", "127.", "::1")
 
@@ -74,7 +75,7 @@ class ScriptWorld:
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 waits for those that it started."""
-        raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+        raised = what_ended()
         if raised is not None and self.error is None:
             self.error = raised
             self.comm.leave(raised)

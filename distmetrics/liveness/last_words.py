@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -18,12 +19,17 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
+
+from distmetrics.comm.base import call_site
 
 # Seconds that a process has to end, once its group has broken: all of its end; and what follows the
 # functions that are called at exit, where its exit code is that of an exception anyway.
 _END, _LAST_STEP = 10.0, 1.0
 _all: weakref.WeakSet[LastWords] = weakref.WeakSet()
 _must_end: list[bool] = []
+_exit = sys.exit
+_exits: list[SystemExit] = []  # the last one with an exit code of failure
 
 
 class LastWords:
@@ -91,6 +97,29 @@ class LastWords:
             # signal.signal() can be called in the main thread alone.
             ctypes.pythonapi.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def note_exits(on: bool) -> None:
+    """Keep what ``sys.exit`` raises, or no more: Python forgets it before it ends the process."""
+    if sys.exit in (_exit, _noted_exit):
+        sys.exit = _noted_exit if on else _exit
+
+
+@functools.wraps(_exit)
+def _noted_exit(status: Any = None) -> NoReturn:
+    try:
+        _exit(status)
+    except SystemExit as exit_:
+        if exit_.code and _in_main_thread():
+            exit_.site = call_site()  # type: ignore[attr-defined]  # its traceback is lost
+            _exits[:] = [exit_]
+        raise
+
+
+def what_ended() -> BaseException | None:
+    """Return what ended the script, once it has: an error, or ``sys.exit`` of a failure."""
+    raised: BaseException | None = getattr(sys, "last_value", None)
+    return raised or next(iter(_exits), None)
 
 
 def end_surely() -> None:

@@ -131,11 +131,13 @@ class ReportWriter:
         """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
         if self._folder is None or os.getpid() != self._me.pid:
             return
+        # An exit or an interrupt that follows an error is not why the rank failed.
+        is_cause = isinstance(error, Exception)
         with self._lock:
-            if self._is_final or (error is None and self._error_at == self._log.serial):
+            if self._is_final or (not is_cause and self._error_at == self._log.serial):
                 return
             self._is_final = final
-            self._error_at = -1 if error is None else self._log.serial
+            self._error_at = self._log.serial if is_cause else -1
             try:
                 self._write(self._folder, self._content(error))
             except OSError as failure:  # of the folder: the user's error must still be raised
@@ -152,7 +154,7 @@ class ReportWriter:
             "pid": self._me.pid,
             "written": time.time(),
             # What a user or a launcher interrupts has no error of its own.
-            "error": _error(error) if isinstance(error, Exception) else None,
+            "error": _error(error) if isinstance(error, Exception | SystemExit) else None,
             "where": [str(site) for site in sites or self._log.place().stack],
             "calls": [_call(pending, self._me.world) for pending in [*self._log.calls]],
         }
@@ -178,7 +180,7 @@ def is_connection_error(error: BaseException) -> bool:
     return not own and any(word in str(error) for word in _CONNECTION_WORDS)
 
 
-def _error(error: Exception) -> dict[str, Any]:
+def _error(error: BaseException) -> dict[str, Any]:
     sites = raise_sites(error)
     told: dict[str, Any] = {
         "kind": type(error).__name__,

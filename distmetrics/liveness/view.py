@@ -14,7 +14,7 @@ from itertools import chain
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, by_line, who
 from distmetrics.liveness.departures import Departure
 from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
-from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed
+from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed, ranks_do
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
@@ -147,8 +147,8 @@ def _out_of_step(view: View, here: Mapping[int, Wait]) -> Iterator[Verdict]:
     if elsewhere := [rank for rank in view.missing if _is_in_torchs_own(view, rank)]:
         yield Verdict(
             DivergedError,
-            f"{who(elsewhere)} waits in a collective of torch.distributed, and this rank in "
-            "another",
+            f"{ranks_do(elsewhere, 'waits', 'wait')} in a collective of torch.distributed, and "
+            "this rank in another",
             tuple(elsewhere),
             _lines(view),
             "a collective that only some ranks reach, or in another order.",
@@ -184,7 +184,8 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
     if stopped := _missing_in(view, "stopped", STOPPED_FOR):
         yield Verdict(
             PeerLostError,
-            f"{who(stopped)} is stopped by a signal (SIGSTOP), and others wait for it",
+            f"{ranks_do(stopped, 'is', 'are')} stopped by a signal (SIGSTOP), "
+            "and others wait for it",
             stopped,
             _lines(view),
             "somebody, or the scheduler, has suspended the process.",
@@ -240,4 +241,4 @@ def _line(view: View, rank: int) -> str:
         return answer.where
     if rank not in view.statuses:
         return "has not made a call of distmetrics yet"
-    return "does not answer" if rank in view.answers else "was not asked"
+    return "does not answer" if rank in view.answers else "has not said yet where it is"

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import math
 import os
-import sys
 import threading
 import time
 import warnings
@@ -29,7 +28,7 @@ from distmetrics.errors import DistmetricsError, who
 from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import GuardStore, within
-from distmetrics.liveness.last_words import LastWords, end_surely
+from distmetrics.liveness.last_words import LastWords, end_surely, note_exits, what_ended
 from distmetrics.liveness.process_info import Stillness, machine, this_process
 from distmetrics.liveness.rank_report import CallLog, PendingCall, ReportWriter
 from distmetrics.liveness.rank_status import Answer, Identity, Wait
@@ -79,6 +78,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
         self._thread.start()
         atexit.register(self.close)
+        note_exits(True)
 
     def _use(self, store: Any) -> None:
         """Work over a connection, or over the job's own."""
@@ -134,7 +134,8 @@ class Watchdog:
         atexit.unregister(self.close)
         if self._last_words is not None:
             self._last_words.close()
-        raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+        note_exits(False)
+        raised = what_ended()
         if raised is not None and self._says_goodbye:
             self.reports.write(raised)
         speaks = self._says_goodbye and not self._link.error
