@@ -22,7 +22,15 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distmetrics.cli.console import counted
 from distmetrics.cli.doctor_checks import Finding, launcher, merged, of_error, own_checks
 from distmetrics.cli.doctor_meeting import open_store, sign_in
-from distmetrics.cli.doctor_ranks import compared, facts_of, measured, on_gpus, own_facts
+from distmetrics.cli.doctor_ranks import (
+    devices,
+    facts_of,
+    measured,
+    on_gpus,
+    own_facts,
+    rendezvous,
+    versions,
+)
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
@@ -81,7 +89,7 @@ def _examined(
     facts = own_facts(local_rank, time.time() - started, own)
     ranks = gather_objects(asdict(facts), facts_of, comm, "facts")
     findings = merged([rank.findings for rank in ranks])
-    findings += compared(ranks, backend)
+    findings += [rendezvous(ranks), versions(ranks), devices(ranks, backend)]
     if on_gpus(ranks, backend):
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
         limit = timedelta(seconds=timeout)

@@ -15,8 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.cli.console import first_line
-from distmetrics.errors import ConfigurationError, PeerLostError, who
+from distmetrics.errors import ConfigurationError, PeerLostError, first_line, who
 from distmetrics.launch.environment import Environment
 
 _POLL, _KNOCK = 0.02, 0.2  # seconds between looks into the store, and between tries to reach rank 0

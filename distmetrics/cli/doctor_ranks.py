@@ -57,11 +57,6 @@ def facts_of(data: Any) -> RankFacts:
     return RankFacts(findings, str(data["versions"]), str(data["gpu"]), float(data["seconds"]))
 
 
-def compared(ranks: Sequence[RankFacts], backend: str) -> list[Finding]:
-    """Compare the ranks; ``backend``: "auto", "gloo" or "nccl"."""
-    return [rendezvous(ranks), versions(ranks), devices(ranks, backend)]
-
-
 def rendezvous(ranks: Sequence[RankFacts]) -> Finding:
     """Tell how many ranks met, and how long it took until all were connected."""
     seconds = max(rank.seconds for rank in ranks)
