@@ -4,8 +4,6 @@ What an exception ends on the way is noted, so that the next call can tell the o
 two threads on one communicator must not overlap: the ranks could take them in another order.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading
@@ -13,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from distmetrics.comm.base import Call, Communicator, call_site, in_call
+from distmetrics.comm.base import Call, Communicator, call_site, in_call, innermost
 from distmetrics.comm.current import chosen
 from distmetrics.errors import ConfigurationError, DistmetricsError
 from distmetrics.liveness.call_record import CallRecord
@@ -22,13 +20,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _of_others: weakref.WeakKeyDictionary[Any, CallRecord] = weakref.WeakKeyDictionary()
 _local = threading.local()
-
-
-def innermost(comm: Any) -> Any:
-    """Return the communicator that others pass their calls on to: all calls through it count."""
-    while (inner := getattr(comm, "inner", None)) is not None:
-        comm = inner
-    return comm
 
 
 def record_of(comm: Communicator) -> CallRecord:
@@ -151,7 +142,7 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
         named = call()
         if record.verdict is not None:
             raise record.verdict.error(comm.rank, named.site)
-        return record.make(functools.partial(_named, named, rounds))
+        return record.make(in_call(named)(rounds))
     finally:
         turn.is_making = False
 
@@ -164,11 +155,6 @@ def _alone(call: Callable[[], Call], rounds: Callable[[], R], *, comm: Communica
 def _not_taken(comm: Communicator | None) -> tuple[CallRecord, int]:
     record = record_of(chosen(comm))
     return record, record.calls
-
-
-def _named(call: Call, rounds: Callable[[], R]) -> R:
-    with in_call(call):
-        return rounds()
 
 
 def _turn_of_thread() -> Turn | None:

@@ -1,13 +1,12 @@
 """The end of a job in an error: all ranks' files put side by side, and where the ranks part."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distmetrics.guard.postmortem_files import Call, Failure, RankReport, read
+from distmetrics.guard.postmortem_files import read
+from distmetrics.liveness.report_file import Call, Failure, RankReport
 
 _WORLD = "world"  # the group that every rank is in
 _OLD = 3600.0  # seconds between the files of one job that are hard to believe

@@ -7,8 +7,6 @@ that failed. No rank outlives rank 0, and a wait that can't be met ends in an er
 rank that is gone.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

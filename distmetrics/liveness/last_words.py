@@ -60,7 +60,7 @@ class LastWords:
 
         The interpreter's pipe is left to somebody else who uses it, such as asyncio.
         """
-        if not _in_main_thread():
+        if not in_main_thread():
             return
         ours = self._write_end
         in_use = signal.set_wakeup_fd(ours if on else -1, warn_on_full_buffer=False)
@@ -77,7 +77,7 @@ class LastWords:
         """Put back what was there, if this is the main thread."""
         _all.discard(self)
         self.listen(False)
-        if _in_main_thread() and self._write_end >= 0:
+        if in_main_thread() and self._write_end >= 0:
             os.close(self._write_end)
             self._write_end = -1
 
@@ -110,7 +110,7 @@ def _noted_exit(status: Any = None) -> NoReturn:
     try:
         _exit(status)
     except SystemExit as exit_:
-        if exit_.code and _in_main_thread():
+        if exit_.code and in_main_thread():
             exit_.site = call_site()  # type: ignore[attr-defined]  # its traceback is lost
             _exits[:] = [exit_]
         raise
@@ -140,7 +140,8 @@ def _end_within(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
 
 
-def _in_main_thread() -> bool:
+def in_main_thread() -> bool:
+    """True in the thread in which alone handlers of signals can be set."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -1,7 +1,5 @@
 """Where a thread of this process is, and how a process of this machine fares."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

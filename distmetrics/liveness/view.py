@@ -4,8 +4,6 @@ A verdict is only given where the wait can never be met, or has lasted as long a
 Ranks that are just slow are named in a line of the log and never blamed before that.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
@@ -140,7 +138,8 @@ def _never_met(view: View) -> Iterator[Verdict]:
 
 def _out_of_step(view: View, here: Mapping[int, Wait]) -> Iterator[Verdict]:
     """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""
-    if uneven := [rank for rank, wait in here.items() if _came_after_others(wait, view.wait)]:
+    mine = view.wait
+    if uneven := [r for r, w in here.items() if mine.counts_exactly and w.issued != mine.issued]:
         what = "ranks came to a collective after different numbers of torch.distributed's own"
         likely = "a collective that only some ranks reach."
         yield Verdict(DivergedError, what, tuple(uneven), _lines(view), likely, SAME_ORDER)
@@ -154,11 +153,6 @@ def _out_of_step(view: View, here: Mapping[int, Wait]) -> Iterator[Verdict]:
             "a collective that only some ranks reach, or in another order.",
             f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
         )
-
-
-def _came_after_others(other: Wait, wait: Wait) -> bool:
-    """True if a rank in the same call has issued another number of collectives before it."""
-    return wait.counts_exactly and other.issued != wait.issued
 
 
 def _is_in_torchs_own(view: View, rank: int) -> bool:

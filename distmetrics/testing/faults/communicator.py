@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Op, Passing, is_of_threads, under_way
+from distmetrics.comm.base import Call, Communicator, Passing, is_of_threads, under_way
 from distmetrics.comm.current import use
 from distmetrics.comm.one_call import record_of
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
@@ -62,46 +62,6 @@ class FaultyCommunicator(Passing):
         self._progress = _Progress()
         self._deferred: list[Callable[[], object]] = []
 
-    def all_gather(self, x: Tensor) -> list[Tensor]:
-        """Pass on; alone, every rank has sent ``x``."""
-        return self._pass(
-            "all_gather",
-            lambda sent: self.inner.all_gather(sent[0]),
-            [x],
-            [x] * self.world_size,
-        )
-
-    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Pass on; alone, the result is ``x``."""
-        return self._pass(
-            f"all_reduce {op}",
-            lambda sent: self.inner.all_reduce(sent[0], op),
-            [x],
-            x,
-        )
-
-    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Pass on; alone, every rank gave what this one keeps for itself."""
-        return self._pass(
-            "all_to_all",
-            self.inner.all_to_all,
-            list(parts),
-            [parts[self.rank]] * self.world_size,
-        )
-
-    def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Pass on; alone, the result is ``x``."""
-        return self._pass(
-            f"broadcast from rank {src}",
-            lambda sent: self.inner.broadcast(sent[0], src),
-            [x],
-            x,
-        )
-
-    def barrier(self) -> None:
-        """Pass on; alone, nobody is waited for."""
-        self._pass("barrier", lambda _: self.inner.barrier(), [], None)
-
     @property
     def waits_for_methods(self) -> bool:
         """True if a fault waits for a method of a metric."""
@@ -137,25 +97,19 @@ class FaultyCommunicator(Passing):
         self._waiting = [fault for fault in self._waiting if fault not in due]
         return due
 
-    def _pass(
-        self,
-        op: str,
-        perform: Callable[[list[Tensor]], R],
-        sent: list[Tensor],
-        alone: R,
-    ) -> R:
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Make a collective, unless a fault strikes it; ``alone`` is the result of one left out."""
         self._progress.count()
         for fault in self._due(lambda fault: self._progress.is_at(fault.at, op)):
             if fault.kind == "swap":
-                self._deferred.append(functools.partial(perform, map_leaves(_copy, sent)))
+                self._deferred.append(functools.partial(make, *map_leaves(_copy, sent)))
             if fault.kind == "skip" and self._progress.round == 1 and under_way() is not None:
                 record_of(self.inner).calls -= 1  # as if this rank had not made the call
             if fault.kind in ("skip", "swap"):
                 return map_leaves(_copy, alone)
             sent = _changed(fault, op, sent)
             _strike(fault, self.inner)
-        result = perform(sent)
+        result = make(*sent)
         while self._deferred:
             self._deferred.pop()()
         return result
@@ -254,13 +208,14 @@ def _with_faults(
 
 def killed_as_lost(ended: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes with the error of a process for each thread that was killed."""
-    outcomes = []
-    for outcome in ended:
-        rank, error = outcome.rank, outcome.error
-        if isinstance(error, RankKilled):
-            outcome = Outcome(rank, error=PeerLostError(str(error), peers=[rank]))
-        outcomes.append(outcome)
-    return outcomes
+    return [_as_lost(outcome) for outcome in ended]
+
+
+def _as_lost(outcome: Outcome) -> Outcome:
+    if not isinstance(outcome.error, RankKilled):
+        return outcome
+    error = PeerLostError(str(outcome.error), peers=[outcome.rank])
+    return Outcome(outcome.rank, error=error)
 
 
 @contextlib.contextmanager
