@@ -44,12 +44,11 @@ class Turn:
         is_over: whether all that follows is the caller's own code.
     """
 
-    __slots__ = ("__weakref__", "_comm", "_records", "is_making", "is_over", "thread")
+    __slots__ = ("__weakref__", "_records", "is_making", "is_over", "thread")
 
     def __init__(self) -> None:
         self.is_making = self.is_over = False
         self.thread = threading.get_ident()
-        self._comm: Communicator | None = None
         self._records: list[tuple[CallRecord, int]] = []  # and its count before
         _local.turn = weakref.ref(self)
 
@@ -60,10 +59,8 @@ class Turn:
             ConfigurationError: another thread is in a call; or this one is, and a signal's handler
                 makes another.
         """
-        if comm is self._comm:
-            return self._records[-1][0]
         record = record_of(comm)
-        if comm.world_size == 1:
+        if comm.world_size == 1 or any(record is taken for taken, _ in self._records):
             return record
         with record.lock:
             other = None if record.turn is None else record.turn()
@@ -73,7 +70,6 @@ class Turn:
                 raise _refusal(comm, record, other)
             record.turn = weakref.ref(self)
         self._records.append((record, record.calls))
-        self._comm = comm
         return record
 
     def release(self) -> None:
