@@ -19,10 +19,9 @@ from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.tensors import move
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.seed import set_all
-from distmetrics.tree import map_leaves
+from distmetrics.tree import map_leaves, move
 
 T = TypeVar("T")
 

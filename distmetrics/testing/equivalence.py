@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler
 
 from distmetrics.comm.base import Communicator
+from distmetrics.data.sampling import clone, has_order
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.launch.processes import launch
 from distmetrics.liveness.outcome import settle
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve
-from distmetrics.strategies.sampling import clone, has_order, shard
+from distmetrics.strategies.sampling import shard
 from distmetrics.strategies.tensors import to_host
 from distmetrics.testing.equality import relative
 from distmetrics.train import DataModule, Module, Trainer
