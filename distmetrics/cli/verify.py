@@ -126,7 +126,10 @@ def show(rows: Sequence[Report | Mapping[str, Any]]) -> None:
         screen.print(str(reports[0]), markup=False)
     else:
         for report in reports:
-            _show_violations(screen, report)
+            for violation in report.violations:
+                text = f"breaks {violation.law.number} {violation.law.name}"
+                line = f"{report.metric} {text}: {first_line(violation.detail)}"
+                screen.print(line, style="red", markup=False)
     for row in rows:
         if not isinstance(row, Report):
             screen.print(f"not judged  {row['metric']}: {row['error']}", markup=False)
@@ -134,13 +137,6 @@ def show(rows: Sequence[Report | Mapping[str, Any]]) -> None:
     left = len(rows) - len(reports)
     rest = f"; {left} could not be judged." if left else "."
     screen.print(f"\n{counted(len(reports), 'metric')} judged, {broken} of them break a law{rest}")
-
-
-def _show_violations(screen: Any, report: Report) -> None:
-    for violation in report.violations:
-        text = f"breaks {violation.law.number} {violation.law.name}"
-        line = f"{report.metric} {text}: {first_line(violation.detail)}"
-        screen.print(line, style="red", markup=False)
 
 
 def _table(reports: Sequence[Report]) -> Any:

@@ -105,6 +105,11 @@ def note_exits(on: bool) -> None:
         sys.exit = _noted_exit if on else _exit
 
 
+def forget_exits() -> None:
+    """Note that the script goes on: it has caught what ``sys.exit`` raised."""
+    _exits.clear()
+
+
 @functools.wraps(_exit)
 def _noted_exit(status: Any = None) -> NoReturn:
     try:

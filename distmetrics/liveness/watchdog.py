@@ -29,6 +29,7 @@ from distmetrics.liveness.guard_store import GuardStore, within
 from distmetrics.liveness.last_words import (
     LastWords,
     end_surely,
+    forget_exits,
     in_main_thread,
     note_exits,
     what_ended,
@@ -97,6 +98,7 @@ class Watchdog:
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
         """Note that the call is over, or was never begun."""
         self.log.leave(pending, begun=begun)
+        forget_exits()
         if pending.watched:
             self._bell.set()
         if time.monotonic() > self._connected_by:

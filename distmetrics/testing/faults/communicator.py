@@ -26,40 +26,15 @@ from distmetrics.tree import map_leaves
 R = TypeVar("R")
 
 
-class _Progress:
-    """How far a rank has come: its collectives, and its rounds of the sync that is under way."""
-
-    collectives = round = 0
-    _call: Call | None = None
-
-    def count(self) -> None:
-        """Count a collective; one that is made for no named call goes on with the last sync."""
-        call = under_way()
-        is_named = call is not None and not call.op.startswith("torch.distributed.")
-        self.round = 1 if is_named and call is not self._call else self.round + 1
-        self._call = call if is_named else self._call
-        self.collectives += 1
-
-    def is_at(self, place: At, op: str) -> bool:
-        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
-        if isinstance(place, int):
-            return place == self.collectives
-        if place in ("manifest", "data"):
-            return self.round == (1 if place == "manifest" else 2)
-        call = under_way()
-        name = op
-        if call is not None:
-            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
-        return place in (op, op.split()[0], name, name.split()[0])
-
-
 class FaultyCommunicator(Passing):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
     def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
         self.inner = inner
         self._waiting = [fault for fault in faults if fault.rank == inner.rank]
-        self._progress = _Progress()
+        self._collectives = 0  # so far
+        self._round = 0  # of the sync that is under way
+        self._sync: Call | None = None
         self._deferred: list[Callable[[], object]] = []
 
     @property
@@ -86,10 +61,30 @@ class FaultyCommunicator(Passing):
         if self._waiting:
             raise ConfigurationError(
                 f"{', '.join(map(str, self._waiting))}: never reached; rank {self.rank} made "
-                f"{self._progress.collectives} collectives",
+                f"{self._collectives} collectives",
                 likely="a sync whose data rode along with its manifest has no second round.",
                 do="choose another place, or number: 1 is the first collective.",
             )
+
+    def _count(self) -> None:
+        """Count a collective; one that is made for no named call goes on with the last sync."""
+        call = under_way()
+        is_named = call is not None and not call.op.startswith("torch.distributed.")
+        self._round = 1 if is_named and call is not self._sync else self._round + 1
+        self._sync = call if is_named else self._sync
+        self._collectives += 1
+
+    def _is_at(self, place: At, op: str) -> bool:
+        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
+        if isinstance(place, int):
+            return place == self._collectives
+        if place in ("manifest", "data"):
+            return self._round == (1 if place == "manifest" else 2)
+        call = under_way()
+        name = op
+        if call is not None:
+            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
+        return place in (op, op.split()[0], name, name.split()[0])
 
     def _due(self, is_due: Callable[[Fault], bool]) -> list[Fault]:
         """Return the faults that strike now; each strikes once."""
@@ -99,11 +94,11 @@ class FaultyCommunicator(Passing):
 
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Make a collective, unless a fault strikes it; ``alone`` is the result of one left out."""
-        self._progress.count()
-        for fault in self._due(lambda fault: self._progress.is_at(fault.at, op)):
+        self._count()
+        for fault in self._due(lambda fault: self._is_at(fault.at, op)):
             if fault.kind == "swap":
                 self._deferred.append(functools.partial(make, *map_leaves(_copy, sent)))
-            if fault.kind == "skip" and self._progress.round == 1 and under_way() is not None:
+            if fault.kind == "skip" and self._round == 1 and under_way() is not None:
                 record_of(self.inner).calls -= 1  # as if this rank had not made the call
             if fault.kind in ("skip", "swap"):
                 return map_leaves(_copy, alone)
