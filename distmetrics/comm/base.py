@@ -10,11 +10,11 @@ import functools
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from traceback import walk_stack, walk_tb
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -254,15 +254,20 @@ def call_site(frame: FrameType | None = None) -> Site | None:
     Args:
         frame: where a thread is; default where this one is.
     """
-    return next(users_lines(walk_stack(frame or sys._getframe(1))), None)
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        if site := _users_line(frame, frame.f_lineno):
+            return site
+        frame = frame.f_back
+    return None
 
 
-def users_lines(frames: Iterable[tuple[FrameType, int]]) -> Iterator[Site]:
-    """Yield the user's lines among those of frames."""
-    for frame, line in frames:
-        file = frame.f_code.co_filename
-        if is_user_code(file) and not is_of_python(file):
-            yield Site(short_path(file), line, frame.f_code.co_name)
+def _users_line(frame: FrameType, line: int) -> Site | None:
+    """Return a line of a frame, if it is the user's."""
+    file = frame.f_code.co_filename
+    if is_user_code(file) and not is_of_python(file):
+        return Site(short_path(file), line, frame.f_code.co_name)
+    return None
 
 
 def raise_sites(error: BaseException) -> list[Site]:
@@ -270,7 +275,8 @@ def raise_sites(error: BaseException) -> list[Site]:
 
     Where there are none, the line that the exception itself tells of.
     """
-    sites = [*users_lines(walk_tb(error.__traceback__))]
+    lines = [_users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
+    sites = [site for site in lines if site is not None]
     site = getattr(error, "site", None)
     if not sites and isinstance(site, Site):
         sites.append(site)

@@ -60,7 +60,8 @@ class Turn:
                 makes another.
         """
         record = record_of(comm)
-        if comm.world_size == 1 or any(record is taken for taken, _ in self._records):
+        # No generator: Python drops an exception that strikes while one is closed.
+        if comm.world_size == 1 or record in [taken for taken, _ in self._records]:
             return record
         with record.lock:
             other = None if record.turn is None else record.turn()
