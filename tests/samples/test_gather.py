@@ -227,6 +227,19 @@ def test_in_a_subgroup(backend: Any) -> None:
     assert results[2].tree == ["text", "text"]
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ids_from_end_to_end_of_64_bits(world_size: int) -> None:
+    ends = [-(1 << 63), (1 << 63) - 1, 0, -1, 5, 1 << 40]
+
+    def work(comm: Any) -> Any:
+        mine = ends[comm.rank :: comm.world_size]
+        return dm.gather_samples(mine, [*map(str, mine)], expected=ends, comm=comm)
+
+    for ids, texts, _ in run(world_size, work):
+        assert ids.tolist() == sorted(ends)
+        assert texts == [*map(str, sorted(ends))]
+
+
 # -- what comes back
 
 

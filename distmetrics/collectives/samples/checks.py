@@ -42,7 +42,11 @@ class Expected:
             digest = hashlib.blake2b(data, digest_size=4).hexdigest()
             self.text = f", expected: {len(self._ids)} ids ({digest})"
 
-    def check(self, order: Order, rank: int) -> None:
+    def check(
+        self,
+        order: Order,
+        rank: int,
+    ) -> None:
         """Raise where ids are missing, or came unexpected; the same on every rank."""
         wanted = self._ids
         if self._count is not None:
@@ -59,7 +63,11 @@ class Expected:
         if len(missing) or len(extra):
             raise _wrong_ids(missing, extra, len(wanted), order, rank)
 
-    def _check_number(self, order: Order, rank: int) -> None:
+    def _check_number(
+        self,
+        order: Order,
+        rank: int,
+    ) -> None:
         if len(order.numbers) != self._count:
             raise InputError(
                 f"{self._count} ids are expected, and {len(order.numbers)} came",
@@ -82,7 +90,11 @@ def _differences(wanted: Ids, order: Order) -> tuple[Ids, Tensor]:
 
 
 def _wrong_ids(
-    missing: Ids, extra: Tensor, expected: int, order: Order, rank: int
+    missing: Ids,
+    extra: Tensor,
+    expected: int,
+    order: Order,
+    rank: int,
 ) -> DistmetricsError:
     parts = []
     if len(missing):
@@ -116,7 +128,11 @@ def _summaries(order: Order) -> dict[int, str]:
     return lines
 
 
-def check_repeats(order: Order, digests: Tensor, rank: int) -> None:
+def check_repeats(
+    order: Order,
+    digests: Tensor,
+    rank: int,
+) -> None:
     """Raise where samples of one id differ; the same on every rank.
 
     Args:

@@ -77,7 +77,11 @@ def sizes_of(column: Column, values: Any) -> Tensor:
     return torch.tensor(sizes, dtype=torch.int64)
 
 
-def parts_of(column: Column, values: Any, rows: Tensor) -> list[Tensor]:
+def parts_of(
+    column: Column,
+    values: Any,
+    rows: Tensor,
+) -> list[Tensor]:
     """Return the tensors in which some samples of a column travel; ``rows`` ascend."""
     kind = column.kind
     is_all = len(rows) == len(values)
@@ -120,7 +124,11 @@ def parts_in(column: Column) -> int:
     return _PARTS.get(column.kind, 1)
 
 
-def check_parts(column: Column, parts: Sequence[Tensor], count: int) -> None:
+def check_parts(
+    column: Column,
+    parts: Sequence[Tensor],
+    count: int,
+) -> None:
     """Raise anything where a peer's tensors are not ``count`` samples of a column."""
     first = parts[0]
     dtypes: tuple[torch.dtype, ...] = _INTEGERS
@@ -141,7 +149,11 @@ def check_parts(column: Column, parts: Sequence[Tensor], count: int) -> None:
         _check_joined(column, first, parts[1])
 
 
-def _check_joined(column: Column, shapes: Tensor, data: Tensor) -> None:
+def _check_joined(
+    column: Column,
+    shapes: Tensor,
+    data: Tensor,
+) -> None:
     lengths = _lengths_in(shapes)
     total = int(lengths.sum())
     dtype = short_name(data.dtype)
@@ -152,7 +164,10 @@ def _check_joined(column: Column, shapes: Tensor, data: Tensor) -> None:
 
 
 def assemble(
-    schema: Schema, sources: Sequence[Sequence[Tensor]], order: Tensor, accelerator: torch.device
+    schema: Schema,
+    sources: Sequence[Sequence[Tensor]],
+    order: Tensor,
+    accelerator: torch.device,
 ) -> Any:
     """Return the tree of samples from the tensors of several sources.
 
@@ -167,7 +182,10 @@ def assemble(
 
 
 def _assemble(
-    schema: Schema, parts: Iterator[tuple[Tensor, ...]], order: Tensor, accelerator: torch.device
+    schema: Schema,
+    parts: Iterator[tuple[Tensor, ...]],
+    order: Tensor,
+    accelerator: torch.device,
 ) -> Any:
     if isinstance(schema, Group):
         children = [_assemble(child, parts, order, accelerator) for child in schema.children]
@@ -197,7 +215,12 @@ def _assemble(
     return _lazy(order, _tensors, own[0], own[1], order, device)
 
 
-def _rows(column: Column, rows: Sequence[Tensor], order: Tensor, device: torch.device) -> Tensor:
+def _rows(
+    column: Column,
+    rows: Sequence[Tensor],
+    order: Tensor,
+    device: torch.device,
+) -> Tensor:
     shape = (0, *column.shape)
     parts = [torch.empty(shape, dtype=dtype_of(column.dtype), device=device)]
     parts += [row.to(device) for row in rows]
@@ -205,7 +228,11 @@ def _rows(column: Column, rows: Sequence[Tensor], order: Tensor, device: torch.d
     return joined[order.to(device)]
 
 
-def _lazy(order: Tensor, make: Callable[..., list[Any]], *args: Any) -> LazyList:
+def _lazy(
+    order: Tensor,
+    make: Callable[..., list[Any]],
+    *args: Any,
+) -> LazyList:
     return LazyList(functools.partial(make, *args), len(order))
 
 
@@ -217,7 +244,11 @@ def _texts(runs: Sequence[Tensor], order: Tensor) -> list[str]:
     return in_order(texts, order)
 
 
-def _objects(runs: Sequence[Tensor], order: Tensor, accelerator: torch.device) -> list[Any]:
+def _objects(
+    runs: Sequence[Tensor],
+    order: Tensor,
+    accelerator: torch.device,
+) -> list[Any]:
     objects: list[Any] = []
     for run in runs:
         objects += deserialize(run, accelerator=accelerator)
@@ -225,7 +256,10 @@ def _objects(runs: Sequence[Tensor], order: Tensor, accelerator: torch.device) -
 
 
 def _tensors(
-    shapes: Sequence[Tensor], data: Sequence[Tensor], order: Tensor, device: torch.device
+    shapes: Sequence[Tensor],
+    data: Sequence[Tensor],
+    order: Tensor,
+    device: torch.device,
 ) -> list[Tensor]:
     """Return tensors of different shape, each of its own memory."""
     tensors: list[Tensor] = []
@@ -237,7 +271,10 @@ def _tensors(
     return in_order(tensors, order)
 
 
-def _records(columns: dict[str | int, Sequence[Any]], count: int) -> list[Any]:
+def _records(
+    columns: dict[str | int, Sequence[Any]],
+    count: int,
+) -> list[Any]:
     """Return dicts from a list for each key."""
     if not columns:
         return [{} for _ in range(count)]

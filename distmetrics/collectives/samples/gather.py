@@ -122,7 +122,13 @@ class _Prepared:
 
     @classmethod
     def of(
-        cls, ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Communicator
+        cls,
+        ids: Any,
+        tree: Any,
+        expected: Any,
+        dst: Any,
+        name: str,
+        comm: Communicator,
     ) -> _Prepared:
         """Read what a caller passes; what is wrong with it becomes the manifest's problem."""
         op = "gather_samples"
@@ -160,7 +166,11 @@ def _destination(dst: Any, world_size: int) -> str:
     return f" to rank {dst}"
 
 
-def _read(ids: Any, tree: Any, to_file: bool) -> Shard:
+def _read(
+    ids: Any,
+    tree: Any,
+    to_file: bool,
+) -> Shard:
     """Return this rank's samples.
 
     Raises:
@@ -219,7 +229,10 @@ def _gather(comm: Communicator, call: _Prepared) -> GatheredSamples | None:
 
 
 def _write(
-    moving: Moving, bounds: list[tuple[int, int]], file: LinesFile | None, path: Any
+    moving: Moving,
+    bounds: list[tuple[int, int]],
+    file: LinesFile | None,
+    path: Any,
 ) -> None:
     """Write the samples, round by round; where that fails, all ranks raise in the next one."""
     problem = None
@@ -236,13 +249,20 @@ def _write(
 
 
 def _write_round(
-    file: LinesFile, ids: Ids, schema: Schema, sources: list[list[Tensor]], places: Tensor
+    file: LinesFile,
+    ids: Ids,
+    schema: Schema,
+    sources: list[list[Tensor]],
+    places: Tensor,
 ) -> None:
     samples = assemble(schema, sources, places, torch.device("cpu"))
     file.write(ids.tolist() if isinstance(ids, Tensor) else ids, samples)
 
 
-def _problem_of(act: Callable[[], None], path: Any) -> Problem | None:
+def _problem_of(
+    act: Callable[[], None],
+    path: Any,
+) -> Problem | None:
     """Do something with the file; return what went wrong."""
     try:
         act()

@@ -65,15 +65,20 @@ def to_part(ids: Ids) -> Tensor:
     if not isinstance(ids, Tensor):
         return serialize(ids)
     if len(ids) > _STEPS:
-        start = int(ids[0])
-        step = int(ids[1]) - start
+        start = ids[0]
+        step = ids[1] - start
+        count = torch.tensor(len(ids))
         steps = start + step * torch.arange(len(ids))
         if torch.equal(ids, steps):
-            return torch.tensor([[start, step, len(ids)]])
+            return torch.stack([start, step, count])[None]
     return narrowed(ids)
 
 
-def from_part(part: Tensor, count: int, is_text: bool) -> Ids:
+def from_part(
+    part: Tensor,
+    count: int,
+    is_text: bool,
+) -> Ids:
     """Return the ids that a peer has sent; raise anything for what is none."""
     if is_text:
         texts = deserialize(part)
@@ -84,8 +89,8 @@ def from_part(part: Tensor, count: int, is_text: bool) -> Ids:
         raise ValueError(f"ids of {part.dtype}")
     ids = part.to("cpu", torch.int64)
     if ids.ndim == 2:
-        start, step, number = ids.view(_STEPS).tolist()
-        ids = start + step * torch.arange(number)
+        start, step, number = ids.view(_STEPS)
+        ids = start + step * torch.arange(int(number))
     if ids.shape != (count,):
         raise ValueError(f"ids of the shape {[*ids.shape]} for {count} samples")
     return ids
@@ -143,7 +148,11 @@ class Order:
             return chosen
         return [self.names[number] for number in chosen.tolist()]
 
-    def samples(self, start: int, stop: int) -> tuple[list[Tensor], Tensor]:
+    def samples(
+        self,
+        start: int,
+        stop: int,
+    ) -> tuple[list[Tensor], Tensor]:
         """Return whose samples are those of some ids.
 
         Args:

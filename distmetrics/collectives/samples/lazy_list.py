@@ -29,7 +29,11 @@ class LazyList(Sequence[Any]):
     True
     """
 
-    def __init__(self, make: Callable[[], list[Any]], count: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], list[Any]],
+        count: int,
+    ) -> None:
         self._make: Callable[[], list[Any]] | None = make
         self._count = count
 

@@ -30,7 +30,11 @@ class LinesFile:
         self._part = Path(name)
         self._file: TextIO = os.fdopen(handle, "w", encoding="utf-8", newline="\n")
 
-    def write(self, ids: Iterable[Any], tree: Any) -> None:
+    def write(
+        self,
+        ids: Iterable[Any],
+        tree: Any,
+    ) -> None:
         """Append the samples of a tree."""
         for sample_id, sample in zip(ids, _samples(tree), strict=True):
             line = {"id": sample_id, "sample": sample}
@@ -74,7 +78,11 @@ def _listed(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
-def check_writable(path: str, column: Column, values: Any) -> None:
+def check_writable(
+    path: str,
+    column: Column,
+    values: Any,
+) -> None:
     """Refuse samples that JSON cannot hold.
 
     Raises:

@@ -43,7 +43,13 @@ class _Told(NamedTuple):
     schema: Schema
 
     @classmethod
-    def read(cls, count: Any, nbytes: Any, is_text: Any, schema: Any) -> _Told:
+    def read(
+        cls,
+        count: Any,
+        nbytes: Any,
+        is_text: Any,
+        schema: Any,
+    ) -> _Told:
         """Return what a peer has told; raise anything for what is none."""
         if not 0 <= int(count) <= LARGEST_DATA or not 0 <= int(nbytes) <= LARGEST_DATA:
             raise ValueError(f"{count} samples of {nbytes} bytes")
@@ -59,7 +65,11 @@ class Meeting:
     nbytes: int
 
 
-def meet(comm: Communicator, manifest: Manifest, shard: Shard | None) -> Meeting:
+def meet(
+    comm: Communicator,
+    manifest: Manifest,
+    shard: Shard | None,
+) -> Meeting:
     """Exchange ids and schemas; a rank whose manifest has a problem has no shard.
 
     Raises:

@@ -52,7 +52,12 @@ class Moving:
 
     @classmethod
     def of(
-        cls, comm: Communicator, manifest: Manifest, shard: Shard, schema: Schema, order: Order
+        cls,
+        comm: Communicator,
+        manifest: Manifest,
+        shard: Shard,
+        schema: Schema,
+        order: Order,
     ) -> Moving:
         """Prepare to move this rank's samples."""
         columns: list[tuple[Column, Any]] = []
@@ -110,7 +115,10 @@ class Moving:
         return [*zip([0, *cuts], [*cuts, count], strict=True)]
 
     def move(
-        self, start: int, stop: int, problem: Problem | None = None
+        self,
+        start: int,
+        stop: int,
+        problem: Problem | None = None,
     ) -> tuple[list[list[Tensor]], Tensor]:
         """Exchange the samples of some ids.
 
@@ -142,7 +150,11 @@ class Moving:
         """Tell all ranks whether the last round's samples could be used; raise if not."""
         exchange_parts(self.comm, replace(self._manifest("end"), problem=problem), [])
 
-    def _check(self, parts: Sequence[Tensor], count: int) -> None:
+    def _check(
+        self,
+        parts: Sequence[Tensor],
+        count: int,
+    ) -> None:
         """Raise anything where a peer's tensors are not ``count`` samples."""
         left = iter(parts)
         for _, column in columns_of(self.schema):

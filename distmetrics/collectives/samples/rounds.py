@@ -19,7 +19,10 @@ _WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all
 
 
 def exchange_parts(
-    comm: Communicator, manifest: Manifest, parts: Sequence[Tensor], check: Check | None = None
+    comm: Communicator,
+    manifest: Manifest,
+    parts: Sequence[Tensor],
+    check: Check | None = None,
 ) -> tuple[list[Manifest], list[list[Tensor]]]:
     """Exchange tensors of any number and shape; return every rank's manifest and tensors.
 
@@ -71,7 +74,11 @@ def decode_all(blobs: Sequence[bytes]) -> list[Manifest]:
     return manifests
 
 
-def _moved(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+def _moved(
+    comm: Communicator,
+    run: Tensor,
+    sizes: Sequence[int],
+) -> list[Tensor]:
     """Return every rank's run of bytes; nothing for those of size 0."""
     if not any(sizes):
         return [run[:0]] * len(sizes)

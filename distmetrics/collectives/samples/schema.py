@@ -80,7 +80,12 @@ def plain(value: Any) -> Any:
     return [*value] if isinstance(value, Sequence) else value
 
 
-def describe(tree: Any, count: int, path: str = "", depth: int = 0) -> Schema:
+def describe(
+    tree: Any,
+    count: int,
+    path: str = "",
+    depth: int = 0,
+) -> Schema:
     """Return what a tree of ``count`` samples is made of.
 
     Raises:
@@ -113,13 +118,23 @@ def describe(tree: Any, count: int, path: str = "", depth: int = 0) -> Schema:
 
 
 def _group(
-    kind: str, keys: tuple[str | int, ...], tree: Any, count: int, path: str, depth: int
+    kind: str,
+    keys: tuple[str | int, ...],
+    tree: Any,
+    count: int,
+    path: str,
+    depth: int,
 ) -> Group:
     children = [describe(tree[key], count, f"{path}[{key!r}]", depth + 1) for key in keys]
     return Group(kind, keys, tuple(children))
 
 
-def _check_length(where: str, what: str, length: int | None, count: int) -> None:
+def _check_length(
+    where: str,
+    what: str,
+    length: int | None,
+    count: int,
+) -> None:
     if length == count:
         return
     size = "without dimensions" if length is None else f"of length {length}"
@@ -148,7 +163,10 @@ def _of_list(items: list[Any], depth: int) -> Schema:
     return Column("items")
 
 
-def _of_dicts(items: list[dict[Any, Any]], depth: int) -> Schema:
+def _of_dicts(
+    items: list[dict[Any, Any]],
+    depth: int,
+) -> Schema:
     known = items[0].keys()
     keys = tuple(known)
     if not _are_names(keys) or any(item.keys() != known for item in items):
