@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import LeafSpec, is_known, short_name
+from distmetrics.collectives.pack import LeafSpec, short_name, unsendable
 from distmetrics.collectives.serialize import serialize
 from distmetrics.errors import InputTypeError, Site, StateError
 from distmetrics.state.adapters.base import StateSpec
@@ -61,18 +61,17 @@ class _Described:
             self.leaves.append(shared._replace(path=path, note=note))
             return
         tensor, note, sizes = _sendable(value, spec, path, self._serialized)
-        self._shared[key] = self.add_tensor(path, spec.kind, note, tensor)
+        self._shared[key] = self.add_tensor(path, tensor, note)
         if sizes is not None:
-            self.add_tensor(sizes_of(path), SIZES, SIZES, sizes)
+            self.add_tensor(sizes_of(path), sizes, SIZES)
 
-    def add_tensor(self, path: str, kind: str, note: str, tensor: Tensor) -> LeafSpec:
+    def add_tensor(self, path: str, tensor: Tensor, note: str) -> LeafSpec:
         """Describe one tensor.
 
         Raises:
             StateError: it cannot be sent.
         """
-        form = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
-        leaf = _leaf(path, kind, note, *form)
+        leaf = _leaf(path, note, tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta)
         self.leaves.append(leaf)
         self.tensors[path] = tensor
         return leaf
@@ -101,7 +100,7 @@ def describe(
     """
     described = _Described(partial(serialize, allow_pickle=allow_pickle))
     records: tuple[MetricRecord, ...] = ()
-    described.add_tensor(UPDATES, "sum", "sum", torch.tensor(metrics.updates, device="cpu"))
+    described.add_tensor(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
     try:
         for path, place, spec, value in metrics.states:
             is_empty = value is ABSENT or (isinstance(value, list) and not value)
@@ -167,32 +166,18 @@ def _joined(items: list[Tensor], kind: str, path: str) -> tuple[Tensor, str, Ten
 @functools.lru_cache(maxsize=1024)
 def _leaf(
     path: str,
-    kind: str,
     note: str,
     dtype: torch.dtype,
     shape: torch.Size,
     layout: torch.layout,
     is_meta: bool,
 ) -> LeafSpec:
-    """Describe a tensor; raise StateError if it cannot be sent, or not be reduced in this way."""
-    if layout is not torch.strided:
-        raise StateError(
-            f"the state {path} has the layout {layout}, and only dense tensors can be synced",
-            do="keep x.to_dense().",
-        )
-    if is_meta:
-        raise StateError(
-            f"the state {path} is on the meta device, where tensors have no data",
-            do="make the metric on a real device.",
-        )
-    if not is_known(dtype):
-        raise StateError(
-            f"the state {path} is {short_name(dtype)}, which cannot be sent",
-            do="keep x.dequantize().",
-        )
-    if not is_reducible(kind, dtype):
-        raise StateError(
-            f"the state {path} is {short_name(dtype)}, of which torch has no {kind}",
-            do="keep it in another dtype.",
-        )
+    """Describe a tensor; raise StateError if it cannot be sent, or not be reduced in its way."""
+    why, do = unsendable(dtype, layout, is_meta)
+    kind = note.partition(" ")[0]
+    if not why and not is_reducible(kind, dtype):
+        why = f"is {short_name(dtype)}, of which torch has no {kind}"
+        do = "keep it in another dtype."
+    if why:
+        raise StateError(f"the state {path} {why}", do=do)
     return LeafSpec(path, short_name(dtype), tuple(shape), note)
