@@ -105,11 +105,12 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
         outgoing = describe(local, "", None)
     blobs = (outgoing.manifest.encode(),) * world_size
     sync_plan = plan(blobs, local.order, 0, inline_capacity(world_size))
+    gathered = [each for *_, value in local.states for each in _gathered(value)]
     return Explanation(
         sync_plan,
         sum(bool(target.states) for target in local.targets),
         cost(sync_plan),
-        cost_state_by_state([each for *_, value in local.states for each in _gathered(value)], world_size),
+        cost_state_by_state(gathered, world_size),
         tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
     )
 

@@ -230,21 +230,19 @@ def _unregistered_states(kind: type[Metric]) -> list[StateSpec]:
 def _specs(
     kind: type[Metric], *states: tuple[str, Any, tuple[int, ...] | None]
 ) -> tuple[StateSpec, ...]:
+    """Describe states by name, reduction and their default's shape, which is None for a list."""
     specs = []
-    for name, reduction, shape in states:
-        specs.append(_spec(name, _FAULTS.get((kind.__name__, name), reduction), shape))
+    for name, registered, shape in states:
+        reduction = _FAULTS.get((kind.__name__, name), registered)
+        if reduction is dim_zero_cat:
+            specs.append(StateSpec(name, "cat"))
+        elif shape is None:
+            specs.append(StateSpec(name, "items", reduction))
+        elif reduction in _KINDS:
+            specs.append(StateSpec(name, _KINDS[reduction], shape=tuple(shape)))
+        else:
+            specs.append(StateSpec(name, "stack", reduction, tuple(shape)))
     return (*specs, *_unregistered_states(kind))
-
-
-def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
-    """Describe one state; ``shape`` is its default's, None for a list."""
-    if reduction is dim_zero_cat:
-        return StateSpec(name, "cat")
-    if shape is None:
-        return StateSpec(name, "items", reduction)
-    if reduction in _KINDS:
-        return StateSpec(name, _KINDS[reduction], shape=tuple(shape))
-    return StateSpec(name, "stack", reduction, tuple(shape))
 
 
 def _is_default(metric: Metric, name: str) -> bool:
