@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch.utils import _pytree
 
 T = TypeVar("T")
@@ -63,6 +64,21 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     """
     result: T = _mapped(fn, tree)
     return result
+
+
+def move(batch: T, device: torch.device) -> T:
+    """Return the batch with every tensor on ``device``, and whatever else has a method ``to``.
+
+    >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
+    {'x': tensor([0., 0.]), 'name': 'a'}
+    """
+
+    def to_device(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device, non_blocking=True)
+        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
+
+    return map_leaves(to_device, batch)
 
 
 def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:

@@ -8,14 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
+from distmetrics.data.sampling import EvaluationSampler, has_order, set_epoch
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.sampling import (
-    EvaluationSampler,
-    has_order,
-    set_epoch,
-    warn_read_whole,
-)
-from distmetrics.strategies.tensors import move
+from distmetrics.strategies.sampling import warn_read_whole
+from distmetrics.tree import move
 
 
 class RunnerLoader:
@@ -99,7 +95,7 @@ def shuffles(loader: Any) -> bool:
 def rank_loader(loader: Any, strategy: Strategy, *, train: bool, seed: int) -> Any:
     """Return a loader of this rank's part, or the same one with a warning where there is none."""
     comm = strategy.comm()
-    if has_order(loader):
+    if has_order(loader) or not train:
         return strategy.loader(loader, train=train, seed=seed)
     if comm.world_size > 1 and comm.rank == 0:
         warn_read_whole(loader, "data", comm.world_size, "replace_sampler=False")

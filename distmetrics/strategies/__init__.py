@@ -1,9 +1,8 @@
 """How a model is split over devices: what ``Trainer(strategy=...)`` and ``Runner`` take."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
+from distmetrics.data.sampling import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp2 import DDP2
@@ -13,7 +12,6 @@ from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.dp import DP
 from distmetrics.strategies.registry import available, register
-from distmetrics.strategies.sampling import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.single import Single
 from distmetrics.strategies.xla import XLA
 

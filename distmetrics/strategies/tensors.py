@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -22,21 +21,6 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
     """Return a tree with ``fn`` applied to its tensors; everything else stays."""
     return map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def move(batch: T, device: torch.device) -> T:
-    """Return the batch with every tensor on ``device``, and whatever else has a method ``to``.
-
-    >>> move({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
-    {'x': tensor([0., 0.]), 'name': 'a'}
-    """
-
-    def to_device(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
-
-    return map_leaves(to_device, batch)
 
 
 def to_host(tree: T) -> T:

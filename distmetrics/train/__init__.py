@@ -1,9 +1,9 @@
 """Train and evaluate a model on one device or many; logged values are those of one process."""
 
+from distmetrics.data.sampling import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
-from distmetrics.strategies.sampling import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.single import Single
 from distmetrics.train.callbacks import (
     Callback,

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from distmetrics.collectives.reading import reading
-from distmetrics.strategies.tensors import move, to_host
+from distmetrics.strategies.tensors import to_host
 from distmetrics.train.batches import length, limited, no_batch
 from distmetrics.train.config import Limit
 from distmetrics.train.context import gathered, note_epoch
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.run import Run
 from distmetrics.train.signatures import check_step
+from distmetrics.tree import move
 
 _FLAGS = {
     "validation": "limit_val_batches",

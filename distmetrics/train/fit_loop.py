@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from distmetrics.collectives.ops import any_true
+from distmetrics.data.sampling import set_epoch
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.sampling import set_epoch
 from distmetrics.train import seed
 from distmetrics.train.batches import (
     agreed_batches,

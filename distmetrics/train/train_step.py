@@ -10,10 +10,11 @@ from torch import Tensor
 from distmetrics.collectives.ops import all_gather
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies.parallel import Averaged
-from distmetrics.strategies.tensors import map_tensors, move
+from distmetrics.strategies.tensors import map_tensors
 from distmetrics.train.context import RunContext, note_step
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
+from distmetrics.tree import move
 
 
 class AccumulationStep(NamedTuple):

@@ -18,9 +18,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from distmetrics.data.sampling import set_epoch
 from distmetrics.errors import InputError
 from distmetrics.strategies import EvaluationSampler, TrainingSampler
-from distmetrics.strategies.sampling import set_epoch, shard
+from distmetrics.strategies.sampling import shard
 
 counts = st.integers(0, 60)
 worlds = st.integers(1, 9)
@@ -139,10 +140,9 @@ def test_drop_last_is_kept_in_training():
     assert served(loader, 2, train=True) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
 
 
-def test_drop_last_in_evaluation_is_warned_about():
-    loader = DataLoader(list(range(11)), batch_size=2, drop_last=True)
-    with pytest.warns(UserWarning, match="leaves out up to 2 batches"):
-        shard(loader, world_size=2, rank=0, train=False)
+def test_drop_last_in_evaluation_leaves_out_what_one_process_would():
+    loader = DataLoader(list(range(11)), batch_size=4, drop_last=True, collate_fn=collate)
+    assert served(loader, 2) == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
 
 
 def test_a_custom_batch_sampler_is_dealt_out_by_batches():
@@ -175,8 +175,11 @@ def test_samplers_that_deal_out_already_are_left_alone():
     assert shard(dealt, world_size=2, rank=0, train=True) is dealt
     theirs = DataLoader(range(6), sampler=DistributedSampler(range(6), 2, 0))
     assert shard(theirs, world_size=2, rank=0, train=True) is theirs
-    with pytest.warns(UserWarning, match="count twice"):
-        assert shard(theirs, world_size=2, rank=0, train=False) is theirs
+
+
+def test_a_distributed_sampler_is_looked_through_in_evaluation():
+    theirs = DataLoader(range(5), sampler=DistributedSampler(range(5), 2, 0, shuffle=False), collate_fn=collate)
+    assert served(theirs, 2) == [[[0], [1]], [[2], [3], [4]]]
 
 
 class Stream(IterableDataset):
@@ -188,6 +191,11 @@ class Stream(IterableDataset):
 def test_what_can_not_be_dealt_out_is_passed_on_with_a_warning(loader, what):
     with pytest.warns(UserWarning, match=what):
         assert shard(loader, world_size=2, rank=0, train=True) is loader
+
+
+def test_data_without_an_order_is_dealt_out_by_batches_in_evaluation():
+    assert served(DataLoader(Stream(), batch_size=None), 3) == [[0, 3], [1], [2]]
+    assert served([1, 2], 3) == [[1], [2], []]
 
 
 def test_a_data_set_with_a_sequential_sampler_is_not_listed():

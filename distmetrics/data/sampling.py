@@ -1,0 +1,219 @@
+"""Samplers that give a rank its part of an order.
+
+In evaluation every sample counts exactly once, so ranks may get different numbers of samples, even
+none. In training every rank takes the same number of steps, so the order is padded with its own
+beginning, or cut with ``drop_last``. Both deal out the order of the loader's own sampler, whatever
+that is.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
+
+from distmetrics.data.dealing import RUNS, Layout
+from distmetrics.errors import InputError
+
+
+class Dealt(Sampler[Any]):
+    """The part of an order that belongs to one rank."""
+
+    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise InputError(f"there is no rank {rank} in a world of {world_size}")
+        self.source = source
+        self.world_size = world_size
+        self.rank = rank
+        self.seed = seed
+        self.epoch = 0
+
+    def share(self, count: int) -> range:
+        """Return the rank's places in an order of ``count`` samples; it may run past its end."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        return (order[place % len(order)] for place in self.share(len(order)))
+
+    def __len__(self) -> int:
+        return len(self.share(len(self.source)))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle differently in each epoch; passed on to a source that wants to know."""
+        self.epoch = epoch
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+
+    def _order(self) -> Sequence[Any]:
+        """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
+        if not isinstance(self.source, Sampler) or isinstance(self.source, SequentialSampler):
+            return range(len(self.source))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed + self.epoch)
+            return list(self.source)
+
+
+class EvaluationSampler(Dealt):
+    """One rank's samples in evaluation: every sample is on exactly one rank.
+
+    Each rank gets a contiguous run, so that runs joined in rank order are the data set in its
+    order. Runs differ by at most one sample; with fewer samples than ranks some are empty.
+
+    Args:
+        source: the data set, or a sampler whose order is dealt out.
+        world_size: number of ranks.
+        rank: this rank.
+        seed: start of the random order of a sampler that shuffles; the same on all ranks.
+        layout: another way to deal out, of ``distmetrics.data.dealing``.
+
+    >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
+    [[0, 1], [2, 3, 4]]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        world_size: int,
+        rank: int,
+        *,
+        seed: int = 0,
+        layout: Layout = RUNS,
+    ) -> None:
+        super().__init__(source, world_size, rank, seed=seed)
+        self.layout = layout
+
+    def share(self, count: int) -> range:
+        """Return the rank's places."""
+        return self.layout.share(count, self.world_size, self.rank)
+
+    def most_steps(self) -> int:
+        """Return the number of steps of the rank that takes most."""
+        return -(-len(self.source) // self.world_size)
+
+
+class EvaluationBatches(EvaluationSampler):
+    """One rank's batches in evaluation: as many on every rank wherever each has enough samples.
+
+    Args:
+        source: a sampler whose order is dealt out.
+        world_size: number of ranks.
+        rank: this rank.
+        batch_size: the most samples in a batch.
+        multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
+            size of one process.
+        options: as :class:`EvaluationSampler` takes them.
+
+    >>> [list(EvaluationBatches("abcde", 2, rank, batch_size=2)) for rank in range(2)]
+    [[[0], [1]], [[2, 3], [4]]]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        world_size: int,
+        rank: int,
+        *,
+        batch_size: int,
+        multiple_of: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(source, world_size, rank, **options)
+        self.batch_size = batch_size
+        self.multiple_of = multiple_of
+
+    def batches(self, count: int, rank: int) -> list[range]:
+        """Return the places of each batch of a rank, in an order of ``count`` samples."""
+        count -= count % self.multiple_of
+        return self.layout.batches(count, self.batch_size, self.world_size, rank)
+
+    def most_steps(self) -> int:
+        """Return the number of batches of the rank that has most."""
+        count = len(self.source)
+        return max(len(self.batches(count, rank)) for rank in range(self.world_size))
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        for batch in self.batches(len(order), self.rank):
+            yield [order[place] for place in batch]
+
+    def __len__(self) -> int:
+        return len(self.batches(len(self.source), self.rank))
+
+
+class TrainingSampler(Dealt):
+    """One rank's samples in training: as many on every rank, so that all take the same steps.
+
+    Rank r takes every ``world_size``-th sample from the r-th on: together the ranks' n-th batches
+    are the n-th batch of one process with a batch ``world_size`` times as large. Where the samples
+    do not divide, the order is continued with its own beginning (up to ``world_size - 1`` samples
+    count twice), or its tail is left out with ``drop_last``.
+
+    Args:
+        source: the data set, or a sampler whose order is dealt out.
+        world_size: number of ranks.
+        rank: this rank.
+        seed: start of the random order; the same on all ranks. Epoch e shuffles with ``seed + e``.
+        drop_last: leave out the tail instead of repeating the beginning.
+
+    >>> [list(TrainingSampler("abcde", 2, rank)) for rank in range(2)]
+    [[0, 2, 4], [1, 3, 0]]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        world_size: int,
+        rank: int,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(source, world_size, rank, seed=seed)
+        self.drop_last = drop_last
+
+    def share(self, count: int) -> range:
+        """Return every ``world_size``-th place, as many on every rank."""
+        steps = count // self.world_size if self.drop_last else -(-count // self.world_size)
+        return range(self.rank, self.rank + steps * self.world_size, self.world_size)
+
+
+class Keys(Sampler[Any]):
+    """Any iterable of keys, as a sampler."""
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.keys))  # a sampler without a length raises TypeError
+
+
+def has_order(loader: Any) -> bool:
+    """True if a loader has an order of samples that can be dealt out."""
+    return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+
+
+def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
+    """Return a copy of a loader with other samplers, or what else is given.
+
+    Not built anew from arguments: a subclass may take others, and torch's own grow with its
+    versions. A loader refuses new samplers by ``__setattr__`` because its iterators use the old
+    ones; the copy has no iterator yet.
+    """
+    clone = copy.copy(loader)
+    for name, value in changed.items():
+        object.__setattr__(clone, name, value)
+    clone._iterator = None
+    return clone
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader's samplers which epoch begins."""
+    for name in ("sampler", "batch_sampler"):
+        tell = getattr(getattr(loader, name, None), "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
