@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import LeafSpec, is_known, short_name
+from distmetrics.collectives.pack import LeafSpec, short_name, unsendable
 from distmetrics.collectives.prepare import check_sendable, from_number_or_array
 from distmetrics.collectives.serialize import DEEPEST
 from distmetrics.errors import InputError, InputTypeError
@@ -182,9 +182,9 @@ def _are_names(keys: Sequence[Any]) -> bool:
 
 def _of_tensors(items: list[Tensor]) -> Column:
     first = items[0]
-    is_plain = first.layout is torch.strided and not first.is_meta and is_known(first.dtype)
     alike = {(x.dtype, x.ndim, x.device, x.layout, x.is_nested) for x in items}
-    if not is_plain or first.is_nested or first.is_quantized or len(alike) > 1:
+    is_plain = not any(unsendable(first.dtype, first.layout, first.is_meta))
+    if not is_plain or first.is_nested or len(alike) > 1:
         return Column("items")
     return Column("ragged", short_name(first.dtype), (1,) * first.ndim, not first.is_cpu)
 
