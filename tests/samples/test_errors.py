@@ -154,7 +154,7 @@ CASES: dict[str, Case] = {
     "sparse": Case(
         dm.InputTypeError,
         (1,),
-        "['a'] is a sparse",
+        "['a'] has the layout torch.sparse_coo",
         lambda c: gather(own(c), {"a": odd(c, torch.eye(2).to_sparse(), torch.eye(2))}),
     ),
     "floats as ids": Case(
