@@ -47,7 +47,14 @@ def model_of(kind: str) -> Any:
     if kind == "gpt2":
         return GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, initializer_range=0.7, **words))
     config = T5Config(
-        **words, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=PAD, initializer_factor=2.0
+        **words,
+        d_model=8,
+        d_kv=4,
+        d_ff=16,
+        num_layers=1,
+        num_heads=2,
+        decoder_start_token_id=PAD,
+        initializer_factor=2.0,
     )
     return T5ForConditionalGeneration(config)
 
@@ -76,6 +83,7 @@ def samples(kind: str, count: int) -> list[dict[str, Any]]:
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Fill up to the longest row of the batch."""
+
     def filled(name: str, filler: int) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence([row[name] for row in rows], True, filler)
 
@@ -98,11 +106,11 @@ class Stream(IterableDataset[Any]):
         return iter(self.rows)
 
 
-def by_hand(kind: str, rows: list[dict[str, Any]], smoothing: float = 0.0) -> dict[str, float]:
+def by_hand(kind: str, rows: list[dict[str, Any]], smoothing: float = 0.0, model: Any = None) -> dict[str, float]:
     """Return the loss and the counts of one process that has all rows in one batch."""
     batch = collate(rows)
     with torch.no_grad():
-        model = model_of(kind).eval()
+        model = (model or model_of(kind)).eval()
         logits = model(**batch).logits
     labels = batch["labels"]
     if kind == "regression":
@@ -119,6 +127,7 @@ def by_hand(kind: str, rows: list[dict[str, Any]], smoothing: float = 0.0) -> di
 
 def update(kind: str) -> Any:
     """Return the update of counts of right and of all labels that count."""
+
     def add(metrics: Any, outputs: Any, inputs: Any) -> None:
         logits, labels = outputs.logits, inputs["labels"]
         logits = logits[0] if isinstance(logits, tuple) else logits
