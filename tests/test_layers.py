@@ -58,6 +58,8 @@ ROOMS = {
     "testing/inputs/numbers.py": {"hypothesis"},
     "testing/inputs/structures.py": {"hypothesis"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
+    "integrations/transformers.py": {"transformers"},
+    "integrations/transformers_loss.py": {"transformers"},
     "testing/plugin.py": {"pytest"},
     "testing/pytest_failures.py": {"pytest", "_pytest"},
     "cli/demo_train.py": {"torchmetrics"},

@@ -26,8 +26,8 @@ from distmetrics.data.fresh import fresh
 from distmetrics.data.joining import join, stored
 from distmetrics.data.rank_loader import StreamPart
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
-from distmetrics.integrations.loss_weight import Weight, weight_of
 from distmetrics.integrations.named_metrics import by_name, each, plain
+from distmetrics.integrations.transformers_loss import Weight, weight_of
 from distmetrics.state.function import from_function
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.tree import map_leaves, move
