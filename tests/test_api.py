@@ -18,9 +18,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "distmetrics"
 PUBLIC = (
     "distmetrics",
+    "distmetrics.data",
     "distmetrics.errors",
     "distmetrics.guard",
     "distmetrics.integrations.lightning",
+    "distmetrics.integrations.transformers",
     "distmetrics.launch",
     "distmetrics.runner",
     "distmetrics.state.adapters",
