@@ -81,6 +81,7 @@ ROOMS = {
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "integrations/transformers.py": {"transformers"},
     "integrations/transformers_loss.py": {"transformers"},
+    "integrations/transformers_steps.py": {"transformers"},
     "testing/plugin.py": {"pytest"},
     "testing/pytest_failures.py": {"pytest", "_pytest"},
     "cli/demo_train.py": {"torchmetrics"},
