@@ -22,6 +22,7 @@ PUBLIC = (
     "distmetrics.errors",
     "distmetrics.guard",
     "distmetrics.integrations.lightning",
+    "distmetrics.integrations.transformers",
     "distmetrics.launch",
     "distmetrics.runner",
     "distmetrics.state.adapters",
