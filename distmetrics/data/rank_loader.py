@@ -13,15 +13,10 @@ Batches = Iterator[tuple[Any, int | None]]  # a batch, and how many rows count: 
 
 
 class RankLoader:
-    """Batches of this rank's part; other attributes are the loader's that it reads.
+    """Batches of this rank's part; other attributes are the loader's that it reads."""
 
-    Attributes:
-        whole_loader: the loader of the whole data.
-    """
-
-    def __init__(self, loader: Any, whole_loader: Any, device: torch.device | None) -> None:
+    def __init__(self, loader: Any, device: torch.device | None) -> None:
         self.loader = loader
-        self.whole_loader = whole_loader
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
@@ -47,36 +42,21 @@ class LoaderPart(RankLoader):
 
     Args:
         loader: of this rank's part.
-        whole_loader: of the whole data.
         device: where batches go, or None.
-        sampler: what deals the batches out.
-        equal_batches: fill up to as many batches as the rank with most of them has.
+        dealer: the sampler that deals the batches out, and may fill up with one more.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        whole_loader: Any,
-        device: torch.device | None,
-        sampler: EvaluationSampler,
-        *,
-        equal_batches: bool,
-    ) -> None:
-        super().__init__(loader, whole_loader, device)
-        self._sampler = sampler
-        self._equal_batches = equal_batches
+    def __init__(self, loader: Any, device: torch.device | None, dealer: EvaluationSampler) -> None:
+        super().__init__(loader, device)
+        self.dealer = dealer
 
     def _batches(self) -> Batches:
-        batch = None
-        for batch in self.loader:
-            yield batch, None
-        if len(self.loader) < len(self):
-            if batch is None:
-                batch = next(iter(self.whole_loader))
-            yield batch, 0
+        own = self.dealer.steps_of(self.dealer.rank) if self.dealer.fill else None
+        for index, batch in enumerate(self.loader):
+            yield batch, None if own is None or index < own else 0
 
     def __len__(self) -> int:
-        return self._sampler.most_steps() if self._equal_batches else len(self.loader)
+        return len(self.dealer)
 
 
 class StreamPart(RankLoader):
@@ -99,7 +79,7 @@ class StreamPart(RankLoader):
         *,
         equal_batches: bool,
     ) -> None:
-        super().__init__(whole_loader, whole_loader, device)
+        super().__init__(whole_loader, device)
         self._world_size = world_size
         self._rank = rank
         self._equal_batches = equal_batches
