@@ -57,6 +57,7 @@ ROOMS = {
     "testing/inputs/draws.py": {"hypothesis"},
     "testing/inputs/numbers.py": {"hypothesis"},
     "testing/inputs/structures.py": {"hypothesis"},
+    "integrations/accelerate.py": {"accelerate"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "testing/plugin.py": {"pytest"},
     "testing/pytest_failures.py": {"pytest", "_pytest"},

@@ -71,8 +71,9 @@ def exact_by(
     *,
     equal_batches: bool = False,
     seed: int = 0,
+    device: torch.device | None = None,
 ) -> Any:
-    """Do what :func:`exact` does, by a layout of ``dealing``."""
+    """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
     _agree(loader, comm)
     return deal(
         loader,
@@ -81,6 +82,7 @@ def exact_by(
         layout=layout,
         equal_batches=equal_batches,
         seed=seed,
+        device=device,
     )
 
 
@@ -92,10 +94,11 @@ def deal(
     layout: Layout = RUNS,
     equal_batches: bool = False,
     seed: int = 0,
+    device: torch.device | None = None,
 ) -> Any:
     """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks."""
     unwrapped = unwrap(loader)
-    whole, device = unwrapped.loader, unwrapped.device
+    whole, device = unwrapped.loader, device or unwrapped.device
     if not has_order(whole):
         return StreamPart(whole, device, world_size, rank, equal_batches=equal_batches)
     options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
@@ -117,8 +120,8 @@ def deal(
         keys = order if isinstance(order, Sampler) else Keys(order)
         dealer = EvaluationSampler(keys, world_size, rank, **options)
         part = clone(whole, **{name: dealer})
-    if device is None and not equal_batches:
-        return part
+    if device is None and not equal_batches and layout is RUNS:
+        return part  # code that works round by round asks for its steps
     return LoaderPart(part, device, dealer)
 
 
