@@ -8,13 +8,13 @@ while a loader made here is being read, and is Accelerate's own everywhere else.
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch.nn.parallel import DistributedDataParallel
 
 from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.base import Communicator
@@ -46,7 +46,9 @@ def prepare(
     Where there is no sample for each rank's last batch (batch size 1, fewer samples than ranks, a
     batch sampler of one's own, data without an order), a rank may have one batch fewer. When it is
     through it takes part in the others' ``gather_for_metrics``, with no rows, and its loop ends
-    when theirs do. A loop with any other collective for each batch
+    when theirs do. Rank 0 always has all rows; a rank that was through has those of the other
+    rounds, and warns. Use ``equal_batches=True`` where all ranks need all rows, to stop early by
+    them, say. A loop with any other collective for each batch
     (``accelerator.pad_across_processes``, or a model that is sharded or has buffers under DDP)
     needs ``equal_batches=True`` then: the rank gets one more batch, which ``gather_for_metrics``
     leaves out. For ``metric.update`` pass ``distmetrics.data.fresh(rows)``.
@@ -145,9 +147,18 @@ class _Gather:
     def end(self, reading: _Reading) -> None:
         """Forget a reading, once no rank can gather rows of its last round any more."""
         self._readings.remove(reading)
+        missed = False
         while not reading.step.is_full:
             if all(rows is None for rows in self._exchanged(None)):
-                return
+                break
+            missed = True
+        if missed and reading.step.is_absent:
+            warnings.warn(
+                "gather_for_metrics: the rows of the last round are on the ranks that have a batch "
+                "in it, rank 0 first; pass prepare(..., equal_batches=True) for all rows on all "
+                "ranks",
+                stacklevel=3,
+            )
 
     def __call__(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Do what ``Accelerator.gather_for_metrics`` does."""
@@ -198,7 +209,7 @@ def _no_rows(leaf: torch.Tensor) -> torch.Tensor:
 def _check_models(accelerator: Accelerator) -> None:
     """Refuse to read unequal numbers of batches where a model's forward pass waits for all."""
     for model in accelerator._models:
-        if _waits(model, accelerator.distributed_type):
+        if _waits(model, accelerator):
             raise InputError(
                 "the ranks may get unequal numbers of batches, and the forward pass of the "
                 f"prepared {type(getattr(model, 'module', model)).__name__} waits for all ranks",
@@ -207,10 +218,15 @@ def _check_models(accelerator: Accelerator) -> None:
             )
 
 
-def _waits(model: Any, kind: DistributedType) -> bool:
-    """True if a model's forward pass has a collective in it."""
+def _waits(model: Any, accelerator: Accelerator) -> bool:
+    """True if the forward pass of a prepared model has a collective in it.
+
+    DDP sends rank 0's buffers to all ranks, in evaluation too.
+    """
+    kind = accelerator.distributed_type
     if kind == DistributedType.NO:
         return False
-    if isinstance(model, DistributedDataParallel):
-        return model.broadcast_buffers and any(True for _ in model.module.buffers())
-    return not kind.name.startswith("MULTI_")
+    if not kind.name.startswith("MULTI_"):  # FSDP, DeepSpeed, Megatron
+        return True
+    sends_buffers = getattr(accelerator.ddp_handler, "broadcast_buffers", True)
+    return sends_buffers and next(model.buffers(), None) is not None
