@@ -154,5 +154,5 @@ class StreamPart(RankLoader):
     def __len__(self) -> int:
         count = len(self.loader)
         if self._equal_batches:
-            count += self._world_size - 1 - self._rank
+            return -(-count // self._world_size)
         return len(range(self._rank, count, self._world_size))
