@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, WeightedRandomSampler
 
@@ -96,15 +96,12 @@ def test_loaders_of_all_kinds_twice_over(kind: str, equal: bool) -> None:
         loader = exact(LOADERS[kind](comm.rank), equal_batches=equal)
         epochs = []
         for each in (loader, loader, exact(loader)):
-            kept = []
-            for batch in each:
-                kept.append(
-                    torch.as_tensor(
-                        fresh([torch.as_tensor(batch).reshape(-1)])[0] if equal and each is loader else batch
-                    )
-                    .reshape(-1)
-                    .tolist()
-                )
+            fills = equal and each is loader
+            rows = [
+                torch.as_tensor(batch).reshape(-1) if not fills else fresh(torch.as_tensor(batch).reshape(-1))
+                for batch in each
+            ]
+            kept = [batch.tolist() for batch in rows]
             epochs.append(kept)
         return epochs
 
@@ -158,10 +155,10 @@ def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
 
 def test_fresh_cuts_texts_and_dicts_one_a_row() -> None:
     loader = exact([{"text": ("a", "b"), "boxes": [{"x": torch.ones(3)}, {"x": torch.ones(1)}]}], equal_batches=True)
-    assert [fresh(batch) for batch in loader][0]["text"] == ("a", "b")
+    assert next(fresh(batch) for batch in loader)["text"] == ("a", "b")
 
     def job(comm: Any) -> Any:
         one = [{"text": ("a", "b"), "boxes": [{"x": torch.ones(3)}, {"x": torch.ones(1)}]}]
-        return [fresh(batch) for batch in exact(one, equal_batches=True)][0]
+        return next(fresh(batch) for batch in exact(one, equal_batches=True))
 
     assert run(2, job)[1] == {"text": (), "boxes": []}
