@@ -21,6 +21,8 @@ PUBLIC = (
     "distmetrics.data",
     "distmetrics.errors",
     "distmetrics.guard",
+    "distmetrics.integrations.accelerate",
+    "distmetrics.integrations.fabric",
     "distmetrics.integrations.lightning",
     "distmetrics.integrations.transformers",
     "distmetrics.launch",
@@ -78,7 +80,7 @@ def programs() -> Iterator[tuple[str, str]]:
     """Yield every program that we show to users."""
     for path in [*ROOT.glob("examples/*.py"), ROOT / "distmetrics/cli/data/bad_training.py"]:
         yield path.relative_to(ROOT).as_posix(), path.read_text()
-    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/kit/*.md")]:
+    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/kit/*.md"), *ROOT.glob("docs/use/*.md")]:
         for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.M | re.S)):
             yield f"{path.relative_to(ROOT).as_posix()}-{number}", code
 

@@ -78,6 +78,7 @@ ROOMS = {
     "testing/inputs/draws.py": {"hypothesis"},
     "testing/inputs/numbers.py": {"hypothesis"},
     "testing/inputs/structures.py": {"hypothesis"},
+    "integrations/accelerate.py": {"accelerate"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "integrations/transformers.py": {"transformers"},
     "integrations/transformers_loss.py": {"transformers"},

@@ -4,7 +4,7 @@ from collections.abc import Sized
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, call_site
@@ -18,7 +18,7 @@ from distmetrics.data.sampling import (
     clone,
     has_order,
 )
-from distmetrics.data.unwrap import unwrap
+from distmetrics.data.unwrap import parts, unwrap
 from distmetrics.errors import InputError
 
 
@@ -42,7 +42,8 @@ def exact(
     set that gives each rank its own part is exact as it is: don't pass it here.
 
     All ranks must call it. An order that a sampler draws is the same on all ranks: they take over
-    the state of rank 0's generator.
+    rank 0's generators and seeds, and what draws from the global generators of PyTorch, Python or
+    NumPy is seeded alike. A stream must come in the same order on all ranks.
 
     Args:
         loader: a ``DataLoader``, one that a framework has prepared, or any iterable of batches.
@@ -70,8 +71,9 @@ def exact_by(
     *,
     equal_batches: bool = False,
     seed: int = 0,
+    device: torch.device | None = None,
 ) -> Any:
-    """Do what :func:`exact` does, by a layout of ``dealing``."""
+    """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
     _agree(loader, comm)
     return deal(
         loader,
@@ -80,6 +82,7 @@ def exact_by(
         layout=layout,
         equal_batches=equal_batches,
         seed=seed,
+        device=device,
     )
 
 
@@ -91,13 +94,14 @@ def deal(
     layout: Layout = RUNS,
     equal_batches: bool = False,
     seed: int = 0,
+    device: torch.device | None = None,
 ) -> Any:
     """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks."""
     unwrapped = unwrap(loader)
-    whole, device = unwrapped.loader, unwrapped.device
+    whole, device = unwrapped.loader, device or unwrapped.device
     if not has_order(whole):
         return StreamPart(whole, device, world_size, rank, equal_batches=equal_batches)
-    options: dict[str, Any] = {"seed": seed, "layout": layout}
+    options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
     dealer: EvaluationSampler
     if type(whole.batch_sampler) is BatchSampler:
         dealer = EvaluationBatches(
@@ -108,7 +112,7 @@ def deal(
             multiple_of=whole.batch_sampler.batch_size if whole.batch_sampler.drop_last else 1,
             **options,
         )
-        share = EvaluationSampler(whole.sampler, world_size, rank, **options)
+        share = EvaluationSampler(whole.sampler, world_size, rank, seed=seed, layout=layout)
         part = clone(whole, batch_sampler=dealer, sampler=share)
     else:
         name = "sampler" if whole.batch_sampler is None else "batch_sampler"
@@ -116,25 +120,24 @@ def deal(
         keys = order if isinstance(order, Sampler) else Keys(order)
         dealer = EvaluationSampler(keys, world_size, rank, **options)
         part = clone(whole, **{name: dealer})
-    if device is None and not equal_batches:
-        return part
-    return LoaderPart(part, whole, device, dealer, equal_batches=equal_batches)
+    if device is None and not equal_batches and layout is RUNS:
+        return part  # code that works round by round asks for its steps
+    return LoaderPart(part, device, dealer)
 
 
 def _agree(loader: Any, comm: Communicator) -> None:
-    """Check that the ranks' loaders are alike, and give all the state of rank 0's generator."""
-    generator, state, problem = None, b"", ""
+    """Check that the ranks' loaders are alike, and give all of them rank 0's random state."""
+    whole, state, problem = None, [], ""
     try:
-        whole = unwrap(loader).loader
-        text = _text(whole)
-        generator = getattr(getattr(whole, "sampler", None), "generator", None)
+        unwrapped = unwrap(loader)
+        whole = unwrapped.loader
+        state = [value for *_, value in _random_state(whole)]
+        text = _text(whole, unwrapped.batch_size, len(state))
     except InputError as error:
         text, problem = error.what, error.do
-    except Exception as error:  # any sampler of a user's may raise anything
+    except Exception as error:  # noqa: BLE001  any sampler of a user's may raise anything
         text = f"its samplers can't be read: {type(error).__name__}: {error}"
         problem = "give samplers and batch samplers a length."
-    if generator is not None:
-        state = generator.get_state().numpy().tobytes()
     ranks = gather_objects([text, problem, state], _read, comm, "exact", call_site())
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}
     problems = [theirs.problem for theirs in ranks if theirs.problem]
@@ -147,33 +150,57 @@ def _agree(loader: Any, comm: Communicator) -> None:
             do=(problems or ["give every rank the same data set and the same batch size."])[0],
             rank=comm.rank,
         )
-    if generator is not None and ranks[0].state:
-        generator.set_state(torch.frombuffer(bytearray(ranks[0].state), dtype=torch.uint8))
+    for (part, name, _), value in zip(_random_state(whole), ranks[0].state, strict=True):
+        if name == "generator":
+            part.generator.set_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+        else:
+            setattr(part, name, value)
+
+
+def _random_state(whole: Any) -> list[tuple[Any, str, Any]]:
+    """Return what decides the order that a loader's samplers or its stream draw.
+
+    A list of: the part that draws, an attribute of it, its value. Accelerate's sampler has a seed
+    of its own, by default each rank's.
+    """
+    state: list[tuple[Any, str, Any]] = []
+    if not isinstance(whole, DataLoader):
+        return state
+    for part in parts(whole):
+        held = getattr(part, "__dict__", {})
+        if isinstance(held.get("generator"), torch.Generator):
+            value = held["generator"].get_state().numpy().tobytes()
+            state.append((part, "generator", value))
+        numbers = ("initial_seed", "seed", "epoch") if isinstance(part, Sampler) else ()
+        names = [name for name in numbers if type(held.get(name)) is int]
+        state.extend((part, name, held[name]) for name in names)
+    return state
 
 
 class _Theirs(NamedTuple):
-    """What a rank has told of its loader: what it is, what to do if that is wrong, a generator."""
+    """What a rank has told of its loader: what it is, what to do if that is wrong, its state."""
 
     text: str
     problem: str
-    state: bytes
+    state: list[Any]
 
 
 def _read(data: Any) -> _Theirs:
     """Return what a peer has told; raise ValueError or TypeError for anything else."""
     text, problem, state = data
-    return _Theirs(str(text), str(problem), bytes(state))
+    return _Theirs(str(text), str(problem), list(state))
 
 
-def _text(whole: Any) -> str:
+def _text(whole: Any, batch_size: int, seeds: int) -> str:
     """Say what a loader of the whole data is, alike on all ranks that have the same."""
+    drawn = f", drawn by {seeds} seeds or generators" if seeds else ""
     if not has_order(whole):
-        return f"batches without an order, of a {type(whole).__name__}"
+        return f"batches without an order, of a {type(whole).__name__}{drawn}"
     if type(whole.batch_sampler) is BatchSampler:
-        batches = whole.batch_sampler
-        last = " but for the last" if batches.drop_last else ""
-        count = len(cast(Sized, batches.sampler))
-        return f"{count} samples in batches of {batches.batch_size}{last}"
+        last = " but for the last" if whole.batch_sampler.drop_last else ""
+        count = len(cast(Sized, whole.batch_sampler.sampler))
+        return f"{count} samples in batches of {batch_size}{last}{drawn}"
     if whole.batch_sampler is None:
-        return f"{len(whole.sampler)} samples, one by one"
-    return f"{len(whole.batch_sampler)} batches of a {type(whole.batch_sampler).__name__}"
+        return f"{len(whole.sampler)} samples, one by one{drawn}"
+    name = type(whole.batch_sampler).__name__
+    return f"{len(whole.batch_sampler)} batches of a {name}{drawn}"

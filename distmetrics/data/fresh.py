@@ -13,15 +13,23 @@ from distmetrics.tree import flatten
 _reading = threading.local()  # a rank of a ThreadWorld is a thread
 
 
+class _Rows:
+    """How many rows of a batch count; compared by identity."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+
+
 @contextmanager
 def being_read(rows: int | None) -> Iterator[None]:
     """Let :func:`fresh` keep ``rows`` rows of the batch inside the block; None keeps all."""
-    counts: list[int | None] = _reading.__dict__.setdefault("counts", [])
-    counts.append(rows)
+    counts: list[_Rows] = _reading.__dict__.setdefault("counts", [])
+    mine = _Rows(rows)
+    counts.append(mine)
     try:
         yield
     finally:
-        counts.pop()
+        counts.remove(mine)  # not always the last: loaders that are zipped take turns
 
 
 def fresh(rows: Any) -> Any:
@@ -32,8 +40,8 @@ def fresh(rows: Any) -> Any:
     ``exact(loader, equal_batches=True)`` and those of loaders that Accelerate has prepared.
 
     Args:
-        rows: a tree of tensors of shape (rows of the batch, ...), and of lists of as many items:
-            the batch, or what the model made of it. Tensors without dimensions stay.
+        rows: a tree of tensors of shape (rows of the batch, ...), and of lists of as many texts or
+            dicts: the batch, or what the model made of it. Tensors without dimensions stay.
 
     Raises:
         InputError: no such loader is being read, or it can't know its padding.
@@ -46,7 +54,7 @@ def fresh(rows: Any) -> Any:
     tensor([4.])
     """
     counts = _reading.__dict__.get("counts")
-    count = counts[-1] if counts else _rows_of_accelerate()
+    count = counts[-1].count if counts else _rows_of_accelerate()
     return rows if count is None else _first(rows, count)
 
 
@@ -59,7 +67,7 @@ def _first(tree: Any, count: int) -> Any:
         for key, value in tree.items():
             result[key] = _first(value, count)  # type: ignore[index]
         return result
-    if isinstance(tree, list) and not _holds_arrays(tree):  # texts, say: one item a row
+    if isinstance(tree, list | tuple) and _is_one_a_row(tree):
         return tree[:count]
     if isinstance(tree, list | tuple):
         children = [_first(child, count) for child in tree]
@@ -72,8 +80,11 @@ def _first(tree: Any, count: int) -> Any:
     )
 
 
-def _holds_arrays(tree: Any) -> bool:
-    return any(hasattr(leaf, "shape") for leaf in flatten(tree)[0])
+def _is_one_a_row(items: list[Any] | tuple[Any, ...]) -> bool:
+    """True for texts, say, or a dict for each row; tensors are columns, as loaders collate them."""
+    if items and all(isinstance(item, str | bytes | Mapping) for item in items):
+        return True
+    return isinstance(items, list) and not any(hasattr(leaf, "shape") for leaf in flatten(items)[0])
 
 
 def _rows_of_accelerate() -> int | None:
@@ -94,17 +105,35 @@ def rows_that_count(loader: Any) -> int | None:
     """Return how many rows count of the last batch of a loader of Accelerate; None for all."""
     batches = loader.batch_sampler
     pads = getattr(batches, "even_batches", True) and not loader._drop_last
-    if not loader.end_of_dataloader or not pads or loader.remainder == 0:
+    if not loader.end_of_dataloader or not pads:
         return None
-    if loader.remainder < 0:
-        raise InputError(
-            "fresh: Accelerate's loader can't know how many of its last rows are repeats: the data "
-            "set has no length",
-            do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
-        )
     process = sys.modules["accelerate.state"].PartialState()
     world_size, rank = process.num_processes, process.process_index
-    dispatches = hasattr(loader, "slice_fn")  # rank 0 reads, and sends each its part of a round
-    whole = loader.remainder if dispatches else loader.total_batch_size
-    size = -(-whole // world_size)
-    return int(min(max(loader.remainder - rank * size, 0), size))
+    if hasattr(loader, "slice_fn"):  # rank 0 reads, and sends each its part of a round
+        rows_of_round, remainder = loader.remainder, loader.remainder
+    else:
+        rows_of_round, remainder = _last_round(loader, world_size)
+    if remainder == 0 or world_size == 1:
+        return None
+    size = -(-rows_of_round // world_size)
+    return int(min(max(remainder - rank * size, 0), size))
+
+
+def _last_round(loader: Any, world_size: int) -> tuple[int, int]:
+    """Return how many rows a round of all ranks' batches has, and how many count in the last.
+
+    Raises:
+        InputError: the data set has no length.
+    """
+    dataset = loader.dataset
+    deals = hasattr(dataset, "process_index") and hasattr(dataset, "dataset")
+    if not deals and loader.remainder >= 0:
+        return loader.total_batch_size, loader.remainder
+    if deals and hasattr(dataset.dataset, "__len__"):  # its remainder is of one rank's length
+        rows_of_round = loader.batch_size * world_size
+        return rows_of_round, len(dataset.dataset) % rows_of_round
+    raise InputError(
+        "fresh: Accelerate's loader can't know how many of its last rows are repeats: the data "
+        "set has no length",
+        do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
+    )

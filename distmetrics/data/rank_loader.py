@@ -1,7 +1,7 @@
 """Loaders of a rank's part that are no ``DataLoader``: they move, count out or fill up batches."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,27 +9,49 @@ from distmetrics.data.fresh import being_read
 from distmetrics.data.sampling import EvaluationSampler, set_epoch
 from distmetrics.tree import move
 
-Batches = Iterator[tuple[Any, int | None]]  # a batch, and how many rows count: None for all
+
+class Step(NamedTuple):
+    """A batch of this rank in a round, for which other ranks have theirs.
+
+    Attributes:
+        batch: the batch.
+        rows: how many of its rows count; None for all.
+        is_full: every rank has a batch in this round.
+        is_absent: this rank has none, and others do.
+    """
+
+    batch: Any
+    rows: int | None = None
+    is_full: bool = True
+    is_absent: bool = False
+
+
+_ABSENT = Step(None, is_full=False, is_absent=True)
 
 
 class RankLoader:
-    """Batches of this rank's part; other attributes are the loader's that it reads.
+    """Batches of this rank's part; other attributes are the loader's that it reads."""
 
-    Attributes:
-        whole_loader: the loader of the whole data.
-    """
-
-    def __init__(self, loader: Any, whole_loader: Any, device: torch.device | None) -> None:
+    def __init__(self, loader: Any, device: torch.device | None) -> None:
         self.loader = loader
-        self.whole_loader = whole_loader
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
-        for batch, rows in self._batches():
-            with being_read(rows):
-                yield batch if self._device is None else move(batch, self._device)
+        for step in self.steps():
+            if not step.is_absent:
+                with being_read(step.rows):
+                    yield self.moved(step.batch)
 
-    def _batches(self) -> Batches:
+    def moved(self, batch: Any) -> Any:
+        """Return the batch on the device where batches go."""
+        return batch if self._device is None else move(batch, self._device)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what this rank does in each round."""
+        raise NotImplementedError
+
+    def is_even(self) -> bool | None:
+        """True if all ranks have as many batches; None if only reading can tell."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
@@ -47,40 +69,37 @@ class LoaderPart(RankLoader):
 
     Args:
         loader: of this rank's part.
-        whole_loader: of the whole data.
         device: where batches go, or None.
-        sampler: what deals the batches out.
-        equal_batches: fill up to as many batches as the rank with most of them has.
+        dealer: the sampler that deals the batches out, and may fill up with one more.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        whole_loader: Any,
-        device: torch.device | None,
-        sampler: EvaluationSampler,
-        *,
-        equal_batches: bool,
-    ) -> None:
-        super().__init__(loader, whole_loader, device)
-        self._sampler = sampler
-        self._equal_batches = equal_batches
+    def __init__(self, loader: Any, device: torch.device | None, dealer: EvaluationSampler) -> None:
+        super().__init__(loader, device)
+        self.dealer = dealer
 
-    def _batches(self) -> Batches:
-        batch = None
-        for batch in self.loader:
-            yield batch, None
-        if len(self.loader) < len(self):
-            if batch is None:
-                batch = next(iter(self.whole_loader))
-            yield batch, 0
+    def steps(self) -> Iterator[Step]:
+        """Yield the batches."""
+        own = self.dealer.steps_of(self.dealer.rank)
+        of_all = self.dealer.least_steps()
+        for index, batch in enumerate(self.loader):
+            is_filler = self.dealer.fill and index >= own
+            is_full = self.dealer.fill or index < of_all
+            yield Step(batch, 0 if is_filler else None, is_full)
+        if own == of_all and not self.is_even():
+            yield _ABSENT
+
+    def is_even(self) -> bool:
+        """True if all ranks have as many batches."""
+        return self.dealer.fill or self.dealer.least_steps() == self.dealer.most_steps()
 
     def __len__(self) -> int:
-        return self._sampler.most_steps() if self._equal_batches else len(self.loader)
+        return len(self.dealer)
 
 
 class StreamPart(RankLoader):
     """Every ``world_size``-th batch of a loader that has no order to deal out.
+
+    A rank keeps its batch until it knows whether the round is full.
 
     Args:
         whole_loader: read whole by every rank.
@@ -99,24 +118,41 @@ class StreamPart(RankLoader):
         *,
         equal_batches: bool,
     ) -> None:
-        super().__init__(whole_loader, whole_loader, device)
+        super().__init__(whole_loader, device)
         self._world_size = world_size
         self._rank = rank
         self._equal_batches = equal_batches
 
-    def _batches(self) -> Batches:
-        first, turn = None, 0
-        for index, batch in enumerate(self.loader):
-            turn = index % self._world_size
-            if turn == 0:
+    def steps(self) -> Iterator[Step]:
+        """Yield the batches."""
+        first, own, count = None, None, 0
+        for batch in self.loader:
+            if count == 0:
                 first = batch
-            if turn == self._rank:
-                yield batch, None
-        if first is not None and turn < self._rank and self._equal_batches:
-            yield first, 0
+            if count == self._rank:
+                own = batch
+            count += 1
+            if count == self._world_size:
+                yield Step(own)
+                first, own, count = None, None, 0
+        if count > self._rank:
+            yield Step(own, is_full=self._equal_batches)
+        elif count and self._equal_batches:
+            yield Step(first, 0)
+        elif count:
+            yield _ABSENT
+
+    def is_even(self) -> bool | None:
+        """True if all ranks have as many batches; None if only reading can tell."""
+        if self._equal_batches:
+            return True
+        try:
+            return len(self.loader) % self._world_size == 0
+        except TypeError:
+            return None
 
     def __len__(self) -> int:
         count = len(self.loader)
         if self._equal_batches:
-            count += self._world_size - 1 - self._rank
+            return -(-count // self._world_size)
         return len(range(self._rank, count, self._world_size))

@@ -7,7 +7,11 @@ that is.
 """
 
 import copy
+import random
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -15,6 +19,26 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.errors import InputError
+
+_drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of PyTorch, Python and NumPy inside the block; theirs come back."""
+    numpy: Any = sys.modules.get("numpy")
+    with _drawing, torch.random.fork_rng(devices=[]):
+        states = random.getstate(), numpy and numpy.random.get_state()
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            if numpy:
+                numpy.random.set_state(states[1])
 
 
 class Dealt(Sampler[Any]):
@@ -48,10 +72,9 @@ class Dealt(Sampler[Any]):
 
     def _order(self) -> Sequence[Any]:
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
-        if not isinstance(self.source, Sampler) or isinstance(self.source, SequentialSampler):
+        if not isinstance(self.source, Sampler) or type(self.source) is SequentialSampler:
             return range(len(self.source))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.seed + self.epoch)
+        with _seeded(self.seed + self.epoch):
             return list(self.source)
 
 
@@ -67,10 +90,13 @@ class EvaluationSampler(Dealt):
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
         layout: another way to deal out, of ``distmetrics.data.dealing``.
+        fill: give a rank that has one step fewer than another the first sample once more.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
     """
+
+    filler: Any = 0  # the places of the step that fills up
 
     def __init__(
         self,
@@ -80,17 +106,50 @@ class EvaluationSampler(Dealt):
         *,
         seed: int = 0,
         layout: Layout = RUNS,
+        fill: bool = False,
     ) -> None:
         super().__init__(source, world_size, rank, seed=seed)
         self.layout = layout
+        self.fill = fill
 
     def share(self, count: int) -> range:
         """Return the rank's places."""
         return self.layout.share(count, self.world_size, self.rank)
 
+    def places(self, count: int, rank: int) -> Sequence[Any]:
+        """Return the places of each step of a rank, in an order of ``count`` samples."""
+        return self.layout.share(count, self.world_size, rank)
+
+    def steps_of(self, rank: int) -> int:
+        """Return the number of steps for which a rank has samples."""
+        return len(self.places(len(self.source), rank))
+
+    def least_steps(self) -> int:
+        """Return the number of steps for which every rank has samples."""
+        return min(self.steps_of(0), self.steps_of(self.world_size - 1))  # the first or the last
+
     def most_steps(self) -> int:
-        """Return the number of steps of the rank that takes most."""
-        return -(-len(self.source) // self.world_size)
+        """Return the number of steps for which some rank has samples."""
+        return max(self.steps_of(0), self.steps_of(self.world_size - 1))
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        if self.fill and len(order) != len(self.source):
+            raise InputError(
+                f"the {type(self.source).__name__} gives {len(order)} keys, and its length is "
+                f"{len(self.source)}: ranks can't be given as many batches",
+                do="mend its __len__.",
+            )
+        for places in self.places(len(order), self.rank):
+            yield self._pick(order, places)
+        if self.fill and self.steps_of(self.rank) < self.most_steps():
+            yield self._pick(order, self.filler)
+
+    def _pick(self, order: Sequence[Any], places: Any) -> Any:
+        return order[places]
+
+    def __len__(self) -> int:
+        return self.most_steps() if self.fill else self.steps_of(self.rank)
 
 
 class EvaluationBatches(EvaluationSampler):
@@ -109,6 +168,8 @@ class EvaluationBatches(EvaluationSampler):
     [[[0], [1]], [[2, 3], [4]]]
     """
 
+    filler = range(1)
+
     def __init__(
         self,
         source: Any,
@@ -123,23 +184,13 @@ class EvaluationBatches(EvaluationSampler):
         self.batch_size = batch_size
         self.multiple_of = multiple_of
 
-    def batches(self, count: int, rank: int) -> list[range]:
+    def places(self, count: int, rank: int) -> Sequence[range]:
         """Return the places of each batch of a rank, in an order of ``count`` samples."""
         count -= count % self.multiple_of
         return self.layout.batches(count, self.batch_size, self.world_size, rank)
 
-    def most_steps(self) -> int:
-        """Return the number of batches of the rank that has most."""
-        count = len(self.source)
-        return max(len(self.batches(count, rank)) for rank in range(self.world_size))
-
-    def __iter__(self) -> Iterator[Any]:
-        order = self._order()
-        for batch in self.batches(len(order), self.rank):
-            yield [order[place] for place in batch]
-
-    def __len__(self) -> int:
-        return len(self.batches(len(self.source), self.rank))
+    def _pick(self, order: Sequence[Any], places: Any) -> Any:
+        return [order[place] for place in places]
 
 
 class TrainingSampler(Dealt):

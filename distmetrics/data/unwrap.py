@@ -4,15 +4,21 @@ Nothing is imported from the frameworks: what is looked through has a property t
 whatever still deals data out after that is refused, never dealt out twice.
 """
 
-from collections.abc import Iterator
+import copy
+import sys
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
+from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.sampling import Dealt, EvaluationBatches, clone
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, InputTypeError
+
+_OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
+_DO = "pass the loader as it was before a framework prepared it."
 
 
 @dataclass
@@ -37,13 +43,16 @@ def unwrap(loader: Any) -> Unwrapped:
     batch samplers that deal out to ranks, and through the trainer's own.
 
     Raises:
-        InputError: something in it deals out to ranks in a way that is not known here.
+        InputError: something in it deals out to ranks in a way that is not known here, or it leaves
+            out batches; InputTypeError: nothing can be read from it.
     """
-    device = None
-    while (inner := _inner_loader(loader)) is not None:  # its truth would be its length
-        device = vars(loader).get("device", vars(loader).get("_device")) or device
-        loader = inner
+    loader, device, splits = _innermost(loader)
     if not isinstance(loader, DataLoader):
+        if not hasattr(loader, "__iter__"):
+            raise InputTypeError(
+                f"a {type(loader).__name__} is no loader",
+                do="pass a DataLoader, or any iterable of batches.",
+            )
         return Unwrapped(loader, device)
     whole = clone(
         loader,
@@ -52,33 +61,81 @@ def unwrap(loader: Any) -> Unwrapped:
         dataset=_whole_data(loader.dataset),
     )
     check_whole(whole)
-    return Unwrapped(whole, device, _batch_size(loader.batch_sampler, whole.batch_sampler))
+    dealers: list[Any] = [loader.batch_sampler, loader.dataset]
+    for part in dealers:
+        if _deals(part) and getattr(part, "split_batches", False):
+            splits *= part.num_processes
+    if isinstance(whole.dataset, IterableDataset):
+        return Unwrapped(_whole_stream(whole, loader.dataset, splits), device)
+    batch_size = 1
+    if isinstance(loader.batch_sampler, EvaluationBatches):
+        batch_size = loader.batch_sampler.batch_size
+    elif type(whole.batch_sampler) is BatchSampler:
+        batch_size = max(1, whole.batch_sampler.batch_size // splits)
+    return Unwrapped(whole, device, batch_size)
 
 
-def _batch_size(batches: Any, whole: Any) -> int:
-    """Return how many samples a batch of one rank has; 1 where samples are not batched here."""
-    if type(whole) is not BatchSampler:
-        return 1
-    splits = _deals(batches) and getattr(batches, "split_batches", False)
-    return whole.batch_size // batches.num_processes if splits else whole.batch_size
+def _innermost(loader: Any) -> tuple[Any, torch.device | None, int]:
+    """Return the loader inside all wrappers, their device, and how many ranks share a batch."""
+    device, splits = None, 1
+    while (inner := _inner_loader(loader)) is not None:
+        held = vars(loader)
+        _check_wrapper(held, inner)
+        process = held.get("state")  # of Accelerate's dispatcher, which keeps its device there
+        own_device = held.get("device") or held.get("_device")
+        device = own_device or getattr(process, "device", None) or device
+        if held.get("split_batches") and process is not None:
+            splits *= process.num_processes
+        loader = inner
+    return loader, device, splits
+
+
+def _check_wrapper(held: dict[str, Any], inner: Any) -> None:
+    """Refuse a wrapper that leaves out batches, or that has sharded a stream for its own rank."""
+    if held.get("skip_batches"):
+        raise InputError(
+            f"the loader skips its first {held['skip_batches']} batches",
+            do="pass the loader of all the data.",
+        )
+    state = sys.modules.get("accelerate.state")
+    shards = "base_dataloader" in held and "slice_fn" not in held  # the dispatcher reads all
+    stream = shards and isinstance(inner.dataset, IterableDataset) and not _deals(inner.dataset)
+    if stream and state is not None and state.PartialState().num_processes > 1:
+        raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_DO)
+
+
+def _whole_stream(whole: DataLoader[Any], dealt: Any, splits: int) -> DataLoader[Any]:
+    """Return a loader of a stream with batches of a rank's size.
+
+    With ``drop_last`` they are those of one process, so that no more is left out.
+    """
+    if splits == 1 or whole.batch_size is None:
+        return whole
+    size = dealt.batch_size if _deals(dealt) else whole.batch_size  # of one process
+    if not whole.drop_last:
+        size = max(1, size // splits)
+    batches = BatchSampler(whole.sampler, size, whole.drop_last)
+    return clone(whole, batch_sampler=batches, batch_size=size)
 
 
 def check_whole(loader: Any) -> None:
     """Refuse a loader of which a part still deals out to ranks."""
-    for part in _parts(loader):
+    for part in parts(loader):
         if _deals(part):
             name = type(part).__name__
             raise InputError(
                 f"the loader's {name} gives each rank a part of the data already, in a way that "
                 "can't be looked through",
-                do="pass the loader as it was before a framework prepared it.",
+                do=_DO,
             )
 
 
 def _inner_loader(loader: Any) -> Any:
     """Return the loader that a wrapper of Accelerate or Fabric holds, or ours."""
     held = getattr(loader, "__dict__", {})
-    for name in ("base_dataloader", "_dataloader", "whole_loader"):
+    if isinstance(loader, RankLoader):
+        return loader.loader
+    for name in ("base_dataloader", "_dataloader"):
         if name in held:
             return held[name]
     return None
@@ -86,15 +143,14 @@ def _inner_loader(loader: Any) -> Any:
 
 def _deals(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
-    if isinstance(part, Dealt):
-        return part.world_size > 1
-    for count, rank in (("num_replicas", "rank"), ("num_processes", "process_index")):
+    part = getattr(part, "_distributed", None) or part  # a data set of Hugging Face, split by node
+    for count, rank in _OF_RANKS:
         if hasattr(part, count) and hasattr(part, rank):
             return int(getattr(part, count)) > 1
     return False
 
 
-def _parts(loader: DataLoader[Any]) -> Iterator[Any]:
+def parts(loader: DataLoader[Any]) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
     yield loader.dataset
     for part in (loader.sampler, loader.batch_sampler):
@@ -110,15 +166,23 @@ def _whole(sampler: Any) -> Any:
     if isinstance(sampler, Dealt):
         return sampler.source
     if isinstance(sampler, DistributedSampler):
-        inside = getattr(sampler.dataset, "_sampler", None)  # Lightning's, around any sampler
+        dataset = getattr(sampler, "dataset", None)
+        inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
         if inside is not None:
-            return inside
-        whole: Any = DistributedSampler(
-            sampler.dataset, 1, 0, shuffle=sampler.shuffle, seed=sampler.seed
-        )
-        whole.set_epoch(sampler.epoch)
-        return whole
+            return _whole(inside)
+        return _in_one_process(sampler)
     return _whole_batches(sampler) if isinstance(sampler, BatchSampler) else sampler
+
+
+def _in_one_process(sampler: DistributedSampler[Any]) -> Any:
+    """Return the sampler as it is in a world of one process; as it is where it can't be known."""
+    count = len(cast(Sized, getattr(sampler, "dataset", ())))
+    if abs(sampler.total_size - count) >= sampler.num_replicas:  # not of all samples, or not once
+        return sampler
+    whole = copy.copy(sampler)
+    whole.num_replicas, whole.rank = 1, 0
+    whole.num_samples = whole.total_size = count
+    return whole
 
 
 def _whole_batches(batches: Any) -> Any:
@@ -127,7 +191,8 @@ def _whole_batches(batches: Any) -> Any:
         if not isinstance(batches, EvaluationBatches):
             return batches.source
         drop_last = batches.multiple_of > 1
-        return BatchSampler(batches.source, batches.batch_size, drop_last)
+        size = batches.multiple_of if drop_last else batches.batch_size
+        return BatchSampler(batches.source, size, drop_last)
     if _deals(batches) and hasattr(batches, "batch_sampler"):  # Accelerate's
         return _whole_batches(batches.batch_sampler)
     if type(batches) is BatchSampler:

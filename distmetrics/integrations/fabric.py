@@ -1,0 +1,61 @@
+"""Fabric: loaders for evaluation in which every sample counts once."""
+
+from typing import TYPE_CHECKING, Any
+
+from distmetrics.comm.current import chosen
+from distmetrics.data.dealing import RUNS
+from distmetrics.data.exact import exact_by
+from distmetrics.errors import InputError
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+__all__ = ["setup_dataloaders"]
+
+
+def setup_dataloaders(
+    fabric: "Fabric",
+    *loaders: Any,
+    move_to_device: bool = True,
+    equal_batches: bool = False,
+    seed: int = 0,
+) -> Any:
+    """Return loaders for evaluation with every sample on exactly one rank, on Fabric's device.
+
+    One loader in, one out; several in, a list out. Fabric's own ``setup_dataloaders`` repeats
+    samples so that all ranks take as many steps: that is right for training, so keep it there, and
+    wrong for a metric, which counts some twice.
+
+    Args:
+        fabric: the ``Fabric``, launched; all its processes must call this.
+        loaders: loaders, set up by Fabric or not.
+        move_to_device: move batches to ``fabric.device``.
+        equal_batches: give all ranks as many batches, for a model whose forward pass has a
+            collective in it; see :func:`distmetrics.data.exact`.
+        seed: of the order of a sampler without a generator; the same on all ranks.
+
+    Raises:
+        InputError: as :func:`distmetrics.data.exact`; Fabric is not launched; no loader is given.
+
+    >>> from lightning.fabric import Fabric
+    >>> from torch.utils.data import DataLoader
+    >>> fabric = Fabric(accelerator="cpu", devices=1)
+    >>> loader = setup_dataloaders(fabric, DataLoader(range(3), batch_size=2))
+    >>> [batch.tolist() for batch in loader]
+    [[0, 1], [2]]
+    """
+    comm = chosen(None)
+    if comm.world_size != fabric.world_size:
+        raise InputError(
+            f"setup_dataloaders deals out to {comm.world_size} ranks, and Fabric has "
+            f"{fabric.world_size}",
+            do="call fabric.launch() first.",
+        )
+    if not loaders:
+        raise InputError("setup_dataloaders needs a loader", do="pass one or several.")
+    device = fabric.device if move_to_device else None
+    parts = []
+    for loader in loaders:
+        options: dict[str, Any] = {"equal_batches": equal_batches, "seed": seed, "device": device}
+        parts.append(exact_by(loader, comm, RUNS, **options))
+    return parts[0] if len(parts) == 1 else parts

@@ -1,0 +1,164 @@
+"""Every sample on exactly one rank, as many batches on all ranks where that can be, and errors on every rank."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, WeightedRandomSampler
+
+from distmetrics.data import exact, fresh
+from distmetrics.data.dealing import ROUNDS, RUNS
+from distmetrics.data.exact import deal
+from distmetrics.errors import InputError
+from distmetrics.testing import run
+
+
+def read(loader: Any) -> list[list[int]]:
+    return [torch.as_tensor(batch).reshape(-1).tolist() for batch in loader]
+
+
+def flat(parts: list[list[list[int]]]) -> list[int]:
+    return [row for batches in parts for batch in batches for row in batch]
+
+
+@given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 5), st.sampled_from([RUNS, ROUNDS]), st.booleans())
+def test_every_sample_once_and_as_many_batches(count, size, world, layout, drop_last):
+    loader = DataLoader(range(count), batch_size=size, drop_last=drop_last)
+    kept = flat([read(loader)])
+    parts = [deal(loader, world_size=world, rank=rank, layout=layout) for rank in range(world)]
+    batches = [read(part) for part in parts]
+    assert sorted(flat(batches)) == kept
+    counts = list(map(len, batches))
+    assert counts == [len(part) for part in parts]
+    assert max(counts) - min(counts) <= 1
+    if len(kept) >= world and (size >= 2 or len(kept) % world == 0):
+        assert len(set(counts)) == 1
+    rounds = [flat([list(batch)]) for batch in itertools.zip_longest(*batches, fillvalue=[])]
+    assert list(itertools.chain(*(rounds if layout is ROUNDS else [flat(batches)]))) == kept
+    dealers = [getattr(part, "dealer", part.batch_sampler) for part in parts]
+    assert {(dealer.least_steps(), dealer.most_steps()) for dealer in dealers} == {(min(counts), max(counts))}
+
+
+@given(st.integers(0, 12), st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_equal_batches_leave_the_counted_rows(count, size, world, stream):
+    plain = DataLoader(range(count), batch_size=size)
+    loader = list(plain) if stream else plain
+    kept, lengths = [], set()
+    for rank in range(world):
+        part = deal(loader, world_size=world, rank=rank, equal_batches=True)
+        rows = [fresh(batch) for batch in part]
+        lengths |= {len(rows), len(part)}
+        kept.append([batch.tolist() for batch in rows])
+    assert sorted(flat(kept)) == list(range(count))
+    assert len(lengths) == 1
+
+
+class Python(Sampler[int]):
+    """Draws from the global generator of Python."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __iter__(self) -> Any:
+        order = list(range(9))
+        random.shuffle(order)
+        return iter(order)
+
+
+LOADERS = {
+    "shuffle": lambda rank: DataLoader(range(9), batch_size=2, shuffle=True),
+    "generator": lambda rank: DataLoader(
+        range(9), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(rank)
+    ),
+    "python": lambda rank: DataLoader(range(9), batch_size=2, sampler=Python()),
+    "one by one": lambda rank: DataLoader(range(9), batch_size=None),
+    "own batches": lambda rank: DataLoader(range(9), batch_sampler=[[0, 1, 2], [3], [4, 5, 6, 7], [8]]),
+    "batch sampler as sampler": lambda rank: DataLoader(
+        torch.arange(9), sampler=BatchSampler(range(9), 2, False), batch_size=None
+    ),
+    "distributed": lambda rank: DataLoader(range(9), batch_size=2, sampler=DistributedSampler(range(9), 3, rank)),
+    "iterable": lambda rank: [[0, 1], [2, 3], [4, 5], [6], [7, 8]],
+}
+
+
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_loaders_of_all_kinds_twice_over(kind: str, equal: bool) -> None:
+    """Each epoch, and exact of exact."""
+
+    def job(comm: Any) -> Any:
+        loader = exact(LOADERS[kind](comm.rank), equal_batches=equal)
+        epochs = []
+        for each in (loader, loader, exact(loader)):
+            fills = equal and each is loader
+            rows = [
+                torch.as_tensor(batch).reshape(-1) if not fills else fresh(torch.as_tensor(batch).reshape(-1))
+                for batch in each
+            ]
+            kept = [batch.tolist() for batch in rows]
+            epochs.append(kept)
+        return epochs
+
+    for epoch in zip(*run(3, job), strict=True):
+        assert sorted(flat(list(epoch))) == list(range(9))
+
+
+def test_a_weighted_sampler_deals_out_one_draw() -> None:
+    def job(comm: Any) -> Any:
+        sampler = WeightedRandomSampler([1.0, 2.0, 3.0], 20, generator=torch.Generator().manual_seed(comm.rank))
+        return read(exact(DataLoader(range(3), batch_size=4, sampler=sampler)))
+
+    first = WeightedRandomSampler([1.0, 2.0, 3.0], 20, generator=torch.Generator().manual_seed(0))
+    assert flat(run(3, job)) == list(first)
+
+
+class Odd(DistributedSampler[Any]):
+    """Deals out half of the data."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(range(40), 2, rank)
+        self.total_size = 20
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda rank: DataLoader(range(9 + rank), batch_size=2), "not alike"),
+        (lambda rank: DataLoader(range(9), batch_size=2 + rank), "not alike"),
+        (lambda rank: None if rank else [1], "can't be dealt out"),
+        (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be dealt out"),
+    ],
+)
+def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str) -> None:
+    def job(comm: Any) -> str:
+        with pytest.raises(InputError) as refused:
+            exact(make(comm.rank))
+        return str(refused.value)
+
+    assert all(text in error for error in run(2, job))
+
+
+def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
+    def job(comm: Any) -> list[list[int]]:
+        long = exact(DataLoader(range(4), batch_size=1))
+        short = exact(DataLoader(range(3), batch_size=1), equal_batches=True)
+        return [fresh(b).tolist() for _, b in zip(long, short, strict=True)]
+
+    assert sorted(flat(run(2, job))) == [0, 1, 2]
+
+
+def test_fresh_cuts_texts_and_dicts_one_a_row() -> None:
+    loader = exact([{"text": ("a", "b"), "boxes": [{"x": torch.ones(3)}, {"x": torch.ones(1)}]}], equal_batches=True)
+    assert next(fresh(batch) for batch in loader)["text"] == ("a", "b")
+
+    def job(comm: Any) -> Any:
+        one = [{"text": ("a", "b"), "boxes": [{"x": torch.ones(3)}, {"x": torch.ones(1)}]}]
+        return next(fresh(batch) for batch in exact(one, equal_batches=True))
+
+    assert run(2, job)[1] == {"text": (), "boxes": []}

@@ -1,0 +1,201 @@
+"""Accelerate: every sample once in ``metric.update`` and in ``gather_for_metrics``, whatever was prepared before."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from distmetrics import all_gather_object
+from distmetrics.errors import InputError
+from distmetrics.testing import run
+from tests.integrations.modules import elastic
+
+pytest.importorskip("accelerate")
+pytestmark = [pytest.mark.gloo, pytest.mark.timeout(240)]
+
+COUNTS = (0, 1, 2, 3, 8, 9, 13)
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, count: int, sized: bool = False) -> None:
+        self.count = count
+        if sized:
+            self.__class__ = SizedStream
+
+    def __iter__(self) -> Any:
+        return iter(torch.arange(self.count))
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return self.count
+
+
+def source(kind: str, count: int) -> Any:
+    return Stream(count) if kind == "stream" else SizedStream(count) if kind == "sized" else torch.arange(count)
+
+
+def accelerators(comm: Any, **options: Any) -> Any:
+    from accelerate import Accelerator, DataLoaderConfiguration
+    from accelerate.state import AcceleratorState, GradientState
+
+    os.environ |= elastic(comm)
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
+    assert accelerator.num_processes == comm.world_size
+    return accelerator
+
+
+def read(accelerator: Any, loader: Any) -> tuple[list[int], list[int], list[str]]:
+    """Return what a loop updates a metric with, what it gathers, and what it gathers as texts."""
+    seen, gathered, texts = [], [], []
+    warnings.filterwarnings("ignore", message="gather_for_metrics: the rows of the last round")
+    from distmetrics.data import fresh
+
+    for batch in loader:
+        seen += fresh(batch).tolist()
+        tree = accelerator.gather_for_metrics({"x": (batch, batch.float()), "y": [batch[:, None].repeat(1, 2)]})
+        assert torch.equal(tree["x"][0], tree["x"][1].long())
+        assert torch.equal(tree["x"][0], tree["y"][0][:, 1])
+        gathered += tree["x"][0].tolist()
+        texts += accelerator.gather_for_metrics([str(x) for x in batch.tolist()], use_gather_object=True)
+    return seen, gathered, texts
+
+
+def every_loop(comm: Any) -> int:
+    from distmetrics.integrations.accelerate import prepare
+
+    checked = 0
+    settings: list[dict[str, Any]] = [
+        {},
+        {"dispatch_batches": True},
+        {"dispatch_batches": False},
+        {"split_batches": True},
+        {"split_batches": True, "dispatch_batches": True},
+        {"even_batches": False},
+    ]
+    for options in settings:
+        accelerator = accelerators(comm, **options)
+        for kind, count, first, equal in itertools.product(
+            ("map", "stream", "sized"), COUNTS, (False, True), (None, True)
+        ):
+            if options.get("even_batches") is False and kind != "map":
+                continue
+            size = 2 * comm.world_size if options.get("split_batches") else 2 - count % 2
+            plain = DataLoader(source(kind, count), batch_size=size)
+            loader = prepare(accelerator, accelerator.prepare(plain) if first else plain, equal_batches=equal)
+            seen, gathered, texts = read(accelerator, loader)
+            case = (options, kind, count, first, equal)
+            ranks = all_gather_object((seen, len(list(loader))))
+            assert sorted(itertools.chain(*(rank[0] for rank in ranks))) == list(range(count)), case
+            is_through = ranks[comm.rank][1] < max(rank[1] for rank in ranks)
+            if not is_through:  # rank 0 never is
+                assert gathered == list(range(count)), case
+            assert gathered == list(range(len(gathered))), case
+            assert texts == [str(x) for x in gathered], case
+            batches = {rank[1] for rank in ranks}
+            assert max(batches) - min(batches) <= 1, case
+            if equal or (kind == "map" and count >= comm.world_size and count % 2 == 0):
+                assert len(batches) == 1, case
+            if first and not options.get("split_batches") and kind == "map":
+                assert {len(batch) for batch in loader} <= {1, 2}, case
+            checked += 1
+    return checked
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_every_sample_once_and_gathered_in_order(world_size: int) -> None:
+    assert min(run(world_size, every_loop, backend="gloo", limit=220)) > 300
+
+
+def special_cases(comm: Any) -> dict[str, Any]:
+    from accelerate import skip_first_batches
+
+    from distmetrics.integrations.accelerate import prepare
+
+    result: dict[str, Any] = {}
+    accelerator = accelerators(comm)
+    torch.manual_seed(comm.rank)  # Accelerate's sampler then has another seed on each rank
+    shuffled = accelerator.prepare(DataLoader(range(11), batch_size=2, shuffle=True))
+    loader = prepare(accelerator, shuffled)
+    orders = [read(accelerator, loader)[1] for _ in range(2)]
+    result["shuffled"] = [sorted(order) for order in orders]
+
+    # our loop inside a loop over Accelerate's, at its last batch: each drops its own repeats
+    theirs = accelerator.prepare(DataLoader(range(5), batch_size=2))
+    inner = prepare(accelerator, DataLoader(range(7), batch_size=1))
+    outer = []
+    for batch in theirs:
+        outer += accelerator.gather_for_metrics(batch).tolist()
+        result["inner"] = read(accelerator, inner)[1]
+    result["outer"] = outer
+
+    # Accelerate's inside ours
+    result["theirs inside"] = [
+        accelerator.gather_for_metrics(theirs_batch).tolist()
+        for _ in prepare(accelerator, [torch.arange(2), torch.arange(2)])
+        for theirs_batch in theirs
+    ][-1]
+
+    # scalars, and a loop that stops
+    result["losses"] = [
+        accelerator.gather_for_metrics(batch.float().mean()).tolist()
+        for batch in prepare(accelerator, DataLoader(range(6), batch_size=1))
+    ]
+    for batch in prepare(accelerator, DataLoader(range(3), batch_size=1)):
+        result["stopped"] = accelerator.gather_for_metrics(batch).tolist()
+        break
+    only_update = [batch.tolist() for batch in prepare(accelerator, DataLoader(range(3), batch_size=1))]
+    result["only update"] = all_gather_object(only_update)
+
+    # a model whose forward pass waits for all ranks
+    model = accelerator.prepare(torch.nn.BatchNorm1d(1))
+    model.eval()
+    data = DataLoader(TensorDataset(torch.ones(3, 1)), batch_size=1)
+    with pytest.raises(InputError, match="equal_batches=True"):
+        list(prepare(accelerator, data))
+    rows = [accelerator.gather_for_metrics(model(x)) for (x,) in prepare(accelerator, data, equal_batches=True)]
+    result["rows of the model"] = len(torch.cat(rows))
+    even = DataLoader(TensorDataset(torch.ones(7, 1)), batch_size=2)
+    result["even"] = len([model(x) for (x,) in prepare(accelerator, even)])
+    skipping = skip_first_batches(DataLoader(Stream(5)), 1)
+    with pytest.raises(InputError, match="can't be dealt out") as refused:
+        prepare(accelerator, skipping)
+    assert "skips its first 1 batches" in str(refused.value)
+    return result
+
+
+def test_special_cases() -> None:
+    first, second = run(2, special_cases, backend="gloo", limit=220)
+    assert (first.pop("inner"), second.pop("inner")) == (list(range(7)), list(range(6)))
+    assert first.pop("losses") == second.pop("losses") == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    assert first == second
+    assert first == {
+        "shuffled": [list(range(11))] * 2,
+        "outer": list(range(5)),
+        "theirs inside": [4],
+        "stopped": [0, 1],
+        "only update": [[[0], [2]], [[1]]],
+        "rows of the model": 3,
+        "even": 2,
+    }
+
+
+def test_one_process() -> None:
+    """Nothing is gathered, and the last batch of a loop around ours cuts nothing off."""
+    from accelerate import Accelerator
+
+    from distmetrics.integrations.accelerate import prepare
+
+    accelerator = Accelerator(cpu=True)
+    loader = prepare(accelerator, DataLoader(range(5), batch_size=2))
+    for _ in accelerator.prepare(DataLoader(range(3), batch_size=2)):
+        assert [accelerator.gather_for_metrics(batch).tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert [accelerator.gather_for_metrics(["a"]) for _ in loader] == [["a"]] * 3
