@@ -11,6 +11,7 @@ from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.rank_loader import LoaderPart, StreamPart
+from distmetrics.data.repeats import settle
 from distmetrics.data.sampling import (
     EvaluationBatches,
     EvaluationSampler,
@@ -94,6 +95,7 @@ def deal(
 ) -> Any:
     """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks."""
     unwrapped = unwrap(loader)
+    settle(loader)
     whole, device = unwrapped.loader, unwrapped.device
     if not has_order(whole):
         return StreamPart(whole, device, world_size, rank, equal_batches=equal_batches)

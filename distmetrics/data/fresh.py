@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from distmetrics.data.repeats import settle
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import flatten
 
@@ -92,6 +93,7 @@ def _rows_of_accelerate() -> int | None:
 
 def rows_that_count(loader: Any) -> int | None:
     """Return how many rows count of the last batch of a loader of Accelerate; None for all."""
+    settle(loader)
     batches = loader.batch_sampler
     pads = getattr(batches, "even_batches", True) and not loader._drop_last
     if not loader.end_of_dataloader or not pads or loader.remainder == 0:

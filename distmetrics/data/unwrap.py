@@ -40,7 +40,7 @@ def unwrap(loader: Any) -> Unwrapped:
         InputError: something in it deals out to ranks in a way that is not known here.
     """
     device = None
-    while inner := _inner_loader(loader):
+    while inner := inner_loader(loader):
         device = vars(loader).get("device", vars(loader).get("_device")) or device
         loader = inner
     if not isinstance(loader, DataLoader):
@@ -59,14 +59,14 @@ def _batch_size(batches: Any, whole: Any) -> int:
     """Return how many samples a batch of one rank has; 1 where samples are not batched here."""
     if type(whole) is not BatchSampler:
         return 1
-    splits = _deals(batches) and getattr(batches, "split_batches", False)
+    splits = deals(batches) and getattr(batches, "split_batches", False)
     return whole.batch_size // batches.num_processes if splits else whole.batch_size
 
 
 def check_whole(loader: Any) -> None:
     """Refuse a loader of which a part still deals out to ranks."""
-    for part in _parts(loader):
-        if _deals(part):
+    for part in parts_of(loader):
+        if deals(part):
             name = type(part).__name__
             raise InputError(
                 f"the loader's {name} gives each rank a part of the data already, in a way that "
@@ -75,7 +75,7 @@ def check_whole(loader: Any) -> None:
             )
 
 
-def _inner_loader(loader: Any) -> Any:
+def inner_loader(loader: Any) -> Any:
     """Return the loader that a wrapper of Accelerate or Fabric holds, or ours."""
     held = getattr(loader, "__dict__", {})
     for name in ("base_dataloader", "_dataloader", "whole_loader"):
@@ -84,7 +84,7 @@ def _inner_loader(loader: Any) -> Any:
     return None
 
 
-def _deals(part: Any) -> bool:
+def deals(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
     if isinstance(part, Dealt):
         return part.world_size > 1
@@ -94,7 +94,7 @@ def _deals(part: Any) -> bool:
     return False
 
 
-def _parts(loader: DataLoader[Any]) -> Iterator[Any]:
+def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
     yield loader.dataset
     for part in (loader.sampler, loader.batch_sampler):
@@ -128,7 +128,7 @@ def _whole_batches(batches: Any) -> Any:
             return batches.source
         drop_last = batches.multiple_of > 1
         return BatchSampler(batches.source, batches.batch_size, drop_last)
-    if _deals(batches) and hasattr(batches, "batch_sampler"):  # Accelerate's
+    if deals(batches) and hasattr(batches, "batch_sampler"):  # Accelerate's
         return _whole_batches(batches.batch_sampler)
     if type(batches) is BatchSampler:
         return BatchSampler(_whole(batches.sampler), batches.batch_size, batches.drop_last)
@@ -137,6 +137,6 @@ def _whole_batches(batches: Any) -> Any:
 
 def _whole_data(dataset: Any) -> Any:
     """Return the data set inside one that serves each rank a part."""
-    if isinstance(dataset, IterableDataset) and _deals(dataset) and hasattr(dataset, "dataset"):
+    if isinstance(dataset, IterableDataset) and deals(dataset) and hasattr(dataset, "dataset"):
         return dataset.dataset
     return dataset

@@ -1,0 +1,213 @@
+"""Warn where the loader that fed some metrics repeats samples.
+
+No metric knows where its data came from. But the loader is most often at hand where the sync is
+asked for, and it has as many batches as the metric has updates. In doubt nothing is said: a right
+program must never be warned.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader
+
+from distmetrics.collectives.manifest import Problem
+from distmetrics.comm.base import Communicator, is_library, is_of_python, is_user_code
+from distmetrics.data.repeats import RepeatedSamplesWarning, Repeats, is_settled, repeats, settle
+from distmetrics.data.sampling import has_order
+from distmetrics.data.unwrap import deals, inner_loader, parts_of
+from distmetrics.liveness.settings import in_force
+from distmetrics.state.metric_set import MetricSet
+
+_OPTIMIZED = 1  # flag of the code of a function: its ``f_locals`` is a copy
+_last_counts: dict[tuple[str, int, int], tuple[int, int]] = {}  # by line and rank
+
+
+class Seen(NamedTuple):
+    """A loader, and what the user calls it."""
+
+    name: str
+    loader: Any
+
+
+def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
+    """Warn once of each loader that fed metrics repeats.
+
+    Returns: the problem, where the guard is strict or the user has made the warning an error: all
+        ranks must hear of it.
+    """
+    caller = _caller(sys._getframe(1))
+    if caller is None or _is_running(metrics, caller, comm.rank):
+        return None
+    fed = _fed_by(_counts(metrics), caller, comm.world_size)
+    if fed is None:
+        return None
+    mode = in_force().mode
+    what, do = _text(fed.name, fed.loader)
+    if mode == "strict":
+        return Problem("StateError", what, do)
+    if mode == "off" or comm.rank:
+        return None
+    file, line = caller.f_code.co_filename, caller.f_lineno
+    registry = caller.f_globals.setdefault("__warningregistry__", {})
+    try:
+        message = RepeatedSamplesWarning(f"{what}: {do}")
+        warnings.warn_explicit(message, None, file, line, registry=registry)  # type: ignore[arg-type]
+    except RepeatedSamplesWarning:  # of ``python -W error``, say
+        return Problem("StateError", what, do)
+    settle(fed.loader)
+    return None
+
+
+def _text(name: str, loader: Any) -> tuple[str, str]:
+    """Return what is wrong with a loader, and what to do."""
+    dealt, repeated, *_ = repeats(loader)
+    what = f"{repeated} of {dealt} samples that {name} dealt out are repeats"
+    package = type(loader).__module__.partition(".")[0]
+    do = f"read distmetrics.data.exact({name}) instead."
+    if package == "accelerate":
+        do = f"read distmetrics.integrations.accelerate.prepare(accelerator, {name}) instead."
+    if package == "lightning":
+        do = f"read distmetrics.integrations.fabric.setup_dataloaders(fabric, {name}) instead."
+    return what, do
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return the nearest frame that is not ours."""
+    while frame is not None and not _is_looked_at(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _is_looked_at(file: str) -> bool:
+    return is_user_code(file) and not is_of_python(file)
+
+
+def _is_running(metrics: MetricSet, caller: FrameType, rank: int) -> bool:
+    """True for metrics that go on counting from one sync to the next, as those of training do."""
+    place = (caller.f_code.co_filename, caller.f_lineno, rank)
+    count = max(metrics.updates, default=0)
+    identity = id(metrics.targets[0].metric) if metrics.targets else 0
+    before, last = _last_counts.get(place, (0, 0))
+    _last_counts[place] = (identity, count)
+    return before == identity and 0 < last < count
+
+
+def _counts(metrics: MetricSet) -> set[int] | None:
+    """Return how often the metrics were updated; None where one does not count."""
+    if all(target.adapter.counter for target in metrics.targets):
+        return {count for count in metrics.updates if count}
+    return None
+
+
+def _fed_by(counts: set[int] | None, caller: FrameType, world_size: int) -> Seen | None:
+    """Return the loader that fed metrics, if it repeats samples.
+
+    The nearest one that may have fed them decides, and all others of the same frame.
+    """
+    for seen in _in_sight(caller):
+        able = [each for each in seen if _is_read(each.loader)]
+        if counts is not None:
+            able = [each for each in able if _batches(each.loader) in counts]
+        if able:
+            return _only(able, world_size)
+    return None
+
+
+def _only(able: list[Seen], world_size: int) -> Seen | None:
+    """Return the first of some loaders if it is certain that what was read repeats samples."""
+    repeating = {}
+    for seen in able:
+        known = repeats(seen.loader)
+        is_in_world = known.world_size == world_size and not is_settled(seen.loader)
+        if is_in_world and known.repeated and not known.is_drawn:
+            repeating[id(seen.loader)] = known
+    if not repeating or len(set(repeating.values())) > 1:
+        return None
+    data = [seen.loader.dataset for seen in able if id(seen.loader) in repeating]
+    for seen in able:
+        if id(seen.loader) not in repeating and not _is_whole(seen.loader, data):
+            return None
+    return next(seen for seen in able if id(seen.loader) in repeating)
+
+
+def _is_whole(loader: Any, data: list[Any]) -> bool:
+    """True for a loader that one which deals out was made of."""
+    if not isinstance(loader, DataLoader) or any(deals(part) for part in parts_of(loader)):
+        return False
+    return any(loader.dataset is each for each in data)
+
+
+def _is_read(loader: Any) -> bool:
+    """True unless the loader itself knows that it was not read to its end."""
+    is_at_end = getattr(loader, "end_of_dataloader", True)  # Accelerate's
+    return bool(is_at_end and getattr(loader, "_num_iter_calls", 1))  # Fabric's
+
+
+def _batches(loader: Any) -> int:
+    """Return the number of a loader's batches on this rank; -1 where it is not known."""
+    whole = loader
+    while inner := inner_loader(whole):
+        whole = inner
+    if not has_order(whole) and not repeats(loader).repeated:
+        return -1  # asking for it has torch compare it with what is read
+    try:
+        return len(loader)
+    except Exception:  # a sampler of the user's may raise anything, or have no length
+        return -1
+
+
+def _in_sight(frame: FrameType | None) -> Iterator[list[Seen]]:
+    """Yield the loaders that a frame, its caller, and so on, hold; then those of their modules."""
+    modules: dict[int, Mapping[str, Any]] = {}
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if _is_looked_at(file):
+            yield _of_frame(frame)
+            if not is_library(file):
+                modules.setdefault(id(frame.f_globals), frame.f_globals)
+        frame = frame.f_back
+    for names in modules.values():
+        yield _loaders(names)
+
+
+def _of_frame(frame: FrameType) -> list[Seen]:
+    """Return the loaders among a function's variables and the attributes of its ``self``."""
+    if not frame.f_code.co_flags & _OPTIMIZED:  # a module
+        return _loaders(frame.f_locals)
+    names = frame.f_locals
+    seen = _loaders(names)
+    if owner := getattr(names.get("self"), "__dict__", None):
+        seen += _loaders(owner, "self.")
+    # Up to Python 3.12 the frame keeps this copy, and with it each tensor that the user deletes.
+    # Whoever has called locals() has the same one.
+    if isinstance(names, dict) and sys.getrefcount(names) <= 3:
+        names.clear()
+    return seen
+
+
+def _loaders(names: Mapping[str, Any], prefix: str = "") -> list[Seen]:
+    """Return the loaders among some variables."""
+    seen = []
+    for name, value in names.copy().items():  # type: ignore[attr-defined]
+        kind = type(value)
+        if not _may_be_loader(kind):
+            continue
+        if issubclass(kind, DataLoader) or inner_loader(value) is not None:
+            seen.append(Seen(prefix + name, value))
+    return seen
+
+
+@lru_cache(maxsize=4096)
+def _may_be_loader(kind: type) -> bool:
+    """True for classes of loaders, and of what wraps them."""
+    if issubclass(kind, DataLoader):
+        return True
+    is_sized = hasattr(kind, "__iter__") and hasattr(kind, "__len__")
+    return is_sized and kind.__dictoffset__ != 0 and not issubclass(kind, torch.Tensor)
