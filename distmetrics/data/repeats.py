@@ -114,18 +114,19 @@ def _dispatched(loader: Any, base: Any) -> Repeats:
     """
     if loader._drop_last or getattr(loader, "submesh_tp", None):
         return _UNKNOWN
-    data, is_drawn = base.dataset, False
+    batches, data = base.batch_sampler, base.dataset
     if has_order(base):
-        if not _is_plain(base.batch_sampler) or deals(base.batch_sampler.sampler):
+        if not _is_plain(batches) or deals(batches.sampler):
             return _UNKNOWN
-        data = base.batch_sampler.sampler
+        data, batch_size = batches.sampler, batches.batch_size
         is_drawn = _is_drawn(data)
-    elif not hasattr(data, "__len__") or base.num_workers or base.batch_size is None:
-        return _UNKNOWN
     else:
+        if not hasattr(data, "__len__") or base.num_workers or base.batch_size is None:
+            return _UNKNOWN
+        batch_size = base.batch_size
         is_drawn = _draws(data)
     ranks, count = loader.state.num_processes, len(data)
-    size = base.batch_size if loader.split_batches else base.batch_size * ranks
+    size = batch_size if loader.split_batches else batch_size * ranks
     last = count % size or min(count, size)
     missing = -last % ranks
     repeated = min(missing, ranks, count, size)
