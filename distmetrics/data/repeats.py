@@ -47,10 +47,10 @@ def repeats(loader: Any) -> Repeats:
     >>> repeats(DataLoader(range(597), batch_size=64, sampler=sampler))[:2]
     (598, 1)
     """
-    if hasattr(loader, "whole_loader"):  # ours
+    if "whole_loader" in vars(loader):  # ours
         return _UNKNOWN
     while inner := inner_loader(loader):
-        if hasattr(loader, "slice_fn"):
+        if "slice_fn" in vars(loader):
             return _dispatched(loader, inner)
         loader = inner
     if not isinstance(loader, DataLoader):
@@ -83,7 +83,7 @@ def _of_sampler(sampler: DistributedSampler[Any], batches: Any) -> Repeats:
 
 
 def _evened(shard: Any) -> Repeats:
-    """Return the repeats of Accelerate's batch sampler, which fills up the last round of batches."""
+    """Return the repeats of Accelerate's batch sampler, which fills up the last round."""
     batches = shard.batch_sampler
     if not _is_plain(batches) or batches.drop_last or deals(batches.sampler):
         return _UNKNOWN

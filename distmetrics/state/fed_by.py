@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from distmetrics.collectives.manifest import Problem
 from distmetrics.comm.base import Communicator, is_library, is_of_python, is_user_code
-from distmetrics.data.repeats import RepeatedSamplesWarning, Repeats, is_settled, repeats, settle
+from distmetrics.data.repeats import RepeatedSamplesWarning, is_settled, repeats, settle
 from distmetrics.data.sampling import has_order
 from distmetrics.data.unwrap import deals, inner_loader, parts_of
 from distmetrics.liveness.settings import in_force
@@ -58,7 +58,7 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     registry = caller.f_globals.setdefault("__warningregistry__", {})
     try:
         message = RepeatedSamplesWarning(f"{what}: {do}")
-        warnings.warn_explicit(message, None, file, line, registry=registry)  # type: ignore[arg-type]
+        warnings.warn_explicit(message, None, file, line, registry=registry)
     except RepeatedSamplesWarning:  # of ``python -W error``, say
         return Problem("StateError", what, do)
     settle(fed.loader)
@@ -146,21 +146,26 @@ def _is_whole(loader: Any, data: list[Any]) -> bool:
 
 def _is_read(loader: Any) -> bool:
     """True unless the loader itself knows that it was not read to its end."""
-    is_at_end = getattr(loader, "end_of_dataloader", True)  # Accelerate's
-    return bool(is_at_end and getattr(loader, "_num_iter_calls", 1))  # Fabric's
+    held = vars(loader)
+    at_first = getattr(type(loader), "end_of_dataloader", True)
+    is_at_end = held.get("end_of_dataloader", at_first)  # Accelerate's
+    return bool(is_at_end and held.get("_num_iter_calls", 1))  # Fabric's
 
 
 def _batches(loader: Any) -> int:
     """Return the number of a loader's batches on this rank; -1 where it is not known."""
-    whole = loader
-    while inner := inner_loader(whole):
-        whole = inner
-    if not has_order(whole) and not repeats(loader).repeated:
+    if not has_order(_innermost(loader)) and not repeats(loader).repeated:
         return -1  # asking for it has torch compare it with what is read
     try:
         return len(loader)
-    except Exception:  # a sampler of the user's may raise anything, or have no length
+    except Exception:  # noqa: BLE001  (a sampler of the user's may raise anything)
         return -1
+
+
+def _innermost(loader: Any) -> Any:
+    while inner := inner_loader(loader):
+        loader = inner
+    return loader
 
 
 def _in_sight(frame: FrameType | None) -> Iterator[list[Seen]]:
@@ -194,18 +199,18 @@ def _of_frame(frame: FrameType) -> list[Seen]:
 
 def _loaders(names: Mapping[str, Any], prefix: str = "") -> list[Seen]:
     """Return the loaders among some variables."""
+    kinds = set(filter(_may_be_loader, set(map(type, names.values()))))
+    if not kinds:
+        return []
     seen = []
     for name, value in names.copy().items():  # type: ignore[attr-defined]
-        kind = type(value)
-        if not _may_be_loader(kind):
-            continue
-        if issubclass(kind, DataLoader) or inner_loader(value) is not None:
+        if type(value) in kinds and isinstance(_innermost(value), DataLoader):
             seen.append(Seen(prefix + name, value))
     return seen
 
 
 @lru_cache(maxsize=4096)
-def _may_be_loader(kind: type) -> bool:
+def _may_be_loader(kind: Any) -> bool:
     """True for classes of loaders, and of what wraps them."""
     if issubclass(kind, DataLoader):
         return True

@@ -243,6 +243,7 @@ def test_any_single_number_is_a_weight(weight: Any) -> None:
 )
 def test_the_dtypes_that_users_get(dtype: torch.dtype, op: str, wanted: torch.dtype) -> None:
     """As documented: kept, but bool is counted and means of integers are never floored."""
+
     def work(comm: Any) -> Any:
         x = torch.ones(2).to(dtype)
         return dm.mean(x, 1, comm=comm) if op == "mean" else dm.all_reduce(x, op, comm=comm)  # type: ignore[arg-type]

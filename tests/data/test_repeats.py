@@ -169,7 +169,7 @@ def test_what_repeats_nothing() -> None:
     assert repeats(deal(whole, world_size=2, rank=1)).repeated == 0
     assert repeats(deal(whole, world_size=2, rank=1, equal_batches=True)).repeated == 0
     assert repeats(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
-    assert repeats(object()).repeated == 0
+    assert repeats(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
 
 
 def test_orders_that_are_drawn() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torcheval.metrics import Mean
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 
 import distmetrics
-from distmetrics import RepeatedSamplesWarning, StateError, guard, sync_and_compute, synced
+from distmetrics import RepeatedSamplesWarning, StateError, sync_and_compute, synced
 from distmetrics.data import exact
 from distmetrics.testing import run
 
@@ -71,7 +71,7 @@ def test_a_collection_a_block_and_a_metric_that_does_not_count() -> None:
     assert warned(block) == [WANTED]
 
 
-def test_loaders_of_an_object_and_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_of_an_object() -> None:
     class Evaluation:
         def __init__(self, comm: Any) -> None:
             self.val_loader, self.metric = padded(comm), MeanMetric()
@@ -205,11 +205,15 @@ def test_a_world_within_the_world() -> None:
     assert warned(program) == []
 
 
+class Stream(IterableDataset[Any]):
+    """A data set without a length."""
+
+
 class Odd:
     """A loader whose length can't be asked for, with attributes that can't be either."""
 
     def __init__(self) -> None:
-        self._dataloader = object()
+        self._dataloader = DataLoader(DATA)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
@@ -225,9 +229,12 @@ def test_odd_objects_in_sight() -> None:
     """Whatever lies about among the user's variables, the sync is done."""
 
     def program(comm: Any) -> Any:
-        first, val_loader, kind = Odd(), padded(comm), Odd
-        assert first is not kind
-        return evaluate(val_loader)
+        odd, streams = Odd(), DataLoader(Stream())
+        val_loader, metric, kind = padded(comm), MeanMetric(), Odd
+        for batch in val_loader:
+            metric.update(batch)
+        sync_and_compute(metric)
+        return odd, streams, kind
 
     assert warned(program) == [WANTED]
 
@@ -278,12 +285,10 @@ def test_an_error_on_every_rank(mode: str, monkeypatch: pytest.MonkeyPatch) -> N
         assert "Do:     read distmetrics.data.exact(val_loader) instead." in text
 
 
-def test_strict_among_threads() -> None:
-    with guard.settings(mode="strict") if hasattr(guard, "settings") else pytest.MonkeyPatch.context() as patch:
-        if hasattr(patch, "setenv"):
-            patch.setenv("DISTMETRICS_GUARD", "strict")
-        with pytest.raises(StateError, match=r"are repeats \(ranks 0-1\)"):
-            run(2, lambda comm: evaluate(padded(comm)))
+def test_strict_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTMETRICS_GUARD", "strict")
+    with pytest.raises(StateError, match=r"are repeats \(ranks 0-1\)"):
+        run(2, lambda comm: evaluate(padded(comm)))
 
 
 def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
