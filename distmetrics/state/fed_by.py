@@ -25,15 +25,16 @@ from distmetrics.data.unwrap import deals, inner_loader, parts_of
 from distmetrics.liveness.settings import in_force
 from distmetrics.state.metric_set import MetricSet
 
-_OPTIMIZED = 1  # flag of the code of a function: its ``f_locals`` is a copy
+_OPTIMIZED = 1  # a flag of the code of functions, and not of modules
 _last_counts: dict[tuple[str, int, int], tuple[int, int]] = {}  # by line and rank
 
 
 class Seen(NamedTuple):
-    """A loader, and what the user calls it."""
+    """A loader, what the user calls it, and whether it is one of Hugging Face's trainer."""
 
     name: str
     loader: Any
+    is_trainers: bool = False
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
@@ -49,7 +50,7 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     if fed is None:
         return None
     mode = in_force().mode
-    what, do = _text(fed.name, fed.loader)
+    what, do = _text(fed)
     if mode == "strict":
         return Problem("StateError", what, do)
     if mode == "off" or comm.rank:
@@ -65,17 +66,20 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     return None
 
 
-def _text(name: str, loader: Any) -> tuple[str, str]:
+def _text(seen: Seen) -> tuple[str, str]:
     """Return what is wrong with a loader, and what to do."""
-    dealt, repeated, *_ = repeats(loader)
+    name = seen.name
+    dealt, repeated, *_ = repeats(seen.loader)
     what = f"{repeated} of {dealt} samples that {name} dealt out are repeats"
-    package = type(loader).__module__.partition(".")[0]
-    do = f"read distmetrics.data.exact({name}) instead."
+    call = f"data.exact({name})"
+    package = type(seen.loader).__module__.partition(".")[0]
     if package == "accelerate":
-        do = f"read distmetrics.integrations.accelerate.prepare(accelerator, {name}) instead."
+        call = f"integrations.accelerate.prepare(accelerator, {name})"
     if package == "lightning":
-        do = f"read distmetrics.integrations.fabric.setup_dataloaders(fabric, {name}) instead."
-    return what, do
+        call = f"integrations.fabric.setup_dataloaders(fabric, {name})"
+    if seen.is_trainers:
+        call = "integrations.transformers.attach(trainer, metrics)"
+    return what, f"evaluate with distmetrics.{call}."
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
@@ -111,7 +115,7 @@ def _fed_by(counts: set[int] | None, caller: FrameType, world_size: int) -> Seen
 
     The nearest one that may have fed them decides, and all others of the same frame.
     """
-    for seen in _in_sight(caller):
+    for seen in _in_sight(caller, counts):
         able = [each for each in seen if _is_read(each.loader)]
         if counts is not None:
             able = [each for each in able if _batches(each.loader) in counts]
@@ -168,13 +172,18 @@ def _innermost(loader: Any) -> Any:
     return loader
 
 
-def _in_sight(frame: FrameType | None) -> Iterator[list[Seen]]:
+def _in_sight(frame: FrameType | None, counts: set[int] | None) -> Iterator[list[Seen]]:
     """Yield the loaders that a frame, its caller, and so on, hold; then those of their modules."""
     modules: dict[int, Mapping[str, Any]] = {}
     while frame is not None:
         file = frame.f_code.co_filename
         if _is_looked_at(file):
-            yield _of_frame(frame)
+            seen, owner = _of_frame(frame)
+            if "gather_function" in owner:
+                if _may_be_gathered(owner, counts):
+                    return
+                seen = [each._replace(is_trainers=True) for each in seen]
+            yield seen
             if not is_library(file):
                 modules.setdefault(id(frame.f_globals), frame.f_globals)
         frame = frame.f_back
@@ -182,19 +191,27 @@ def _in_sight(frame: FrameType | None) -> Iterator[list[Seen]]:
         yield _loaders(names)
 
 
-def _of_frame(frame: FrameType) -> list[Seen]:
-    """Return the loaders among a function's variables and the attributes of its ``self``."""
-    if not frame.f_code.co_flags & _OPTIMIZED:  # a module
-        return _loaders(frame.f_locals)
+def _may_be_gathered(trainer: Mapping[str, Any], counts: set[int] | None) -> bool:
+    """True if Hugging Face's trainer may have fed metrics what it has gathered, without repeats.
+
+    It does so batch by batch, or once with all there is.
+    """
+    by_batch = getattr(trainer.get("args"), "batch_eval_metrics", False)
+    return by_batch or counts is None or 1 in counts
+
+
+def _of_frame(frame: FrameType) -> tuple[list[Seen], Mapping[str, Any]]:
+    """Return the loaders of a function, its ``self`` included, and the attributes of that."""
     names = frame.f_locals
     seen = _loaders(names)
-    if owner := getattr(names.get("self"), "__dict__", None):
-        seen += _loaders(owner, "self.")
-    # Up to Python 3.12 the frame keeps this copy, and with it each tensor that the user deletes.
-    # Whoever has called locals() has the same one.
-    if isinstance(names, dict) and sys.getrefcount(names) <= 3:
+    owner: Mapping[str, Any] = getattr(names.get("self"), "__dict__", {})
+    seen += _loaders(owner, "self.")
+    # Up to Python 3.12 the frame of a function keeps this copy of its variables, and with it each
+    # tensor that the user deletes. Whoever has called locals() has the same one.
+    is_copy = frame.f_code.co_flags & _OPTIMIZED and isinstance(names, dict)
+    if is_copy and sys.getrefcount(names) <= 3:
         names.clear()
-    return seen
+    return seen, owner
 
 
 def _loaders(names: Mapping[str, Any], prefix: str = "") -> list[Seen]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 from torcheval.metrics import Mean
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 
@@ -43,7 +44,7 @@ def evaluate(val_loader: Any, metric: Any = None) -> Any:
     return sync_and_compute(metric)
 
 
-WANTED = "1 of 12 samples that val_loader dealt out are repeats: read distmetrics.data.exact(val_loader) instead."
+WANTED = "1 of 12 samples that val_loader dealt out are repeats: evaluate with distmetrics.data.exact(val_loader)."
 
 
 def test_the_naive_program_is_warned() -> None:
@@ -208,6 +209,9 @@ def test_a_world_within_the_world() -> None:
 class Stream(IterableDataset[Any]):
     """A data set without a length."""
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
 
 class Odd:
     """A loader whose length can't be asked for, with attributes that can't be either."""
@@ -282,7 +286,7 @@ def test_an_error_on_every_rank(mode: str, monkeypatch: pytest.MonkeyPatch) -> N
     texts = run(2, naive, mode, backend="gloo")
     for text in texts:
         assert text.startswith("sync of metrics: 1 of 12 samples that val_loader dealt out are repeats (rank")
-        assert "Do:     read distmetrics.data.exact(val_loader) instead." in text
+        assert "Do:     evaluate with distmetrics.data.exact(val_loader)." in text
 
 
 def test_strict_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +345,7 @@ def test_loaders_of_accelerate_and_fabric() -> None:
     pytest.importorskip("accelerate")
     pytest.importorskip("lightning.fabric")
     first, second = run(2, of_accelerate, backend="gloo")
-    do = "read distmetrics.integrations.{} instead."
+    do = "evaluate with distmetrics.integrations.{}."
     assert first == [
         "1 of 12 samples that val_loader dealt out are repeats: "
         + do.format("accelerate.prepare(accelerator, val_loader)"),
@@ -349,3 +353,73 @@ def test_loaders_of_accelerate_and_fabric() -> None:
         + do.format("fabric.setup_dataloaders(fabric, fabric_loader)"),
     ]
     assert second == []
+
+
+class Numbers(Dataset[Any]):
+    def __len__(self) -> int:
+        return 11
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": torch.tensor([float(index)]), "labels": torch.tensor(index % 2)}
+
+
+class Model(torch.nn.Module):
+    """A model that may feed a metric what its rank sees."""
+
+    def __init__(self, metric: Any = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 2)
+        self.fed = [] if metric is None else [metric]
+
+    def forward(self, x: Any, labels: Any = None) -> Any:
+        for metric in self.fed:
+            metric.update(x)
+        logits = self.layer(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def of_trainer(comm: Any, folder: str) -> list[tuple[float, list[str]]]:
+    """Evaluate with Hugging Face's trainer: fed by each rank, with all at once, and with all batch by batch."""
+    os.environ.update(RANK=str(comm.rank), LOCAL_RANK=str(comm.rank), WORLD_SIZE=str(comm.world_size))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # the group is there already
+    from transformers import Trainer, TrainingArguments
+
+    results = []
+    for by_rank, by_batch in ((True, False), (False, False), (False, True)):
+        metric = MeanMetric()
+
+        def compute_metrics(
+            prediction: Any, compute_result: bool = True, metric: Any = metric, by_rank: bool = by_rank
+        ) -> dict[str, float]:
+            if not by_rank:
+                metric.update(torch.as_tensor(prediction.label_ids).float())
+            return {"mean": float(sync_and_compute(metric))} if compute_result else {}
+
+        options: dict[str, Any] = {"use_cpu": True, "report_to": [], "disable_tqdm": True}
+        args = TrainingArguments(
+            folder, per_device_eval_batch_size=2, batch_eval_metrics=by_batch, include_for_metrics=[], **options
+        )
+        model = Model(metric if by_rank else None)
+        trainer = Trainer(model, args, eval_dataset=Numbers(), compute_metrics=compute_metrics)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            value = trainer.evaluate()["eval_mean"]
+        texts = [str(each.message) for each in seen if issubclass(each.category, RepeatedSamplesWarning)]
+        results.append((value, texts))
+    return results
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(180)
+def test_hugging_faces_trainer(tmp_path: Path) -> None:
+    """What ``compute_metrics`` gets is gathered, without repeats; what a rank's model sees has some."""
+    pytest.importorskip("transformers")
+    naive, at_once, by_batch = run(2, of_trainer, str(tmp_path), backend="gloo")[0]
+    assert naive == (
+        pytest.approx(55 / 12),
+        [
+            "1 of 12 samples that dataloader dealt out are repeats: "
+            "evaluate with distmetrics.integrations.transformers.attach(trainer, metrics)."
+        ],
+    )
+    assert at_once == by_batch == (pytest.approx(5 / 11), [])
