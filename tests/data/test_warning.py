@@ -414,12 +414,10 @@ def of_trainer(comm: Any, folder: str) -> list[tuple[float, list[str]]]:
 def test_hugging_faces_trainer(tmp_path: Path) -> None:
     """What ``compute_metrics`` gets is gathered, without repeats; what a rank's model sees has some."""
     pytest.importorskip("transformers")
+    do = "evaluate with distmetrics.integrations.transformers.attach(trainer, metrics)."
     naive, at_once, by_batch = run(2, of_trainer, str(tmp_path), backend="gloo")[0]
     assert naive == (
         pytest.approx(55 / 12),
-        [
-            "1 of 12 samples that dataloader dealt out are repeats: "
-            "evaluate with distmetrics.integrations.transformers.attach(trainer, metrics)."
-        ],
+        [f"1 of 12 samples that dataloader dealt out are repeats: {do}"],
     )
     assert at_once == by_batch == (pytest.approx(5 / 11), [])
