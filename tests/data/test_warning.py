@@ -320,6 +320,7 @@ def of_accelerate(comm: Any) -> list[str]:
             metric.update(batch)
         sync_and_compute(metric)
         assert not seen, seen[0].message
+        del exactly
         metric = MeanMetric()
         for batch in DATA.split(1)[: len(val_loader)]:  # of something else, while no loader was read
             metric.update(batch)
