@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import FrameType
@@ -26,7 +27,8 @@ from distmetrics.liveness.settings import in_force
 from distmetrics.state.metric_set import MetricSet
 
 _OPTIMIZED = 1  # a flag of the code of functions, and not of modules
-_last_counts: dict[tuple[str, int, int], tuple[int, int]] = {}  # by line and rank
+_Place = tuple[str, int, int]  # file, line and rank
+_last_counts: dict[_Place, tuple[weakref.ref[Any], int]] = {}
 
 
 class Seen(NamedTuple):
@@ -95,12 +97,14 @@ def _is_looked_at(file: str) -> bool:
 
 def _is_running(metrics: MetricSet, caller: FrameType, rank: int) -> bool:
     """True for metrics that go on counting from one sync to the next, as those of training do."""
+    metric = metrics.targets[0].metric
+    if not type(metric).__weakrefoffset__:
+        return False
     place = (caller.f_code.co_filename, caller.f_lineno, rank)
-    count = max(metrics.updates, default=0)
-    identity = id(metrics.targets[0].metric) if metrics.targets else 0
-    before, last = _last_counts.get(place, (0, 0))
-    _last_counts[place] = (identity, count)
-    return before == identity and 0 < last < count
+    count = max(metrics.updates)
+    last = _last_counts.get(place)
+    _last_counts[place] = (weakref.ref(metric), count)
+    return last is not None and last[0]() is metric and 0 < last[1] < count
 
 
 def _counts(metrics: MetricSet) -> set[int] | None:

@@ -77,7 +77,7 @@ from torchmetrics.classification import BinaryF1Score
 
 def main(model, loader):
     fabric = Fabric(devices=2)
-    f1 = BinaryF1Score()
+    f1 = BinaryF1Score().to(fabric.device)
     val_loader = fabric.setup_dataloaders(loader)
     for i, (x, y) in enumerate(val_loader):
         f1(model(x), y)
@@ -195,6 +195,9 @@ def _updated(call: cst.CSTNode) -> cst.Name | None:
 def _is_synced(facts: ModuleFacts, around: cst.CSTNode, metric: cst.Name) -> bool:
     """Whether the function syncs a metric: by a call of ours, or as torchmetrics' own ``compute()`` does."""
     made = origin(facts, metric)
+    while made is not None and tail(made.func) == "to":
+        below = receiver(made)
+        made = below if isinstance(below, cst.Call) else None
     if made is None or not is_metric_class(facts, made):
         return False
     for call in walk(around):
