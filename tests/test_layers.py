@@ -68,7 +68,8 @@ BELOW = {
         "testing",
     },
     "__main__": {"cli"},
-    "": {"tree", "comm", "collectives", "data", "state", "preflight", "runner", "guard"},  # the façade; the last three late
+    # the façade; the last three late
+    "": {"tree", "comm", "collectives", "data", "state", "preflight", "runner", "guard"},
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {
