@@ -132,7 +132,7 @@ def _agree(loader: Any, comm: Communicator) -> None:
         generator = getattr(getattr(whole, "sampler", None), "generator", None)
     except InputError as error:
         text, problem = error.what, error.do
-    except Exception as error:  # any sampler of a user's may raise anything
+    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
         text = f"its samplers can't be read: {type(error).__name__}: {error}"
         problem = "give samplers and batch samplers a length."
     if generator is not None:
