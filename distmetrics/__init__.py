@@ -46,6 +46,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
 from distmetrics.state.function import from_function
@@ -68,6 +69,7 @@ __all__ = [
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
+    "RepeatedSamplesWarning",
     "Runner",
     "SingleCommunicator",
     "StateError",

@@ -23,7 +23,7 @@ BELOW = {
     "liveness": {"comm/base"},
     "collectives": {"tree", "comm", "liveness"},
     "data": {"tree", "comm", "collectives"},
-    "state": {"tree", "comm", "collectives", "data"},
+    "state": {"tree", "comm", "liveness", "collectives", "data"},
     "guard": {"tree", "comm", "liveness", "collectives"},
     "launch": {"arguments", "comm", "liveness", "preflight"},
     "strategies": {
@@ -68,7 +68,8 @@ BELOW = {
         "testing",
     },
     "__main__": {"cli"},
-    "": {"tree", "comm", "collectives", "state", "preflight", "runner", "guard"},  # the façade; the last three late
+    # the façade; the last three late
+    "": {"tree", "comm", "collectives", "data", "state", "preflight", "runner", "guard"},
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {

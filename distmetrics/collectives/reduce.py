@@ -1,4 +1,4 @@
-"""Reductions over trees of tensors: sum, mean, max, min, prod, and the mean weighted by samples.
+"""Reductions over trees of tensors: sum, max, min, prod, and the mean weighted by samples.
 
 Small data rides in the first round and is folded in rank order; large data is reduced by the
 transport, whose bytes do not grow with the world. Sums are kept wide (float32 for half precision,
@@ -25,7 +25,7 @@ from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.errors import InputError
 
 T = TypeVar("T")
-Reduction = Literal["sum", "mean", "max", "min", "prod"]
+Reduction = Literal["sum", "max", "min", "prod"]
 _REDUCTIONS = get_args(Reduction)
 
 
@@ -37,36 +37,42 @@ def all_reduce(
 
     Args:
         tree: tensors or numbers of equal shapes and dtypes on all ranks.
-        op: "sum", "mean" (each rank counts once: for shards of different size use :func:`mean`),
-            "max", "min", "prod".
+        op: "sum", "max", "min" or "prod". A mean needs the weight of each rank: :func:`mean`.
         comm: default the communicator in force.
         name: shown in errors.
 
-    Returns: the same tree. Dtypes are kept, but: sum and prod of bool are counted in int64, and the
-        mean of integers is float64, never floored. NaN on one rank is NaN on all.
+    Returns: the same tree. Dtypes are kept, but sum and prod of bool are counted in int64. NaN on
+        one rank is NaN on all.
 
     Raises:
         MismatchError: trees, shapes, dtypes or ``op`` differ between ranks (on every rank, before
             data moves).
-        InputError: an unknown ``op``, or an integer result that its dtype cannot hold.
+        InputError: an unknown ``op``, "mean", or an integer result that its dtype cannot hold.
         InputTypeError: a leaf cannot be reduced so, such as the maximum of complex numbers.
 
     >>> run(2, lambda comm: all_reduce(torch.tensor([1, comm.rank]), comm=comm))[0]
     tensor([2, 1])
     """
     comm = chosen(comm)
-    problem = None
-    if op not in _REDUCTIONS:
-        advice = f"use one of {', '.join(_REDUCTIONS)}."
-        problem = Problem("InputError", f"no reduction {op!r}", advice)
     refuse = partial(_irreducible, op=op)
-    mine = prepare(f"all_reduce {op}", name, tree, refuse=refuse, problem=problem)
-    wide = [tensor.detach().to(_wide_dtype(tensor.dtype, op)) for tensor in mine.tensors]
-    reduced = _reduce(comm, mine, wide, "sum" if op == "mean" else op)
-    if op == "mean":
-        reduced = [tensor / comm.world_size for tensor in reduced]
-    result: T = _rebuilt(mine, reduced, op, comm.rank)
+    mine = prepare(f"all_reduce {op}", name, tree, refuse=refuse, problem=_problem_of(op))
+    wide = [tensor.detach().to(_wide_dtype(tensor.dtype)) for tensor in mine.tensors]
+    result: T = _rebuilt(mine, _reduce(comm, mine, wide, op), op, comm.rank)
     return result
+
+
+def _problem_of(op: str) -> Problem | None:
+    """Return why there is no such reduction, if there is none."""
+    if op == "mean":
+        return Problem(
+            "InputError",
+            "a mean over ranks takes the weight of each rank, since ranks may hold different "
+            "numbers of samples",
+            "mean(x, weight=len(batch)); weight=1 counts every rank alike.",
+        )
+    if op in _REDUCTIONS:
+        return None
+    return Problem("InputError", f"no reduction {op!r}", f"use one of {', '.join(_REDUCTIONS)}.")
 
 
 @as_one_call
@@ -180,13 +186,13 @@ def _irreducible(x: Tensor, op: str) -> str:
     return "has dtype uint64, which torch cannot add or compare" if x.dtype == torch.uint64 else ""
 
 
-def _wide_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
-    """Return a dtype for ``op`` that loses nothing, and that transports know."""
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return a dtype in which reducing loses nothing, and that transports know."""
     if dtype.is_complex:
         return torch.promote_types(dtype, torch.complex64)
     if dtype.is_floating_point:
         return torch.float64 if dtype == torch.float64 else torch.float32
-    return torch.float64 if op == "mean" else torch.int64
+    return torch.int64
 
 
 def _average_dtype(dtype: torch.dtype) -> torch.dtype:

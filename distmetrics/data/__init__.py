@@ -2,5 +2,6 @@
 
 from distmetrics.data.exact import exact
 from distmetrics.data.fresh import fresh
+from distmetrics.data.repeats import RepeatedSamplesWarning
 
-__all__ = ["exact", "fresh"]
+__all__ = ["RepeatedSamplesWarning", "exact", "fresh"]

@@ -11,6 +11,7 @@ from distmetrics.comm.base import Communicator, call_site
 from distmetrics.comm.current import chosen
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.rank_loader import LoaderPart, StreamPart
+from distmetrics.data.repeats import settle
 from distmetrics.data.sampling import (
     EvaluationBatches,
     EvaluationSampler,
@@ -18,7 +19,7 @@ from distmetrics.data.sampling import (
     clone,
     has_order,
 )
-from distmetrics.data.unwrap import parts, unwrap
+from distmetrics.data.unwrap import parts_of, unwrap
 from distmetrics.errors import InputError
 
 
@@ -98,6 +99,7 @@ def deal(
 ) -> Any:
     """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks."""
     unwrapped = unwrap(loader)
+    settle(loader)
     whole, device = unwrapped.loader, device or unwrapped.device
     if not has_order(whole):
         return StreamPart(whole, device, world_size, rank, equal_batches=equal_batches)
@@ -135,7 +137,7 @@ def _agree(loader: Any, comm: Communicator) -> None:
         text = _text(whole, unwrapped.batch_size, len(state))
     except InputError as error:
         text, problem = error.what, error.do
-    except Exception as error:  # noqa: BLE001  any sampler of a user's may raise anything
+    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
         text = f"its samplers can't be read: {type(error).__name__}: {error}"
         problem = "give samplers and batch samplers a length."
     ranks = gather_objects([text, problem, state], _read, comm, "exact", call_site())
@@ -166,7 +168,7 @@ def _random_state(whole: Any) -> list[tuple[Any, str, Any]]:
     state: list[tuple[Any, str, Any]] = []
     if not isinstance(whole, DataLoader):
         return state
-    for part in parts(whole):
+    for part in parts_of(whole):
         held = getattr(part, "__dict__", {})
         if isinstance(held.get("generator"), torch.Generator):
             value = held["generator"].get_state().numpy().tobytes()

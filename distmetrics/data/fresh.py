@@ -2,34 +2,13 @@
 
 import copy
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
+from distmetrics.data.counted_rows import rows_being_read
+from distmetrics.data.repeats import settle
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import flatten
-
-_reading = threading.local()  # a rank of a ThreadWorld is a thread
-
-
-class _Rows:
-    """How many rows of a batch count; compared by identity."""
-
-    def __init__(self, count: int | None) -> None:
-        self.count = count
-
-
-@contextmanager
-def being_read(rows: int | None) -> Iterator[None]:
-    """Let :func:`fresh` keep ``rows`` rows of the batch inside the block; None keeps all."""
-    counts: list[_Rows] = _reading.__dict__.setdefault("counts", [])
-    mine = _Rows(rows)
-    counts.append(mine)
-    try:
-        yield
-    finally:
-        counts.remove(mine)  # not always the last: loaders that are zipped take turns
 
 
 def fresh(rows: Any) -> Any:
@@ -53,8 +32,8 @@ def fresh(rows: Any) -> Any:
     tensor([0., 2.])
     tensor([4.])
     """
-    counts = _reading.__dict__.get("counts")
-    count = counts[-1].count if counts else _rows_of_accelerate()
+    being_read = rows_being_read()
+    count = _rows_of_accelerate() if being_read is None else being_read.count
     return rows if count is None else _first(rows, count)
 
 
@@ -103,6 +82,7 @@ def _rows_of_accelerate() -> int | None:
 
 def rows_that_count(loader: Any) -> int | None:
     """Return how many rows count of the last batch of a loader of Accelerate; None for all."""
+    settle(loader)
     batches = loader.batch_sampler
     pads = getattr(batches, "even_batches", True) and not loader._drop_last
     if not loader.end_of_dataloader or not pads:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distmetrics.data.fresh import being_read
+from distmetrics.data.counted_rows import being_read
 from distmetrics.data.sampling import EvaluationSampler, set_epoch
 from distmetrics.tree import move
 

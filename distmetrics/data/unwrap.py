@@ -63,7 +63,7 @@ def unwrap(loader: Any) -> Unwrapped:
     check_whole(whole)
     dealers: list[Any] = [loader.batch_sampler, loader.dataset]
     for part in dealers:
-        if _deals(part) and getattr(part, "split_batches", False):
+        if deals(part) and getattr(part, "split_batches", False):
             splits *= part.num_processes
     if isinstance(whole.dataset, IterableDataset):
         return Unwrapped(_whole_stream(whole, loader.dataset, splits), device)
@@ -78,7 +78,7 @@ def unwrap(loader: Any) -> Unwrapped:
 def _innermost(loader: Any) -> tuple[Any, torch.device | None, int]:
     """Return the loader inside all wrappers, their device, and how many ranks share a batch."""
     device, splits = None, 1
-    while (inner := _inner_loader(loader)) is not None:
+    while (inner := inner_loader(loader)) is not None:
         held = vars(loader)
         _check_wrapper(held, inner)
         process = held.get("state")  # of Accelerate's dispatcher, which keeps its device there
@@ -99,7 +99,7 @@ def _check_wrapper(held: dict[str, Any], inner: Any) -> None:
         )
     state = sys.modules.get("accelerate.state")
     shards = "base_dataloader" in held and "slice_fn" not in held  # the dispatcher reads all
-    stream = shards and isinstance(inner.dataset, IterableDataset) and not _deals(inner.dataset)
+    stream = shards and isinstance(inner.dataset, IterableDataset) and not deals(inner.dataset)
     if stream and state is not None and state.PartialState().num_processes > 1:
         raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_DO)
 
@@ -111,7 +111,7 @@ def _whole_stream(whole: DataLoader[Any], dealt: Any, splits: int) -> DataLoader
     """
     if splits == 1 or whole.batch_size is None:
         return whole
-    size = dealt.batch_size if _deals(dealt) else whole.batch_size  # of one process
+    size = dealt.batch_size if deals(dealt) else whole.batch_size  # of one process
     if not whole.drop_last:
         size = max(1, size // splits)
     batches = BatchSampler(whole.sampler, size, whole.drop_last)
@@ -120,8 +120,8 @@ def _whole_stream(whole: DataLoader[Any], dealt: Any, splits: int) -> DataLoader
 
 def check_whole(loader: Any) -> None:
     """Refuse a loader of which a part still deals out to ranks."""
-    for part in parts(loader):
-        if _deals(part):
+    for part in parts_of(loader):
+        if deals(part):
             name = type(part).__name__
             raise InputError(
                 f"the loader's {name} gives each rank a part of the data already, in a way that "
@@ -130,7 +130,7 @@ def check_whole(loader: Any) -> None:
             )
 
 
-def _inner_loader(loader: Any) -> Any:
+def inner_loader(loader: Any) -> Any:
     """Return the loader that a wrapper of Accelerate or Fabric holds, or ours."""
     held = getattr(loader, "__dict__", {})
     if isinstance(loader, RankLoader):
@@ -141,7 +141,14 @@ def _inner_loader(loader: Any) -> Any:
     return None
 
 
-def _deals(part: Any) -> bool:
+def innermost(loader: Any) -> Any:
+    """Return the loader inside all wrappers."""
+    while (inner := inner_loader(loader)) is not None:  # its truth would be its length
+        loader = inner
+    return loader
+
+
+def deals(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
     part = getattr(part, "_distributed", None) or part  # a data set of Hugging Face, split by node
     for count, rank in _OF_RANKS:
@@ -150,7 +157,7 @@ def _deals(part: Any) -> bool:
     return False
 
 
-def parts(loader: DataLoader[Any]) -> Iterator[Any]:
+def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
     yield loader.dataset
     for part in (loader.sampler, loader.batch_sampler):
@@ -193,7 +200,7 @@ def _whole_batches(batches: Any) -> Any:
         drop_last = batches.multiple_of > 1
         size = batches.multiple_of if drop_last else batches.batch_size
         return BatchSampler(batches.source, size, drop_last)
-    if _deals(batches) and hasattr(batches, "batch_sampler"):  # Accelerate's
+    if deals(batches) and hasattr(batches, "batch_sampler"):  # Accelerate's
         return _whole_batches(batches.batch_sampler)
     if type(batches) is BatchSampler:
         return BatchSampler(_whole(batches.sampler), batches.batch_size, batches.drop_last)
@@ -202,6 +209,6 @@ def _whole_batches(batches: Any) -> Any:
 
 def _whole_data(dataset: Any) -> Any:
     """Return the data set inside one that serves each rank a part."""
-    if isinstance(dataset, IterableDataset) and _deals(dataset) and hasattr(dataset, "dataset"):
+    if isinstance(dataset, IterableDataset) and deals(dataset) and hasattr(dataset, "dataset"):
         return dataset.dataset
     return dataset

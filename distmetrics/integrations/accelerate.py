@@ -19,9 +19,9 @@ from accelerate.utils import DistributedType
 from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
+from distmetrics.data.counted_rows import being_read
 from distmetrics.data.dealing import ROUNDS
 from distmetrics.data.exact import exact_by
-from distmetrics.data.fresh import being_read
 from distmetrics.data.rank_loader import RankLoader, Step
 from distmetrics.errors import InputError
 from distmetrics.tree import flatten, map_leaves

@@ -25,6 +25,7 @@ from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
+from distmetrics.state.fed_by import warn_of_repeats
 from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator_of
 from distmetrics.state.plan import SyncPlan, plan
 from distmetrics.state.received import UPDATES
@@ -221,6 +222,7 @@ def _values_of_all(
                 values[place][spec.name] = alone(spec, value)
         _add_flags(values, local, local.updates)
         return None, values
+    problem = problem or warn_of_repeats(local, comm)
     outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
     sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     devices = [target.device for target in local.targets]

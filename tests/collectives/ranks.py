@@ -113,7 +113,7 @@ def reduces_large_as_small(comm: Communicator) -> None:
     generator = torch.Generator().manual_seed(comm.rank)
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool, torch.complex64, torch.uint8):
         x = torch.randint(0, 3, (26_000,), generator=generator).to(dtype)
-        for op in ("sum", "mean", "prod") + (() if dtype.is_complex else ("max", "min")):
+        for op in ("sum", "prod") + (() if dtype.is_complex else ("max", "min")):
             large = dm.all_reduce(x, op)  # type: ignore[arg-type]
             small = torch.cat([dm.all_reduce(part, op) for part in x.split(5200)])  # type: ignore[arg-type]
             assert torch.equal(large, small), (dtype, op)
@@ -127,7 +127,7 @@ def keeps_nan(comm: Communicator) -> None:
         x = torch.full((size,), float(comm.rank))
         if comm.rank == 0:
             x[:3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
-        for op in ("sum", "max", "min", "mean", "prod"):
+        for op in ("sum", "max", "min", "prod"):
             got = dm.all_reduce(x, op)  # type: ignore[arg-type]
             assert got[0].isnan(), op
             assert not got[3:].isnan().any(), op

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import distmetrics as dm
 from distmetrics.testing import run
+from distmetrics.testing.world import outcomes
 from tests.backends import both_backends
 from tests.collectives import ranks
 
@@ -180,7 +181,7 @@ floats = st.floats(-1e6, 1e6, width=32)
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(floats, min_size=2, max_size=2), min_size=1, max_size=5),
-    st.sampled_from(["sum", "mean", "max", "min", "prod"]),
+    st.sampled_from(["sum", "max", "min", "prod"]),
 )
 def test_reductions_are_torchs_and_bitwise_equal_on_all_ranks(rows: list[list[float]], op: str) -> None:
     """Against one process in float64; the same bits everywhere, or ranks would decide differently."""
@@ -191,14 +192,11 @@ def test_reductions_are_torchs_and_bitwise_equal_on_all_ranks(rows: list[list[fl
         assume(bool(((partial == 0) | (partial > torch.finfo(torch.float32).tiny)).all()))
     wanted = {
         "sum": whole.sum(0),
-        "mean": whole.mean(0),
         "max": whole.amax(0),
         "min": whole.amin(0),
         "prod": whole.prod(0),
     }[op]
-    torch.testing.assert_close(
-        got[0].double(), wanted.float().double(), rtol=1e-5, atol=1.0 if op in ("sum", "mean") else 0
-    )
+    torch.testing.assert_close(got[0].double(), wanted.float().double(), rtol=1e-5, atol=1.0 if op == "sum" else 0)
     assert all(x.numpy().tobytes() == got[0].numpy().tobytes() for x in got)
 
 
@@ -245,9 +243,23 @@ def test_any_single_number_is_a_weight(weight: Any) -> None:
 )
 def test_the_dtypes_that_users_get(dtype: torch.dtype, op: str, wanted: torch.dtype) -> None:
     """As documented: kept, but bool is counted and means of integers are never floored."""
-    got = run(2, lambda comm: dm.all_reduce(torch.ones(2).to(dtype), op, comm=comm))  # type: ignore[arg-type]
+
+    def work(comm: Any) -> Any:
+        x = torch.ones(2).to(dtype)
+        return dm.mean(x, 1, comm=comm) if op == "mean" else dm.all_reduce(x, op, comm=comm)  # type: ignore[arg-type]
+
+    got = run(2, work)
     assert [x.dtype for x in got] == [wanted] * 2
     assert got[0].tolist() == ([2, 2] if op == "sum" else [1, 1])
+
+
+def test_a_mean_without_weights_is_refused_on_every_rank() -> None:
+    """Also where one rank alone asks for it."""
+    for ops in (("mean", "mean"), ("sum", "mean")):
+        ended = outcomes(2, lambda comm, ops=ops: dm.all_reduce(torch.ones(2), ops[comm.rank], comm=comm))
+        for outcome in ended:
+            assert isinstance(outcome.error, dm.InputError)
+            assert "mean(x, weight=len(batch)); weight=1 counts every rank alike." in str(outcome.error)
 
 
 def test_half_precision_is_summed_wide() -> None:

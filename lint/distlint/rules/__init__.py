@@ -24,6 +24,7 @@ from distlint.rules.dl208 import SamplerWithoutSetEpoch
 from distlint.rules.dl209 import MeanOfGatheredList
 from distlint.rules.dl210 import MetricInPlainContainer
 from distlint.rules.dl211 import MetricUpdatedOnReplica
+from distlint.rules.dl215 import MetricFromPaddedLoader
 from distlint.rules.dl301 import StepOutputsNeverCleared
 from distlint.rules.dl302 import SyncDistEveryStep
 from distlint.rules.dl303 import GatherWholeDataset
@@ -53,6 +54,7 @@ _RULES: tuple[type[Rule], ...] = (
     MeanOfGatheredList,
     MetricInPlainContainer,
     MetricUpdatedOnReplica,
+    MetricFromPaddedLoader,
     StepOutputsNeverCleared,
     SyncDistEveryStep,
     GatherWholeDataset,

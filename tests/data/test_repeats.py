@@ -1,0 +1,181 @@
+"""How many samples loaders repeat, against what the real loaders give when they are read."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Subset
+
+import distmetrics
+from distmetrics.data import exact
+from distmetrics.data.exact import deal
+from distmetrics.data.repeats import repeats
+from distmetrics.testing import run
+
+WORLDS = (1, 2, 3, 4)
+COUNTS = (1, 2, 3, 5, 8, 11, 12, 16, 17)
+SIZES = (1, 2, 4, 6)
+
+
+class Stream(IterableDataset[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def counted(loaders: list[Any]) -> tuple[int, int]:
+    """Return how many samples the ranks' loaders give, and how many of them twice."""
+    samples = [int(sample) for loader in loaders for batch in loader for sample in torch.as_tensor(batch).reshape(-1)]
+    return len(samples), len(samples) - len(set(samples))
+
+
+def agree(loaders: list[Any]) -> None:
+    for loader in loaders:
+        found = repeats(loader)
+        if found.world_size or any(counted(loaders)[1:]):
+            assert found[:2] == counted(loaders)
+            assert found.world_size == len(loaders)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("sampler_drops", [False, True])
+def test_the_sampler_of_torch(drop_last: bool, sampler_drops: bool) -> None:
+    for world, count, size in itertools.product(WORLDS, COUNTS, (None, *SIZES)):
+        if sampler_drops and count < world:
+            continue  # the sampler itself fails
+        loaders = []
+        for rank in range(world):
+            sampler = DistributedSampler(range(count), world, rank, shuffle=False, drop_last=sampler_drops)
+            options = {} if size is None else {"drop_last": drop_last}
+            loaders.append(DataLoader(range(count), batch_size=size, sampler=sampler, **options))
+        assert repeats(loaders[0])[:2] == counted(loaders), (world, count, size)
+
+
+def test_samplers_of_lightning() -> None:
+    """Those around any sampler repeat, and those for predictions don't."""
+    made = pytest.importorskip("lightning.fabric.utilities.distributed")
+    no_repeats = pytest.importorskip("lightning.pytorch.overrides.distributed")
+    for world, count in itertools.product(WORLDS, COUNTS):
+        if count < world:
+            continue
+        for kind in (made.DistributedSamplerWrapper, no_repeats.UnrepeatedDistributedSamplerWrapper):
+            order = torch.utils.data.SequentialSampler(range(count))
+            samplers = [kind(order, num_replicas=world, rank=rank, shuffle=False) for rank in range(world)]
+            loaders = [DataLoader(range(count), batch_size=2, sampler=each) for each in samplers]
+            assert repeats(loaders[0])[:2] == counted(loaders)
+            assert not repeats(loaders[0]).is_drawn
+
+
+def test_a_sampler_that_deals_in_its_own_way() -> None:
+    """Nothing is said of it, since it may repeat nothing."""
+
+    class Own(DistributedSampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.rank, 5, self.num_replicas))
+
+    assert repeats(DataLoader(range(5), sampler=Own(range(5), 2, 0))).dealt == 0
+
+
+def test_shards_of_accelerate() -> None:
+    """By whole batches and by parts of them, with and without a last batch, even and not."""
+    made = pytest.importorskip("accelerate.data_loader")
+    flags = itertools.product((False, True), repeat=3)
+    cases = itertools.product(WORLDS[1:], COUNTS, SIZES, flags)
+    for world, count, size, (split, even, drop_last) in cases:
+        if split and size % world:
+            continue
+        loaders = []
+        for rank in range(world):
+            batches = BatchSampler(torch.utils.data.SequentialSampler(range(count)), size, drop_last)
+            shard = made.BatchSamplerShard(batches, world, rank, split, even)
+            loaders.append(DataLoader(range(count), batch_sampler=shard))
+        assert repeats(loaders[0]).repeated == counted(loaders)[1], (world, count, size, split, even, drop_last)
+        agree(loaders)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_shards_of_streams(split: bool) -> None:
+    made = pytest.importorskip("accelerate.data_loader")
+    for world, count, size in itertools.product(WORLDS[1:], COUNTS, SIZES):
+        if split and size % world:
+            continue
+        for drop_last in (False, True):
+            loaders = []
+            for rank in range(world):
+                shard = made.IterableDatasetShard(Stream(count), size, drop_last, world, rank, split)
+                each = size // world if split else size
+                loaders.append(DataLoader(shard, batch_size=each, drop_last=drop_last))
+            agree(loaders)
+
+
+def prepared(comm: distmetrics.Communicator) -> list[tuple[str, tuple[int, int], Any]]:
+    """Read loaders as Accelerate and Fabric prepare them; return what each gives and what is said of it."""
+    os.environ.update(RANK=str(comm.rank), LOCAL_RANK=str(comm.rank), WORLD_SIZE=str(comm.world_size))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # the group is there already
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    results = []
+    modes: list[dict[str, Any]] = [{}, {"even_batches": False}, {"dispatch_batches": True}]
+    modes.append({"dispatch_batches": True, "split_batches": True})
+    modes.append({"split_batches": True})
+    for mode, count, size in itertools.product(modes, (1, 2, 5, 12, 13), (2, 6)):
+        if mode.get("split_batches") and size % comm.world_size:
+            continue
+        config = DataLoaderConfiguration(**mode)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        for data, drop_last in itertools.product((torch.arange(count), Stream(count)), (False, True)):
+            if drop_last and (count < size * comm.world_size or isinstance(data, Stream)):
+                continue
+            whole: DataLoader[Any] = DataLoader(data, batch_size=size, drop_last=drop_last)  # type: ignore[arg-type]
+            loader = accelerator.prepare_data_loader(whole)
+            mine = torch.cat([torch.empty(0, dtype=torch.long), *loader])
+            samples = distmetrics.all_gather_cat(mine, comm=comm).tolist()
+            real = (len(samples), len(samples) - len(set(samples)))
+            case = f"{mode} {count} {size} {type(data).__name__} {drop_last}"
+            results.append((case, real, tuple(repeats(loader))))
+    return results
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("world", [2, 3])
+def test_loaders_that_accelerate_has_prepared(world: int) -> None:
+    pytest.importorskip("accelerate")
+    for results in run(world, prepared, backend="gloo"):
+        for case, real, (dealt, repeated, ranks, is_drawn) in results:
+            assert repeated == real[1], (case, real, dealt, repeated)
+            assert dealt in (real[0], 0), (case, real, dealt)
+            assert ranks in (world, 0)
+            assert not is_drawn
+        assert sum(real[1] > 0 for _, real, _ in results) > 20
+
+
+def test_what_repeats_nothing() -> None:
+    """A loader of one process, ours, and one over a part of the data that the user has cut himself."""
+    whole = DataLoader(range(5), batch_size=2)
+    assert repeats(whole).repeated == 0
+    assert repeats(exact(whole)).repeated == 0
+    assert repeats(deal(whole, world_size=2, rank=1)).repeated == 0
+    assert repeats(deal(whole, world_size=2, rank=1, equal_batches=True)).repeated == 0
+    assert repeats(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
+    assert repeats(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
+
+
+def test_orders_that_are_drawn() -> None:
+    """Training loaders are known by their order."""
+    data = range(5)
+    assert repeats(DataLoader(data, sampler=DistributedSampler(data, 2, 0))).is_drawn
+    made = pytest.importorskip("accelerate.data_loader")
+    batches = BatchSampler(RandomSampler(data), 2, drop_last=False)
+    assert repeats(DataLoader(data, batch_sampler=made.BatchSamplerShard(batches, 2, 0))).is_drawn
