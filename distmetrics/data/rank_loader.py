@@ -17,15 +17,20 @@ class RankLoader:
 
     Attributes:
         whole_loader: the loader of the whole data.
+        filler: the number of the batch that only fills up, once it was read; else None.
     """
 
     def __init__(self, loader: Any, whole_loader: Any, device: torch.device | None) -> None:
         self.loader = loader
         self.whole_loader = whole_loader
+        self.filler: int | None = None
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
-        for batch, rows in self._batches():
+        self.filler = None
+        for index, (batch, rows) in enumerate(self._batches()):
+            if rows == 0:
+                self.filler = index
             with being_read(rows):
                 yield batch if self._device is None else move(batch, self._device)
 

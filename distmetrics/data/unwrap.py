@@ -40,7 +40,7 @@ def unwrap(loader: Any) -> Unwrapped:
         InputError: something in it deals out to ranks in a way that is not known here.
     """
     device = None
-    while inner := _inner_loader(loader):
+    while (inner := _inner_loader(loader)) is not None:  # its truth would be its length
         device = vars(loader).get("device", vars(loader).get("_device")) or device
         loader = inner
     if not isinstance(loader, DataLoader):
