@@ -26,6 +26,7 @@ PAGES = [
     ROOT / "lint" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "kit").glob("*.md")),
+    *sorted((ROOT / "docs" / "use").glob("*.md")),
 ]
 
 

@@ -138,8 +138,8 @@ def refuse_combined(loop: Any, comm: Communicator) -> None:
             "SyncMetrics: some ranks need a batch that only fills up, and a step that "
             + ("takes dataloader_iter" if reads_itself else "takes batches of several loaders")
             + " can't be told which that is",
-            do="use smaller batches, so that every rank has as many; or deal the data out "
-            "yourself, with Trainer(use_distributed_sampler=False).",
+            do="choose a batch size with which every rank has as many batches; or deal the data "
+            "out yourself, with Trainer(use_distributed_sampler=False).",
             rank=comm.rank,
         )
 
@@ -183,7 +183,8 @@ def _weigh_exactly(results: Any, replaced: Replaced, comm: Communicator | None) 
         if not result.is_tensor:
             update(key, value, batch_size)
             return
-        if replaced.filler and results.batch is not None:
+        in_evaluation = comm is not None and results.batch is not None
+        if in_evaluation and replaced.filler:
             nothing = result._defaults["value"].item()
             value = torch.full_like(value, nothing, dtype=result.value.dtype)
             batch_size = 0
