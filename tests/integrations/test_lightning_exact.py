@@ -87,7 +87,12 @@ def test_a_batch_that_fills_up_and_fails() -> None:
     module = torch.nn.Module()
     module.total = torchmetrics.SumMetric()
     module.total.update(torch.tensor(2.0))
-    with pytest.raises(ValueError, match="could not convert"), counted(module, filler=True):
-        module.total.update(torch.tensor(3.0))
-        float("mine")
+
+    def step() -> None:
+        with counted(module, filler=True):
+            module.total.update(torch.tensor(3.0))
+            float("no number")
+
+    with pytest.raises(ValueError, match="could not convert"):
+        step()
     assert float(module.total.compute()) == 2.0
