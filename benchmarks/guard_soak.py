@@ -29,7 +29,7 @@ from benchmarks.sync import RESULTS
 from distmetrics import guard
 from distmetrics.launch.processes import launch
 
-RANKS = 4
+RANKS = range(2, 17)  # of a world
 WORLD_SECONDS = (5.0, 60.0)
 KILLED = 0.15  # of the worlds
 
@@ -103,11 +103,11 @@ def _equal(found: Any, wanted: Any) -> None:
 def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
     """Run one world to its end; return how it ended, and this process's memory and files."""
     choice = random.Random(seed)
-    seconds = choice.uniform(*WORLD_SECONDS)
-    killed = choice.randrange(RANKS) if choice.random() < KILLED else -1
-    ended = launch(soak, RANKS, seed, seconds, killed, limit=seconds + 90)
+    seconds, ranks = choice.uniform(*WORLD_SECONDS), choice.choice(RANKS)
+    killed = choice.randrange(ranks) if choice.random() < KILLED else -1
+    ended = launch(soak, ranks, seed, seconds, killed, limit=seconds + 90)
     errors = {outcome.rank: repr(outcome.error) for outcome in ended if outcome.error is not None}
-    wanted = dict.fromkeys(range(RANKS), "PeerLostError") if killed >= 0 else {}
+    wanted = dict.fromkeys(range(ranks), "PeerLostError") if killed >= 0 else {}
     wrong = {
         rank: text
         for rank, text in errors.items()
@@ -117,6 +117,7 @@ def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
     values = [outcome.value for outcome in ended if outcome.value is not None]
     return {
         "seed": seed,
+        "world_size": ranks,
         "seconds": seconds,
         "killed": killed,
         "wrong": wrong,
@@ -204,8 +205,8 @@ def main() -> None:
     while time.monotonic() < until:
         worlds.append(world := one_world(args.seed + len(worlds), process))
         print(
-            f"world {len(worlds):3}: {world['seconds']:4.0f} s, {world['calls']:6} calls, killed "
-            f"{world['killed']:2}, "
+            f"world {len(worlds):3}: {world['world_size']:2} ranks, {world['seconds']:4.0f} s, "
+            f"{world['calls']:6} calls, killed {world['killed']:2}, "
             f"wrong {world['wrong'] or 'none'}, launcher {world['rss'] / 2**20:.0f} MiB, "
             f"{world['files']} files",
             flush=True,
@@ -213,8 +214,8 @@ def main() -> None:
     wrong = [world for world in worlds if world["wrong"]]
     calls = sum(world["calls"] for world in worlds)
     print(
-        f"{len(worlds)} worlds, {calls} calls on {RANKS} ranks, {len(wrong)} worlds with "
-        "something wrong"
+        f"{len(worlds)} worlds of {RANKS[0]} to {RANKS[-1]} ranks, {calls} calls, {len(wrong)} "
+        "worlds with something wrong"
     )
     if not args.dry:
         (RESULTS / "guard_soak.json").write_text(json.dumps(worlds) + "\n")

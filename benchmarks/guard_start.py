@@ -70,7 +70,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
 def has_guard() -> bool:
     """True once this rank's guard has its connection, if that is in time."""
     comm = GroupCommunicator.of(dist.group.WORLD)
-    return comm.watchdog is not None and comm.watchdog.wait_until_connected(CONNECTED)
+    return comm.watchdog is not None and comm.watchdog.connected.wait(CONNECTED)
 
 
 def start(world_size: int, mode: str) -> list[Told | None]:

@@ -130,6 +130,10 @@ def one_of(*choices: str) -> Takes:
 FLAG = Takes(lambda value: isinstance(value, bool), "True or False")
 POSITIVE = Takes(lambda value: whole(value, 1), "positive and whole")
 NUMBER = Takes(is_number, "a number")
+POSITIVE_NUMBER = Takes(
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0,
+    "a positive number",  # or infinity: no limit
+)
 SEED = Takes(lambda value: whole(value, 0) and value < 2**32, "from 0 to 2**32 - 1")
 TEXT = Takes(lambda value: isinstance(value, str) and value != "", "a text that is not empty")
 PATH = Takes(

@@ -189,6 +189,16 @@ def who(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def first_line(text: object) -> str:
+    """Return the first line of a text, or of an error's."""
+    return str(text).strip().partition("\n")[0]
+
+
+def in_short(error: BaseException | None) -> str:
+    """Return an error's kind and its first line."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:
     """Return the ranks of each line, in the order in which the lines come.
 

@@ -142,8 +142,8 @@ def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
     value = part.value
     if type(value) in (list, tuple, set, frozenset):
         yield from _items(part, "", enumerate(value))
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from _attributes(part, dict(zip(value._fields, value, strict=True)))
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        yield from _attributes(part, value._asdict())
     elif isinstance(value, type):
         for name, member in vars(value).items() if by_value else ():
             if not name.startswith("__"):
@@ -153,9 +153,8 @@ def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
     elif isinstance(value, types.MethodType):
         yield part.step(".__self__", value.__self__)
     elif isinstance(value, functools.partial):
-        yield part.step(".func", value.func)
-        yield from _items(part, ".args", enumerate(value.args))
-        yield from _items(part, ".keywords", value.keywords.items())
+        for name in ("func", "args", "keywords"):
+            yield part.step(f".{name}", getattr(value, name))
     else:
         yield from _parts_of_object(part)
 
@@ -171,13 +170,10 @@ def _attributes(part: _Part, attributes: Mapping[str, Any]) -> Iterator[_Part]:
 def _variables(part: _Part) -> Iterator[_Part]:
     """List what a function needs to travel as code: its variables and its defaults."""
     fn = part.value
-    known = fn.__globals__
-    variables = {name: known[name] for name in fn.__code__.co_names if name in known}
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
-            variables[name] = cell.cell_contents
-    for name, item in variables.items():
-        yield _Part(item, name, part.place)
+    with contextlib.suppress(ValueError):  # a variable that has no value yet
+        used = inspect.getclosurevars(fn)
+        for name, item in (used.globals | used.nonlocals).items():  # type: ignore[operator]
+            yield _Part(item, name, part.place)
     yield from _items(part, ".__defaults__", enumerate(fn.__defaults__ or ()))
 
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "distmetrics"
 PUBLIC = (
     "distmetrics",
+    "distmetrics.data",
     "distmetrics.errors",
     "distmetrics.guard",
     "distmetrics.integrations.lightning",

@@ -163,7 +163,7 @@ def _totals(rows: Sequence[Row]) -> str:
         ]
         if not mine:
             continue
-        whole = [row for row in mine if len(row.seconds) == len(row.counted)]
+        whole = [row for row in mine if row.seconds and len(row.seconds) == len(row.counted)]
         counts = [
             len(mine),
             len(whole),

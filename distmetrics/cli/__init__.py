@@ -1,10 +1,13 @@
-"""The command line: ``python -m distmetrics demo``, ``verify``, ``doctor`` and ``postmortem``."""
+"""The command line: ``python -m distmetrics demo``, ``verify``, ``doctor`` and ``postmortem``.
+
+Each command is a function of that name in a module of that name, whose arguments are the options.
+"""
 
 import argparse
+import importlib
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,13 @@ from distmetrics.errors import DistmetricsError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 fine, 1 a claim did not hold, 2 it could not run."""
-    args = _parser().parse_args(argv)
+    options = vars(_parser().parse_args(argv))
+    name = options.pop("command")
     try:
-        return int(args.run(args))
+        module = importlib.import_module(f"distmetrics.cli.{name}")
+        return int(getattr(module, name)(**options))
     except DistmetricsError as error:
-        print(f"distmetrics {args.command}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"distmetrics {name}: {error}", file=sys.stderr)  # noqa: T201
         return 2
 
 
@@ -29,24 +34,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"distmetrics {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for add in (_add_demo, _add_verify, _add_postmortem, _add_doctor):
-        add(commands.add_parser)
+        command = add(commands.add_parser)
+        command.add_argument(
+            "--json", dest="as_json", action="store_true", help="print JSON instead of text"
+        )
     return parser
 
 
-def _add_demo(command: Callable[..., Any]) -> None:
-    demo = command(
+def _add_demo(command: Callable[..., Any]) -> Any:
+    return command(
         "demo",
         help="real data, real processes: the wrong numbers, the right ones, and the code that "
         "made them",
         description="Train on 2 and on 4 processes, compare five ways to get each metric, lint a "
         "bad training script.",
     )
-    demo.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the differences")
-    demo.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    demo.set_defaults(run=_demo)
 
 
-def _add_verify(command: Callable[..., Any]) -> None:
+def _add_verify(command: Callable[..., Any]) -> Any:
     verify = command(
         "verify",
         help="a metric, or all metrics of a module, by the laws of distributed metrics",
@@ -59,10 +64,9 @@ def _add_verify(command: Callable[..., Any]) -> None:
     verify.add_argument(
         "--html", type=Path, metavar="FILE.html", help="also write a page of smallest cases"
     )
-    verify.add_argument("--json", action="store_true", help="print JSON instead of tables")
     _add_world_options(verify.add_argument)
     _add_data_options(verify.add_argument)
-    verify.set_defaults(run=_verify)
+    return verify
 
 
 def _add_world_options(option: Callable[..., Any]) -> None:
@@ -120,7 +124,7 @@ def _add_data_options(option: Callable[..., Any]) -> None:
     option("--seed", type=int, default=0, metavar="N", help="of what is drawn; default 0")
 
 
-def _add_postmortem(command: Callable[..., Any]) -> None:
+def _add_postmortem(command: Callable[..., Any]) -> Any:
     post = command(
         "postmortem",
         help="the files that the ranks of a job left when it ended in an error: who was where",
@@ -131,11 +135,10 @@ def _add_postmortem(command: Callable[..., Any]) -> None:
     post.add_argument(
         "--html", type=Path, metavar="FILE.html", help="also write a page with the ranks' calls"
     )
-    post.add_argument("--json", action="store_true", help="print JSON instead of text")
-    post.set_defaults(run=_postmortem)
+    return post
 
 
-def _add_doctor(command: Callable[..., Any]) -> None:
+def _add_doctor(command: Callable[..., Any]) -> Any:
     doctor = command(
         "doctor",
         help="what is wrong with this machine, or under a launcher with a job, and what to do",
@@ -156,8 +159,7 @@ def _add_doctor(command: Callable[..., Any]) -> None:
         default="auto",
         help="default nccl if each rank has its own GPU",
     )
-    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    doctor.set_defaults(run=_doctor)
+    return doctor
 
 
 def _seconds(text: str) -> float:
@@ -165,28 +167,3 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
     return seconds
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from distmetrics.cli.demo import demo
-
-    return demo(plot=args.plot, as_json=args.json)
-
-
-def _verify(args: argparse.Namespace) -> int:
-    from distmetrics.cli.verify import Options, verify
-
-    options = Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
-    return verify(args.target, options, given=args.arg, as_json=args.json, html=args.html)
-
-
-def _postmortem(args: argparse.Namespace) -> int:
-    from distmetrics.cli.postmortem import postmortem
-
-    return postmortem(args.folder, html=args.html, as_json=args.json)
-
-
-def _doctor(args: argparse.Namespace) -> int:
-    from distmetrics.cli.doctor import doctor
-
-    return doctor(timeout=args.timeout, backend=args.backend, as_json=args.json)

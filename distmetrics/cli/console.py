@@ -43,8 +43,3 @@ def counted(number: int, noun: str) -> str:
     ('1 rank', '2 ranks', 'no warnings')
     """
     return f"{number or 'no'} {noun}{'s' * (number != 1)}"
-
-
-def first_line(text: object) -> str:
-    """Return the first line of a text."""
-    return str(text).strip().partition("\n")[0]

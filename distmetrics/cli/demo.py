@@ -20,7 +20,6 @@ from distmetrics.errors import MissingDependencyError
 from distmetrics.testing.world import run
 
 _TOLERANCE = 1e-6  # relative, as float32 metrics allow; counts must be equal
-_MARKERS = "_osvD*"  # of the ways
 _LEGEND = (
     "Padded sampler: torchmetrics' sync over what a DistributedSampler deals out, as most trainers "
     "evaluate. Of the matrix, the number of samples in it."
@@ -114,42 +113,20 @@ def _table(section: Section) -> Any:
     return grid
 
 
-def draw(sections: Sequence[Section], path: Path) -> None:
-    """Draw, for every metric, how far each way is from the truth."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5 * len(sections), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(sections))
-    for axes, section in zip(panels, sections, strict=True):
-        # Samples are no share.
-        names = [name for name in section.metrics if name != "confusion matrix"]
-        for way, marker in zip(section.metrics["loss"], _MARKERS, strict=True):
-            gaps = [section.metrics[name][way].difference for name in names]
-            axes.plot(names, gaps, marker, label=way)
-        axes.set_title(section.title, fontsize="small")
-        axes.set_ylabel("value minus that of one process")
-        axes.tick_params(axis="x", rotation=25)
-    panels[0].legend()
-    figure.savefig(path, dpi=120)
-
-
 RUNS = (("breast cancer", 2), ("digits", 4))
 EPOCHS = 8
 BAD_SCRIPT = Path(__file__).parent / "data" / "bad_training.py"
 
 
-def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
+def demo(*, as_json: bool) -> int:
     """Train, compare, lint, print; return 0 if every number of distmetrics is the single process's.
 
-    ``plot`` is where to save a picture of the differences; ``as_json`` prints no tables.
+    ``as_json`` prints no tables.
 
     Raises:
         MissingDependencyError: a package of the extra ``demo`` is not installed.
     """
-    modules = ["sklearn", "rich", "torchmetrics", "distlint"]
-    if plot is not None:
-        modules.append("matplotlib")
-    for module in modules:
+    for module in ("sklearn", "rich", "torchmetrics", "distlint"):
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError.of(module, "demo", "the demo")
     sections = []
@@ -157,8 +134,6 @@ def demo(*, plot: Path | None = None, as_json: bool = False) -> int:
         with progress(f"training on {data} with {world_size} processes", quiet=as_json):
             sections.append(run_section(data, world_size))
     findings = lint(BAD_SCRIPT)
-    if plot is not None:
-        draw(sections, plot)
     if as_json:
         report = {
             "sections": [asdict(section) for section in sections],

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,15 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distmetrics.cli.console import counted
 from distmetrics.cli.doctor_checks import Finding, launcher, merged, of_error, own_checks
 from distmetrics.cli.doctor_meeting import open_store, sign_in
-from distmetrics.cli.doctor_ranks import compared, facts_of, measured, on_gpus, own_facts
+from distmetrics.cli.doctor_ranks import (
+    devices,
+    measured,
+    on_gpus,
+    own_gpu,
+    own_versions,
+    rendezvous,
+    versions,
+)
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.group import GroupCommunicator
@@ -78,15 +87,22 @@ def _examined(
         timeout: seconds that a collective may take.
     """
     local_rank = place.local_rank if place else comm.rank
-    facts = own_facts(local_rank, time.time() - started, own)
-    ranks = gather_objects(asdict(facts), facts_of, comm, "facts")
-    findings = merged([rank.findings for rank in ranks])
-    findings += compared(ranks, backend)
-    if on_gpus(ranks, backend):
+    facts = [asdict(finding) for finding in own], own_versions(), own_gpu(local_rank)
+    heard = gather_objects((*facts, time.time() - started), _read, comm, "facts")
+    of_ranks, versions_of, gpus, seconds = zip(*heard, strict=True)
+    findings = merged(of_ranks)
+    findings += [rendezvous(seconds), versions(versions_of), devices(gpus, backend)]
+    if on_gpus(gpus, backend):
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
         limit = timedelta(seconds=timeout)
         comm = GroupCommunicator(dist.new_group(backend="nccl", timeout=limit))
     return findings + measured(comm)
+
+
+def _read(facts: Any) -> tuple[list[Finding], str, str, float]:
+    """Return what a peer has told; raise anything for what is none."""
+    findings, versions_of, gpu, seconds = facts
+    return [Finding(**fields) for fields in findings], str(versions_of), str(gpu), float(seconds)
 
 
 def _two_processes(timeout: float, backend: str) -> list[Finding]:

@@ -15,8 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.cli.console import first_line
-from distmetrics.errors import ConfigurationError, PeerLostError, who
+from distmetrics.errors import ConfigurationError, PeerLostError, first_line, who
 from distmetrics.launch.environment import Environment
 
 _POLL, _KNOCK = 0.02, 0.2  # seconds between looks into the store, and between tries to reach rank 0
@@ -46,20 +45,16 @@ def sign_in(store: Any, place: Environment, timeout: float) -> None:
     # The first verdict counts, also for those who see more by now.
     missing = json.loads(store.compare_set("verdict", "", json.dumps(missing)))
     if missing:
-        raise _never_came(missing, place, timeout)
-
-
-def _never_came(missing: list[int], place: Environment, timeout: float) -> PeerLostError:
-    where = f"{place.main_address}:{place.main_port}"
-    return PeerLostError(
-        f"{who(missing)} of {place.world_size} never came to {where} within {timeout:g} s",
-        likely="the process did not start or failed before it came here, or can't reach that "
-        "address (a firewall), or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE.",
-        do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
-        "longer --timeout.",
-        rank=place.rank,
-        peers=missing,
-    )
+        where = f"{place.main_address}:{place.main_port}"
+        raise PeerLostError(
+            f"{who(missing)} of {place.world_size} never came to {where} within {timeout:g} s",
+            likely="the process did not start or failed before it came here, or can't reach that "
+            "address (a firewall), or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE.",
+            do=f"read the log of {who(missing)}; if it is just slow to start, give all ranks a "
+            "longer --timeout.",
+            rank=rank,
+            peers=missing,
+        )
 
 
 def _missing(store: Any, world_size: int) -> list[int]:

@@ -3,8 +3,6 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,83 +20,57 @@ _NARROW = {"cpu": 0.1e9, "cuda": 1e9}  # bytes a second: gigabit Ethernet; any b
 _NETWORK = "look for a wrong interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) or a slow network."
 
 
-@dataclass(frozen=True, slots=True)
-class RankFacts:
-    """What a rank tells the others of itself.
+def own_versions() -> str:
+    """Return the versions of what talks to itself on the other ranks."""
+    return f"torch {torch.__version__}, distmetrics {__version__}"
 
-    Attributes:
-        findings: of its own checks.
-        versions: of torch and distmetrics.
-        gpu: kind and uuid of the one that a script takes by its local rank; "" if there is none, or
-            torch has no NCCL to use it.
-        seconds: from its start until all ranks were connected.
+
+def own_gpu(local_rank: int) -> str:
+    """Return kind and uuid of the GPU that a script takes by its local rank.
+
+    "" if there is none, or torch has no NCCL to use it.
     """
-
-    findings: Sequence[Finding]
-    versions: str
-    gpu: str
-    seconds: float
-
-
-def own_facts(local_rank: int, seconds: float, findings: Sequence[Finding]) -> RankFacts:
-    """Return what this process tells the others of itself."""
-    gpu = ""
     count = torch.cuda.device_count()
-    if count and dist.is_nccl_available():
-        properties = torch.cuda.get_device_properties(local_rank % count)
-        gpu = f"{properties.name} {properties.uuid}"
-    versions = f"torch {torch.__version__}, distmetrics {__version__}"
-    return RankFacts(findings, versions, gpu, seconds)
+    if not count or not dist.is_nccl_available():
+        return ""
+    properties = torch.cuda.get_device_properties(local_rank % count)
+    return f"{properties.name} {properties.uuid}"
 
 
-def facts_of(data: Any) -> RankFacts:
-    """Return what a peer has told, from a dict of the fields; raise anything for what is none."""
-    findings = [Finding(**fields) for fields in data["findings"]]
-    return RankFacts(findings, str(data["versions"]), str(data["gpu"]), float(data["seconds"]))
+def rendezvous(seconds: Sequence[float]) -> Finding:
+    """Tell how many ranks met; ``seconds``: from each one's start until all were connected."""
+    most = max(seconds)
+    text = f"{counted(len(seconds), 'rank')} connected in {most:.1f} s"
+    return Finding("rendezvous", "ok", text, numbers={"seconds": most})
 
 
-def compared(ranks: Sequence[RankFacts], backend: str) -> list[Finding]:
-    """Compare the ranks; ``backend``: "auto", "gloo" or "nccl"."""
-    return [rendezvous(ranks), versions(ranks), devices(ranks, backend)]
-
-
-def rendezvous(ranks: Sequence[RankFacts]) -> Finding:
-    """Tell how many ranks met, and how long it took until all were connected."""
-    seconds = max(rank.seconds for rank in ranks)
-    text = f"{counted(len(ranks), 'rank')} connected in {seconds:.1f} s"
-    return Finding("rendezvous", "ok", text, numbers={"seconds": seconds})
-
-
-def versions(ranks: Sequence[RankFacts]) -> Finding:
-    """Compare versions: torch and distmetrics talk to themselves on the other ranks."""
-    lines = {number: rank.versions for number, rank in enumerate(ranks)}
-    if len(set(lines.values())) == 1:
-        return Finding("versions", "ok", lines[0])
-    text = compose("ranks have different versions", lines)
+def versions(of_ranks: Sequence[str]) -> Finding:
+    """Compare the ranks' versions."""
+    if len(set(of_ranks)) == 1:
+        return Finding("versions", "ok", of_ranks[0])
+    text = compose("ranks have different versions", dict(enumerate(of_ranks)))
     return Finding("versions", "fail", text, "install the same versions on all machines.")
 
 
-def on_gpus(ranks: Sequence[RankFacts], backend: str) -> bool:
+def on_gpus(gpus: Sequence[str], backend: str) -> bool:
     """Return True if the speed of NCCL is measured: where each rank has a GPU to itself."""
-    own = {rank.gpu for rank in ranks if rank.gpu}
-    return len(own) == len(ranks) and backend != "gloo"
+    return len({*gpus} - {""}) == len(gpus) and backend != "gloo"
 
 
-def devices(ranks: Sequence[RankFacts], backend: str) -> Finding:
+def devices(gpus: Sequence[str], backend: str) -> Finding:
     """Check that each rank has a GPU to itself, and NCCL to use it, unless all is done on gloo."""
-    gpus = {number: rank.gpu for number, rank in enumerate(ranks)}
-    without = [number for number, gpu in gpus.items() if not gpu]
-    if backend == "gloo" or (backend == "auto" and len(without) == len(ranks)):
+    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
+    if backend == "gloo" or (backend == "auto" and len(without) == len(gpus)):
         return Finding("devices", "ok", "gloo, on the processors")
     if without:
         do = "see nvidia-smi, CUDA_VISIBLE_DEVICES, and what the scheduler was asked for."
         text = f"no GPU, or a torch without nccl, for {who(without)}"
         return Finding("devices", "fail", text, do)
-    if not on_gpus(ranks, backend):
+    if not on_gpus(gpus, backend):
         do = "start no more ranks than GPUs, and let each see its own or take cuda:LOCAL_RANK."
-        text = compose("ranks share a GPU", gpus)
+        text = compose("ranks share a GPU", dict(enumerate(gpus)))
         return Finding("devices", "fail", text, do)
-    return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {ranks[0].gpu}")
+    return Finding("devices", "ok", f"nccl, a GPU of its own for each rank: {gpus[0]}")
 
 
 def measured(comm: Communicator) -> list[Finding]:

@@ -11,7 +11,7 @@ from distmetrics.guard.postmortem_page import write
 from distmetrics.guard.postmortem_text import describe, parting
 
 
-def postmortem(folder: Path, *, html: Path | None = None, as_json: bool = False) -> int:
+def postmortem(*, folder: Path, html: Path | None, as_json: bool) -> int:
     """Print where each rank of a job was, and write the page if asked; return 0.
 
     Args:

@@ -3,16 +3,22 @@
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from distmetrics.cli.console import console, counted, first_line, progress, table
-from distmetrics.cli.verify_targets import Target, arguments, inputs, targets
-from distmetrics.errors import ConfigurationError, InputError, MissingDependencyError
+from distmetrics.cli.console import console, counted, progress, table
+from distmetrics.cli.verify_targets import Target, arguments, batches_of, targets
+from distmetrics.errors import (
+    ConfigurationError,
+    InputError,
+    MissingDependencyError,
+    first_line,
+    in_short,
+)
 from distmetrics.testing import laws
 from distmetrics.testing.check import check_metric
-from distmetrics.testing.laws import Law, Laws
+from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.report import Report, columns
 
 _SETS = {
@@ -23,28 +29,17 @@ _SETS = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """How metrics are judged; as of ``check_metric``."""
-
-    laws: str = "default"
-    sync: Literal["distmetrics", "own"] = "distmetrics"
-    backend: Literal["threads", "gloo"] = "threads"
-    world_sizes: Sequence[int] = (2, 3)
-    inputs: str = ""
-    max_examples: int = 10
-    seed: int = 0
-
-
 def verify(
-    target: str,
-    options: Options,
-    *,
-    given: Sequence[str],
-    as_json: bool,
-    html: Path | None,
+    *, target: str, arg: Sequence[str], as_json: bool, html: Path | None, **options: Any
 ) -> int:
     """Judge the metrics that a target names, and show the result.
+
+    Args:
+        target: as :func:`targets` reads it.
+        arg: arguments of constructors, ``NAME=VALUE``.
+        as_json: print JSON.
+        html: a file for the page.
+        options: of ``check_metric``; laws and inputs as texts.
 
     Returns: 0 if no law is broken, 1 if one is, 2 if nothing could be judged.
 
@@ -54,11 +49,12 @@ def verify(
     """
     if not as_json and importlib.util.find_spec("rich") is None:
         raise MissingDependencyError.of("rich", "test", "the table of verify, not its --json,")
-    wanted, metrics = chosen(options.laws), targets(target, arguments(given))
+    options["laws"] = chosen(options["laws"])
+    metrics = targets(target, arguments(arg))
     rows: list[Report | dict[str, Any]] = []
     for number, metric in enumerate(metrics, 1):
         with progress(f"{metric.name} ({number} of {len(metrics)})", quiet=as_json):
-            rows.append(judge(metric, wanted, options))
+            rows.append(judge(metric, **options))
     records = [row if isinstance(row, dict) else row.to_dict() for row in rows]
     if as_json:
         print(json.dumps(records, indent=1))  # noqa: T201
@@ -74,28 +70,19 @@ def verify(
     return int(not all(report.ok for report in reports))
 
 
-def judge(target: Target, wanted: Laws, options: Options) -> Report | dict[str, Any]:
+def judge(target: Target, *, inputs: str, **options: Any) -> Report | dict[str, Any]:
     """Judge one metric; where that cannot be done, return why, as the page takes it."""
-    failure = {"metric": target.name, "sync": options.sync, "backend": options.backend}
-    if target.guess.unknown or (target.trouble and not options.inputs):
+    failure = {"metric": target.name, "sync": options["sync"], "backend": options["backend"]}
+    if target.guess.unknown or (target.trouble and not inputs):
         return failure | {"error": target.trouble}
-    batches = inputs(options.inputs, target.guess)
+    batches = batches_of(inputs, target.guess)
     try:
-        report = check_metric(
-            target.make,
-            batches,
-            laws=wanted,
-            world_sizes=tuple(options.world_sizes),
-            sync=options.sync,
-            backend=options.backend,
-            max_examples=options.max_examples,
-            seed=options.seed,
-        )
+        report = check_metric(target.make, batches, **options)
     except InputError as error:
         cause = " ".join(error.what.split())
         return failure | {"error": f"{cause}; pass other --inputs, or --arg for its constructor"}
     except Exception as error:  # noqa: BLE001  (a metric may raise anything: told in its row)
-        return failure | {"error": f"{type(error).__name__}: {first_line(error)}"}
+        return failure | {"error": in_short(error)}
     return replace(report, metric=target.name)
 
 
@@ -139,7 +126,10 @@ def show(rows: Sequence[Report | Mapping[str, Any]]) -> None:
         screen.print(str(reports[0]), markup=False)
     else:
         for report in reports:
-            _show_violations(screen, report)
+            for violation in report.violations:
+                text = f"breaks {violation.law.number} {violation.law.name}"
+                line = f"{report.metric} {text}: {first_line(violation.detail)}"
+                screen.print(line, style="red", markup=False)
     for row in rows:
         if not isinstance(row, Report):
             screen.print(f"not judged  {row['metric']}: {row['error']}", markup=False)
@@ -147,13 +137,6 @@ def show(rows: Sequence[Report | Mapping[str, Any]]) -> None:
     left = len(rows) - len(reports)
     rest = f"; {left} could not be judged." if left else "."
     screen.print(f"\n{counted(len(reports), 'metric')} judged, {broken} of them break a law{rest}")
-
-
-def _show_violations(screen: Any, report: Report) -> None:
-    for violation in report.violations:
-        text = f"breaks {violation.law.number} {violation.law.name}"
-        line = f"{report.metric} {text}: {first_line(violation.detail)}"
-        screen.print(line, style="red", markup=False)
 
 
 def _table(reports: Sequence[Report]) -> Any:

@@ -141,7 +141,7 @@ def arguments(pairs: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def inputs(text: str, guessed: Guess) -> Any:
+def batches_of(text: str, guessed: Guess) -> Any:
     """Return the batches that ``--inputs`` names, or those guessed: a strategy, or a list.
 
     Args:

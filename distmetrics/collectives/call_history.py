@@ -20,8 +20,8 @@ import torch
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.collectives.reading import LARGEST_MANIFEST, not_ours, reading
-from distmetrics.comm.base import Communicator, gather_padded
-from distmetrics.comm.one_call import innermost, record_of
+from distmetrics.comm.base import Communicator, gather_padded, innermost
+from distmetrics.comm.one_call import record_of
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, who
 from distmetrics.liveness.settings import in_force
 from distmetrics.liveness.verdict import Verdict

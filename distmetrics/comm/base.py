@@ -5,24 +5,25 @@ A :class:`Communicator` moves equal shapes in rank order and never in place. Eve
 small class.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from distmetrics.errors import DistmetricsError, Site
 
+R = TypeVar("R")
 Op = Literal["sum", "prod", "max", "min"]
 _PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
@@ -52,43 +53,46 @@ class Communicator(Protocol):
     @property
     def rank(self) -> int:
         """This rank, from 0."""
-        ...
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where the transport needs its tensors."""
-        ...
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""
-        ...
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Return the elementwise ``op`` over all ranks; the same bits on every rank."""
-        ...
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Give ``parts[r]`` to rank r; return what each rank gave to this one, in rank order."""
-        ...
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Return rank ``src``'s ``x``."""
-        ...
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        ...
 
 
-class Passing:
+class Passing(ABC):
     """Base of communicators that pass their calls on to another one, ``inner``."""
 
     inner: Communicator
+
+    @abstractmethod
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
+        """Return what a collective gives.
+
+        Args:
+            op: its operation.
+            make: makes it; called with what is sent.
+            sent: the tensors that this rank sends.
+            alone: the result, had every other rank sent the same.
+        """
 
     @property
     def rank(self) -> int:
@@ -104,6 +108,45 @@ class Passing:
     def device(self) -> torch.device:
         """Of the inner communicator."""
         return self.inner.device
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Pass on."""
+        return self.pass_on("all_gather", self.inner.all_gather, [x], [x] * self.world_size)
+
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Pass on."""
+        make = functools.partial(self.inner.all_reduce, op=op)
+        return self.pass_on(f"all_reduce {op}", make, [x], x)
+
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Pass on."""
+
+        def make(*sent: Tensor) -> list[Tensor]:
+            return self.inner.all_to_all(sent)
+
+        own = [parts[self.rank]] * self.world_size
+        return self.pass_on("all_to_all", make, [*parts], own)
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Pass on."""
+        make = functools.partial(self.inner.broadcast, src=src)
+        return self.pass_on("broadcast", make, [x], x)
+
+    def barrier(self) -> None:
+        """Pass on."""
+        self.pass_on("barrier", self.inner.barrier, [], None)
+
+
+class Finished:
+    """The handle of a call that is over before its caller sees it."""
+
+    def wait(self, timeout: object = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
 
 
 def check_parts(parts: Sequence[Tensor], world_size: int) -> None:
@@ -213,22 +256,30 @@ def call_site(frame: FrameType | None = None) -> Site | None:
     """
     frame = frame or sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if is_user_code(file) and not is_of_python(file):
-            return Site(short_path(file), frame.f_lineno, frame.f_code.co_name)
+        if site := _users_line(frame, frame.f_lineno):
+            return site
         frame = frame.f_back
     return None
 
 
+def _users_line(frame: FrameType, line: int) -> Site | None:
+    """Return a line of a frame, if it is the user's."""
+    file = frame.f_code.co_filename
+    if is_user_code(file) and not is_of_python(file):
+        return Site(short_path(file), line, frame.f_code.co_name)
+    return None
+
+
 def raise_sites(error: BaseException) -> list[Site]:
-    """Return the user's lines that an exception passed through, innermost first."""
-    sites = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if is_user_code(code.co_filename) and not is_of_python(code.co_filename):
-            sites.append(Site(short_path(code.co_filename), traceback.tb_lineno, code.co_name))
-        traceback = traceback.tb_next
+    """Return the user's lines that an exception passed through, innermost first.
+
+    Where there are none, the line that the exception itself tells of.
+    """
+    lines = [_users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
+    sites = [site for site in lines if site is not None]
+    site = getattr(error, "site", None)
+    if not sites and isinstance(site, Site):
+        sites.append(site)
     return sites[::-1]
 
 
@@ -257,10 +308,13 @@ def short_path(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])
 
 
+def innermost(comm: Any) -> Any:
+    """Return the communicator that others pass their calls on to: all calls through it count."""
+    while (inner := getattr(comm, "inner", None)) is not None:
+        comm = inner
+    return comm
+
+
 def is_of_threads(comm: object) -> bool:
     """True if the ranks of a communicator, or of one that it wraps, are threads of a process."""
-    while comm is not None:
-        if getattr(comm, "shares_process", False):
-            return True
-        comm = getattr(comm, "inner", None)
-    return False
+    return bool(getattr(innermost(comm), "shares_process", False))

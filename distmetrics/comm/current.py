@@ -1,7 +1,5 @@
 """The communicator in force: what a collective uses where the caller passes none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

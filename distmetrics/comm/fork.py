@@ -4,8 +4,6 @@ The interpreter keeps the hook until its very end, and with it what this module 
 holds a process group, which must end before.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import weakref

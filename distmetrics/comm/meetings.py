@@ -4,8 +4,6 @@ An exception may strike a rank at any moment, also in here. So what a rank has j
 one go, locks are held by no Python code of their own, and whoever waits looks again now and then.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field

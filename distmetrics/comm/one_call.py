@@ -4,8 +4,6 @@ What an exception ends on the way is noted, so that the next call can tell the o
 two threads on one communicator must not overlap: the ranks could take them in another order.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading
@@ -13,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from distmetrics.comm.base import Call, Communicator, call_site, in_call
+from distmetrics.comm.base import Call, Communicator, call_site, in_call, innermost
 from distmetrics.comm.current import chosen
 from distmetrics.errors import ConfigurationError, DistmetricsError
 from distmetrics.liveness.call_record import CallRecord
@@ -22,13 +20,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _of_others: weakref.WeakKeyDictionary[Any, CallRecord] = weakref.WeakKeyDictionary()
 _local = threading.local()
-
-
-def innermost(comm: Any) -> Any:
-    """Return the communicator that others pass their calls on to: all calls through it count."""
-    while (inner := getattr(comm, "inner", None)) is not None:
-        comm = inner
-    return comm
 
 
 def record_of(comm: Communicator) -> CallRecord:
@@ -53,12 +44,11 @@ class Turn:
         is_over: whether all that follows is the caller's own code.
     """
 
-    __slots__ = ("__weakref__", "_comm", "_records", "is_making", "is_over", "thread")
+    __slots__ = ("__weakref__", "_records", "is_making", "is_over", "thread")
 
     def __init__(self) -> None:
         self.is_making = self.is_over = False
         self.thread = threading.get_ident()
-        self._comm: Communicator | None = None
         self._records: list[tuple[CallRecord, int]] = []  # and its count before
         _local.turn = weakref.ref(self)
 
@@ -69,10 +59,9 @@ class Turn:
             ConfigurationError: another thread is in a call; or this one is, and a signal's handler
                 makes another.
         """
-        if comm is self._comm:
-            return self._records[-1][0]
         record = record_of(comm)
-        if comm.world_size == 1:
+        # No generator: Python drops an exception that strikes while one is closed.
+        if comm.world_size == 1 or record in [taken for taken, _ in self._records]:
             return record
         with record.lock:
             other = None if record.turn is None else record.turn()
@@ -82,7 +71,6 @@ class Turn:
                 raise _refusal(comm, record, other)
             record.turn = weakref.ref(self)
         self._records.append((record, record.calls))
-        self._comm = comm
         return record
 
     def release(self) -> None:
@@ -151,7 +139,7 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
         named = call()
         if record.verdict is not None:
             raise record.verdict.error(comm.rank, named.site)
-        return record.make(functools.partial(_named, named, rounds))
+        return record.make(in_call(named)(rounds))
     finally:
         turn.is_making = False
 
@@ -164,11 +152,6 @@ def _alone(call: Callable[[], Call], rounds: Callable[[], R], *, comm: Communica
 def _not_taken(comm: Communicator | None) -> tuple[CallRecord, int]:
     record = record_of(chosen(comm))
     return record, record.calls
-
-
-def _named(call: Call, rounds: Callable[[], R]) -> R:
-    with in_call(call):
-        return rounds()
 
 
 def _turn_of_thread() -> Turn | None:

@@ -1,20 +1,19 @@
 """A communicator that writes down what passes through it: for tests, benchmarks and the demo."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator, Op, Passing
+from distmetrics.comm.base import Communicator, Passing
 from distmetrics.comm.replace import Name, Replacing
 
+R = TypeVar("R")
 _COLLECTIVES = (
     "all_gather",
     "all_reduce",
@@ -48,33 +47,10 @@ class RecordingCommunicator(Passing):
         self.inner = inner
         self.calls: list[Recorded] = []
 
-    def _note(self, op: str, *tensors: Tensor) -> None:
-        self.calls.append(Recorded(op, sum(x.numel() * x.element_size() for x in tensors)))
-
-    def all_gather(self, x: Tensor) -> list[Tensor]:
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Note and pass on."""
-        self._note("all_gather", x)
-        return self.inner.all_gather(x)
-
-    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Note and pass on."""
-        self._note(f"all_reduce {op}", x)
-        return self.inner.all_reduce(x, op)
-
-    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Note and pass on."""
-        self._note("all_to_all", *parts)
-        return self.inner.all_to_all(parts)
-
-    def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Note and pass on."""
-        self._note("broadcast", x)
-        return self.inner.broadcast(x, src)
-
-    def barrier(self) -> None:
-        """Note and pass on."""
-        self._note("barrier")
-        self.inner.barrier()
+        self.calls.append(Recorded(op, sum(x.nbytes for x in sent)))
+        return make(*sent)
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Replace names in modules for the length of a block, and put them back whatever happens."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

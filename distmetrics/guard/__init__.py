@@ -15,8 +15,6 @@ the environment, or by :func:`use_settings`:
 :func:`guarded_epoch` checks that all ranks come through a block with the same calls.
 """
 
-from __future__ import annotations
-
 from distmetrics.guard.epoch import guarded_epoch
 from distmetrics.guard.watch import WATCHED, watch
 from distmetrics.liveness.settings import Mode, Settings, use_settings

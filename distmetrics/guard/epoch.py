@@ -1,7 +1,5 @@
 """A block that all ranks must come through with the same calls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,13 +1,12 @@
 """The end of a job in an error: all ranks' files put side by side, and where the ranks part."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from distmetrics.guard.postmortem_files import Call, Failure, RankReport, read
+from distmetrics.guard.postmortem_files import read
+from distmetrics.liveness.report_file import Call, Failure, RankReport
 
 _WORLD = "world"  # the group that every rank is in
 _OLD = 3600.0  # seconds between the files of one job that are hard to believe
@@ -89,46 +88,34 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
     """
     size = max(report.world_size for report in reports.values())
     missing = tuple(rank for rank in range(size) if rank not in reports)
-    groups: defaultdict[str, _Group] = defaultdict(_Group)
+    calls: defaultdict[str, dict[int, dict[int, Call]]] = defaultdict(dict)
+    # By group and rank the first call that the rank's file tells of; it may have made others.
+    since: defaultdict[str, dict[int, int]] = defaultdict(dict)
     stuck = []
     for rank, report in reports.items():
         for call in report.calls:
-            groups[call.group].add(rank, call)
+            calls[call.group].setdefault(call.number, {})[rank] = call
+            since[call.group].setdefault(rank, call.number)
         stuck += [call.number for call in report.stuck if call.group == _WORLD]
     if stuck:
         # All ranks are in it, also those that tell of no call.
         for rank in range(size):
-            groups[_WORLD].since.setdefault(rank, min(stuck))
-    divergences = []
-    for name, group in groups.items():
-        divergences += group.first_divergence(name)
+            since[_WORLD].setdefault(rank, min(stuck))
+    divergences: list[Divergence] = []
+    for group, of_group in calls.items():
+        divergences += _first_divergence(group, of_group, since[group])
     divergences.sort(key=lambda each: min(call.started for call in each.calls.values()))
     return PostMortem(size, reports, missing, tuple(divergences))
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The calls of a process group.
-
-    Attributes:
-        calls: by number and rank.
-        since: by rank the first call that its file tells of; it may have made others.
-    """
-
-    calls: dict[int, dict[int, Call]] = field(default_factory=dict)
-    since: dict[int, int] = field(default_factory=dict)
-
-    def add(self, rank: int, call: Call) -> None:
-        """Add a call of a rank, whose older ones came before."""
-        self.calls.setdefault(call.number, {})[rank] = call
-        self.since.setdefault(rank, call.number)
-
-    def first_divergence(self, name: str) -> list[Divergence]:
-        """Return the first call at which the ranks differ, or []."""
-        for number, by_rank in sorted(self.calls.items()):
-            expected = {rank for rank, begin in self.since.items() if begin <= number}
-            absent = sorted(expected - by_rank.keys())
-            one = Divergence(name, number, by_rank, tuple(absent))
-            if absent or len(one.ops) > 1:
-                return [one]
-        return []
+def _first_divergence(
+    group: str, calls: Mapping[int, Mapping[int, Call]], since: Mapping[int, int]
+) -> list[Divergence]:
+    """Return the first call of a group at which its ranks differ, or []."""
+    for number, by_rank in sorted(calls.items()):
+        expected = {rank for rank, begin in since.items() if begin <= number}
+        absent = sorted(expected - by_rank.keys())
+        one = Divergence(group, number, by_rank, tuple(absent))
+        if absent or len(one.ops) > 1:
+            return [one]
+    return []

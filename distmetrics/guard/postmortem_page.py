@@ -1,7 +1,5 @@
 """A postmortem as one small HTML page: the text, and the last calls of each rank."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 from html import escape
@@ -9,8 +7,8 @@ from pathlib import Path
 
 from distmetrics.errors import who
 from distmetrics.guard.postmortem import PostMortem
-from distmetrics.guard.postmortem_files import Call, RankReport
 from distmetrics.guard.postmortem_text import describe, where
+from distmetrics.liveness.report_file import Call, RankReport
 
 _ERRORS = 30  # that are shown in full
 _ROWS = 500  # groups of equal ranks

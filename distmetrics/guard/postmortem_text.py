@@ -1,14 +1,12 @@
 """A postmortem as text: who left a file, where the ranks part, the errors, where each rank was."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from distmetrics.errors import compose, who
 from distmetrics.guard.postmortem import Divergence, PostMortem
-from distmetrics.guard.postmortem_files import Call, RankReport
+from distmetrics.liveness.report_file import Call, RankReport
 
 _LATER = 5  # groups in which the ranks part later
 _GROUPS = 40  # of equal ranks that a list tells

@@ -1,7 +1,5 @@
 """Watch collectives of torch.distributed that do not pass through distmetrics, by explicit wish."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import LeafSpec
-from distmetrics.comm.base import call_site, in_call, is_library, is_user_code, short_path
+from distmetrics.comm.base import Finished, call_site, in_call, is_library, is_user_code, short_path
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.replace import Name, Replacing
 from distmetrics.errors import Site
@@ -134,19 +132,9 @@ def _checked(
     return None
 
 
-class _Collected:
-    """Stands for the work of a call that torch only collects, to send it with others in one go."""
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-
 def _work(work: Any) -> Any:
-    """Return what can be waited for."""
-    return _Collected() if work is None or type(work).__name__ == "_IllegalWork" else work
+    """Return what can be waited for; torch only collects some calls, to send them in one go."""
+    return Finished() if work is None or type(work).__name__ == "_IllegalWork" else work
 
 
 def _manifest(name: str, arguments: Mapping[str, Any]) -> Manifest:

@@ -6,8 +6,6 @@ A cluster that speaks otherwise is a
 :class:`~distmetrics.launch.environment.ClusterEnvironment` of the user's own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

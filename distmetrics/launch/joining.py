@@ -1,7 +1,5 @@
 """How a rank joins the process group of its job, whoever has started it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

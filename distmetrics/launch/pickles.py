@@ -1,7 +1,5 @@
 """What travels between the processes of a world: jobs to them, and how they ended back."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

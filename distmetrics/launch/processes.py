@@ -7,8 +7,6 @@ was killed, and ends what is left when one fails. No process outlives the call: 
 the parent and end with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import math
@@ -26,7 +24,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.errors import PeerLostError
+from distmetrics.errors import PeerLostError, first_line
 from distmetrics.launch.joining import (
     Connect,
     departures_in,
@@ -55,6 +53,7 @@ def launch(
     connect: Connect = dist.init_process_group,
     limit: float | None = None,
     variables: Sequence[Mapping[str, str]] = (),
+    pipes: Sequence[Connection] = (),
 ) -> list[Outcome]:
     """Call ``fn(comm, *args)`` in ``world_size`` processes of this machine.
 
@@ -73,6 +72,8 @@ def launch(
         variables: of each rank's environment, besides those of this process;
             ``start_method="spawn"`` alone gives ranks an interpreter of their own, which reads
             them.
+        pipes: ends of pipes, one for each rank, which calls ``fn(comm, pipe, *args)``; whoever
+            holds the other ends is told by them when a rank has ended.
 
     Returns: how each rank ended, in rank order. Nothing is raised for a rank that failed.
 
@@ -88,13 +89,13 @@ def launch(
     job = pickled((fn, args, world_size, backend, connect, in_force()))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
-        ranks = [_Rank(context, rank, path, job) for rank in range(world_size)]
+        ranks = [_Rank(context, rank, path, job, pipes[rank:][:1]) for rank in range(world_size)]
         try:
             for rank in ranks:
                 own = variables[rank.rank] if variables else {}
                 with _environment(own), without_missing_script():
                     rank.process.start()
-                rank.theirs.close()
+                rank.close_theirs()
             return _collect(ranks, departures_in(file_store(path)), limit)
         finally:
             if in_force().report is not None:
@@ -118,13 +119,21 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 class _Rank:
     """The parent's handle on one rank."""
 
-    def __init__(self, context: Any, rank: int, path: str, job: bytes) -> None:
+    def __init__(
+        self, context: Any, rank: int, path: str, job: bytes, pipes: Sequence[Connection]
+    ) -> None:
         self.rank = rank
         self.stack = _stack_file(path, rank)
         self.stack.touch()
-        self.ours, self.theirs = context.Pipe(duplex=False)
-        args = rank, path, job, self.theirs
+        self.ours, theirs = context.Pipe(duplex=False)
+        self._theirs = theirs, *pipes
+        args = rank, path, job, *self._theirs
         self.process = context.Process(target=_child, args=args, name=f"rank {rank}")
+
+    def close_theirs(self) -> None:
+        """Close the ends of pipes that the rank has, so that they end with it."""
+        for pipe in self._theirs:
+            pipe.close()
 
     def end(self) -> None:
         """Kill what still runs, and reap it."""
@@ -134,7 +143,7 @@ class _Rank:
             self.process.join()
             self.process.close()
         self.ours.close()
-        self.theirs.close()
+        self.close_theirs()
 
     def where(self) -> str:
         """Return the stack of the process's main thread; "" if it does not answer."""
@@ -206,12 +215,12 @@ def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None
                 deadline = grace
                 why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
                 why += ", and was stopped"
-            first_line = str(outcome.error).partition("\n")[0]
-            departures.leave_for(rank.rank, first_line.removeprefix(f"rank {rank.rank} "))
+            why_it_left = first_line(outcome.error).removeprefix(f"rank {rank.rank} ")
+            departures.leave_for(rank.rank, why_it_left)
     return [ended[rank.rank] for rank in ranks]
 
 
-def _child(rank: int, path: str, job: bytes, out: Connection) -> None:
+def _child(rank: int, path: str, job: bytes, out: Connection, *pipes: Connection) -> None:
     """Run in the new process: join the world, run the job, send home how it ended."""
     # Ctrl-C reaches the parent, and the parent ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -229,7 +238,7 @@ def _child(rank: int, path: str, job: bytes, out: Connection) -> None:
             comm = join_group(own_place(rank, world_size), backend, connect, *stores)
             # After an error the group is left open: its other ends may hang in it.
             with taking_part(comm):
-                value = fn(comm, *arguments)
+                value = fn(comm, *pipes, *arguments)
             comm.leave(None)
             dist.destroy_process_group()
         out.send_bytes(pack_outcome(Outcome(rank, value)))

@@ -7,8 +7,6 @@ that failed. No rank outlives rank 0, and a wait that can't be met ends in an er
 rank that is gone.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys
@@ -42,6 +40,7 @@ from distmetrics.launch.subprocess_ranks import (
     command_line,
     watch_rank_zero,
 )
+from distmetrics.liveness.last_words import what_ended
 
 _LOOPBACK = ("localhost", "127.", "::1")
 
@@ -74,7 +73,7 @@ class ScriptWorld:
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 waits for those that it started."""
-        raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+        raised = what_ended()
         if raised is not None and self.error is None:
             self.error = raised
             self.comm.leave(raised)

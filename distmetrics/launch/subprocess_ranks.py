@@ -4,8 +4,6 @@ Rank 0 watches them, so that who waits for one that died is told at once; they w
 with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -68,12 +66,6 @@ class SubprocessRanks:
         finally:
             self._clean_up()
 
-    def _let_report(self) -> None:
-        """End what still runs by a signal that lets it write its report."""
-        for process in self._processes.values():
-            process.terminate()
-        self._await(LAST_WORDS)
-
     def _await(self, seconds: float) -> None:
         """Wait until all ranks have ended, or for some seconds."""
         deadline = time.monotonic() + seconds
@@ -85,7 +77,9 @@ class SubprocessRanks:
         self._closed.set()
         self._watcher.join()
         if in_force().report is not None:
-            self._let_report()
+            for process in self._processes.values():
+                process.terminate()  # lets it write its report
+            self._await(LAST_WORDS)
         for process in self._processes.values():
             process.kill()
             process.wait()

@@ -7,8 +7,6 @@ since nobody knows whether the user will repeat the call or leave it out, the ne
 ranks of it, and is refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

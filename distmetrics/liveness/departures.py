@@ -5,8 +5,6 @@ time, so "rank 1 raised ValueError" reaches it within a fraction of a second ins
 A rank that is killed cannot write; whoever watches its process writes for it.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -15,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from distmetrics.comm.base import raise_sites
-from distmetrics.errors import PeerLostError
+from distmetrics.errors import PeerLostError, in_short
 
 NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left
 RAISING_GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
@@ -48,9 +46,8 @@ def reason(error: BaseException | None) -> str:
     """Return in a few words why a rank leaves: what it raised, or that it has returned."""
     if error is None:
         return "has returned"
-    first_line = str(error).partition("\n")[0]
     site = getattr(error, "site", None) or next(iter(raise_sites(error)), "")
-    return f"raised {type(error).__name__}: {first_line}  {site}".rstrip()
+    return f"raised {in_short(error)}  {site}".rstrip()
 
 
 def exit_reason(code: int | None) -> str:
@@ -86,15 +83,6 @@ class Departures:
         while self.store.check([key := f"left/{len(self._seen) + 1}"]):
             self._seen.append(Departure(**json.loads(self.store.get(key))))
         return [*self._seen]
-
-    def before(self, group: str, number: int) -> dict[int, Departure]:
-        """Return the departures of ranks that will never make a group's call ``number``."""
-        left = {}
-        for departure in self.published():
-            calls = departure.calls_of(group)
-            if calls is not None and calls < number:
-                left[departure.rank] = departure
-        return left
 
 
 def meet(store: Any, departures: Departures, rank: int, world_size: int) -> None:

@@ -6,8 +6,6 @@ deadlock once each of its ranks has confirmed, after all had been seen waiting, 
 that very call still: it did so the whole time between.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

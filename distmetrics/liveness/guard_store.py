@@ -4,8 +4,6 @@ Every method is one, two or three calls of the store, and each may block for as 
 host is silent: they are for the guard's own threads, never for the user's.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar

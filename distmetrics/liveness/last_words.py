@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -18,12 +19,17 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
+
+from distmetrics.comm.base import call_site
 
 # Seconds that a process has to end, once its group has broken: all of its end; and what follows the
 # functions that are called at exit, where its exit code is that of an exception anyway.
 _END, _LAST_STEP = 10.0, 1.0
 _all: weakref.WeakSet[LastWords] = weakref.WeakSet()
 _must_end: list[bool] = []
+_exit = sys.exit
+_exits: list[SystemExit] = []  # the last one with an exit code of failure
 
 
 class LastWords:
@@ -54,7 +60,7 @@ class LastWords:
 
         The interpreter's pipe is left to somebody else who uses it, such as asyncio.
         """
-        if not _in_main_thread():
+        if not in_main_thread():
             return
         ours = self._write_end
         in_use = signal.set_wakeup_fd(ours if on else -1, warn_on_full_buffer=False)
@@ -71,7 +77,7 @@ class LastWords:
         """Put back what was there, if this is the main thread."""
         _all.discard(self)
         self.listen(False)
-        if _in_main_thread() and self._write_end >= 0:
+        if in_main_thread() and self._write_end >= 0:
             os.close(self._write_end)
             self._write_end = -1
 
@@ -93,6 +99,34 @@ class LastWords:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def note_exits(on: bool) -> None:
+    """Keep what ``sys.exit`` raises, or no more: Python forgets it before it ends the process."""
+    if sys.exit in (_exit, _noted_exit):
+        sys.exit = _noted_exit if on else _exit
+
+
+def forget_exits() -> None:
+    """Note that the script goes on: it has caught what ``sys.exit`` raised."""
+    _exits.clear()
+
+
+@functools.wraps(_exit)
+def _noted_exit(status: Any = None) -> NoReturn:
+    try:
+        _exit(status)
+    except SystemExit as exit_:
+        if exit_.code and in_main_thread():
+            exit_.site = call_site()  # type: ignore[attr-defined]  # its traceback is lost
+            _exits[:] = [exit_]
+        raise
+
+
+def what_ended() -> BaseException | None:
+    """Return what ended the script, once it has: an error, or ``sys.exit`` of a failure."""
+    raised: BaseException | None = getattr(sys, "last_value", None)
+    return raised or next(iter(_exits), None)
+
+
 def end_surely() -> None:
     """Make sure that the process comes to its end: torch waits for calls that nobody answers."""
     if not _must_end:
@@ -111,7 +145,8 @@ def _end_within(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
 
 
-def _in_main_thread() -> bool:
+def in_main_thread() -> bool:
+    """True in the thread in which alone handlers of signals can be set."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -1,12 +1,10 @@
 """How each rank of a world ended, and which of several errors is the cause."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distmetrics.errors import DivergedError, PeerLostError, by_line, who
+from distmetrics.errors import DivergedError, PeerLostError, by_line, in_short, who
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,7 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     others: dict[int, str] = {}
     for outcome in failed:
         if outcome is not root:
-            text = str(outcome.error).partition("\n")[0]
-            others[outcome.rank] = f"{type(outcome.error).__name__}: {text}"
+            others[outcome.rank] = in_short(outcome.error)
     for text, ranks in by_line(others).items():
         error.add_note(f"{who(ranks)} raised {text}")
     raise error

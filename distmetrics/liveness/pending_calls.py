@@ -1,15 +1,13 @@
 """Make a transport's calls, each of which ends in its result, or in an error that says why.
 
-A wait is done in short slices. Between them this rank looks whether there is a verdict: the
-guard's, where one watches, else what the published departures mean.
+A wait is done in short slices. Between them this rank looks whether the guard has a verdict. Where
+none watches, a connection that breaks is told with who has left.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +19,7 @@ from distmetrics.liveness.call_record import CallRecord, Round
 from distmetrics.liveness.departures import NAMING_GRACE, Departure, Departures, reason
 from distmetrics.liveness.rank_report import PendingCall, is_connection_error
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
-from distmetrics.liveness.watchdog import watchdog_of_job
+from distmetrics.liveness.watchdog import Watchdog, watchdog_of_job
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
 _OWN_WORDS = 0.5  # seconds of NAMING_GRACE, where its process is gone, or nobody can be asked
@@ -69,11 +67,6 @@ class PendingCalls:
         self._me, self._name, self._members = members[rank], name, rank_ranges(members)
         self._departures = departures
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How many calls each group of this rank has made by its name, as far as is known."""
-        return {self._name: self.calls} if self.watchdog is None else {**self.watchdog.log.counts}
-
     def issued(self) -> int:
         """Return how many collectives this rank has issued on the group, ours and torch's own."""
         return 0
@@ -118,8 +111,10 @@ class PendingCalls:
         except (DistmetricsError, *_OF_BACKEND):
             raise
         except BaseException as error:
-            if not record.making:
-                self._interrupted(one, call, error)
+            if one.works and not record.making:
+                record.note_interrupt(type(error).__name__, call.site)
+            elif not record.making:  # the others wait in a call that nobody here can make up for
+                self.give_up(error, call.op)
             raise
         return one.output
 
@@ -149,33 +144,35 @@ class PendingCalls:
             if self.watchdog is not None:
                 self.watchdog.leave(pending, begun=begun)
 
-    def _interrupted(self, one: Round, call: Call, error: BaseException) -> None:
-        """Tell the other ranks of a direct call that an exception has ended on this one."""
-        if one.works:
-            self.record.note_interrupt(type(error).__name__, call.site)
-        else:  # they wait in a call that nobody here can make up for
-            self.give_up(error, call.op)
-
     def blame(self, error: BaseException) -> DistmetricsError | None:
         """Return an error that names the rank behind a connection error of a call made elsewhere.
 
-        None for other errors, or where nobody knows. Whoever watches that rank's process may be a
-        moment late in publishing its death.
+        None for other errors, or where nobody knows.
         """
-        if self._departures is None or not is_connection_error(error):
+        if not is_connection_error(error):
+            return None
+        doing = "was in a collective of torch.distributed's own (DDP, say)"
+        verdict = self._departed(doing)
+        if verdict is None:
+            return None
+        return verdict.error(self.rank).with_traceback(error.__traceback__)
+
+    def _departed(self, doing: str) -> Verdict | None:
+        """Return who has left; whoever watches a rank's process may be a moment late to say so."""
+        if self._departures is None:
             return None
         deadline = time.monotonic() + NAMING_GRACE
         while True:
-            published = self._departures.published()
+            published: list[Departure] = []
+            # The store may be gone, with the process that hosts it.
+            with contextlib.suppress(RuntimeError):
+                published = self._departures.published()
             left = {gone.rank: gone for gone in published if gone.rank != self._me}
-            if left or time.monotonic() >= deadline:
-                break
+            if left:
+                return departed(left, {self._me: doing})
+            if time.monotonic() >= deadline:
+                return None
             time.sleep(_MOMENT)
-        doing = "was in a collective of torch.distributed's own (DDP, say)"
-        if not left:
-            return None
-        named = departed(left, {self._me: doing}).error(self.rank)
-        return named.with_traceback(error.__traceback__)
 
     def leave(self, error: BaseException | None) -> None:
         """Publish that this rank leaves the job: after an error, or at its end."""
@@ -183,7 +180,10 @@ class PendingCalls:
             self.report(error)
         if self._departures is None:
             return
-        departure = Departure(self._me, reason(error), error is not None, self.counts)
+        counts = {self._name: self.calls}
+        if self.watchdog is not None:
+            counts = {**self.watchdog.log.counts}
+        departure = Departure(self._me, reason(error), error is not None, counts)
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
             self._departures.leave(departure)
@@ -208,7 +208,7 @@ class PendingCalls:
         patience = _SLICE if self.watchdog is None else self.watchdog.patience
         while not self._ended(work, patience):
             patience = _SLICE
-            verdict = self._verdict(pending)
+            verdict = None if self.watchdog is None else self.watchdog.look(pending)
             if verdict is not None:
                 raise self._break(verdict, pending)
 
@@ -224,30 +224,27 @@ class PendingCalls:
             work.wait()  # raises if it has failed, and not just ended after the slice
         return True
 
-    def _verdict(self, pending: PendingCall) -> Verdict | None:
-        if self.watchdog is not None:
-            return self.watchdog.look(pending)
-        left: dict[int, Departure] = {}
-        if self._departures is not None:
-            # The store may be gone, with the process that hosts it.
-            with contextlib.suppress(RuntimeError):
-                left = self._departures.before(self._name, self.calls)
-        return departed(left, {self._me: f"waits in {pending.call}"}) if left else None
-
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
         """Return the error for a broken connection; who watches the lost rank may be late."""
-        began = time.monotonic()
         gone: list[int] = []
-        while (verdict := self._verdict(pending)) is None:
-            waited = time.monotonic() - began
-            if waited >= NAMING_GRACE or (self.watchdog is None and self._departures is None):
-                break
-            if self.watchdog is not None:
-                gone = self.watchdog.roster.gone()
-                if (gone or self.watchdog.store_failed) and waited > _OWN_WORDS:
-                    break
-            time.sleep(_MOMENT)
+        if self.watchdog is None:
+            verdict = self._departed(f"waits in {pending.call}")
+        else:
+            verdict, gone = self._found_out(self.watchdog, pending)
         return self._break(verdict or self._unnamed(pending, error, gone), pending)
+
+    def _found_out(
+        self, watchdog: Watchdog, pending: PendingCall
+    ) -> tuple[Verdict | None, list[int]]:
+        """Return why a call can't end, or the ranks whose processes are gone."""
+        began = time.monotonic()
+        while True:
+            verdict, gone = watchdog.look(pending), watchdog.roster.gone()
+            is_known = bool(gone) or watchdog.store_failed
+            waited = time.monotonic() - began
+            if verdict is not None or waited >= (_OWN_WORDS if is_known else NAMING_GRACE):
+                return verdict, gone
+            time.sleep(_MOMENT)
 
     def _unnamed(self, pending: PendingCall, error: RuntimeError, gone: list[int]) -> Verdict:
         """Return a verdict of what the backend says, and of processes that are gone."""

@@ -1,7 +1,5 @@
 """Where a thread of this process is, and how a process of this machine fares."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -10,9 +8,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from distmetrics.comm.base import is_library, is_of_python, is_user_code, short_path
@@ -50,13 +46,9 @@ class Place:
                 self.stack.append(Site(short_path(file), frame.f_lineno, name))
                 if self.at is None and not is_library(file):
                     self.at = self.stack[-1]
-            elif not self.stack and file.startswith(_TORCH_CALLS):
-                self._name_call(name)
+            elif not self.stack and file.startswith(_TORCH_CALLS) and _is_public(name):
+                self.doing = f"torch.distributed.{name}"
             frame = frame.f_back
-
-    def _name_call(self, name: str) -> None:
-        if not name.startswith("_") and name != "wrapper" and hasattr(dist, name):
-            self.doing = f"torch.distributed.{name}"
 
     @property
     def waits_for_all(self) -> bool:
@@ -71,6 +63,10 @@ class Place:
             return f"is in {self.doing}  {at}"
         inside = "" if at == self.stack[0] else f", inside {self.stack[0]}"
         return f"is at {at}{inside}"
+
+
+def _is_public(name: str) -> bool:
+    return hasattr(dist, name) and not name.startswith("_") and name != "wrapper"
 
 
 def place_of(thread: int) -> Place:
@@ -100,17 +96,6 @@ def _processor_time() -> float:
     if ident is None or not hasattr(time, "pthread_getcpuclockid"):  # not on macOS and Windows
         return math.inf
     return time.clock_gettime(time.pthread_getcpuclockid(ident))
-
-
-def issued_on(group: Any, device: torch.device) -> int:
-    """Return how many collectives this rank has issued on a process group, ours and torch's own.
-
-    0 where the group's backend does not count them. Torch has no public name for its count.
-    """
-    try:
-        return int(group._get_backend(device)._get_sequence_number_for_group())
-    except (AttributeError, RuntimeError):
-        return 0
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """What a rank did last: its calls, and a file of them that a post-mortem reads."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -11,18 +9,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from distmetrics.comm.base import Call, raise_sites
 from distmetrics.errors import DistmetricsError
+from distmetrics.liveness import report_file
 from distmetrics.liveness.process_info import Place, place_of
 from distmetrics.liveness.rank_status import Identity
 from distmetrics.liveness.settings import REPORT
 from distmetrics.liveness.verdict import Verdict
 
-SCHEMA = 1
 _KEPT = 50  # calls that a report has
 _CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
 _log = logging.getLogger("distmetrics.guard")
@@ -131,33 +128,37 @@ class ReportWriter:
         """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
         if self._folder is None or os.getpid() != self._me.pid:
             return
+        # An exit or an interrupt that follows an error is not why the rank failed.
+        is_cause = isinstance(error, Exception)
         with self._lock:
-            if self._is_final or (error is None and self._error_at == self._log.serial):
+            if self._is_final or (not is_cause and self._error_at == self._log.serial):
                 return
             self._is_final = final
-            self._error_at = -1 if error is None else self._log.serial
+            self._error_at = self._log.serial if is_cause else -1
             try:
                 self._write(self._folder, self._content(error))
             except OSError as failure:  # of the folder: the user's error must still be raised
                 text = "rank %d can't write its report into the folder of %s: %s"
                 _log.warning(text, self._me.rank, REPORT, failure)
 
-    def _content(self, error: BaseException | None) -> dict[str, Any]:
+    def _content(self, error: BaseException | None) -> report_file.RankReport:
+        me = self._me
         sites = [] if error is None else raise_sites(error)
-        return {
-            "schema": SCHEMA,
-            "rank": self._me.rank,
-            "world_size": self._me.world_size,
-            "host": platform.node(),
-            "pid": self._me.pid,
-            "written": time.time(),
-            # What a user or a launcher interrupts has no error of its own.
-            "error": _error(error) if isinstance(error, Exception) else None,
-            "where": [str(site) for site in sites or self._log.place().stack],
-            "calls": [_call(pending, self._me.world) for pending in [*self._log.calls]],
-        }
+        stack = sites or self._log.place().stack
+        calls = [_call(pending, me.world) for pending in [*self._log.calls]]
+        return report_file.RankReport(
+            report_file.SCHEMA,
+            me.rank,
+            me.world_size,
+            platform.node(),
+            me.pid,
+            time.time(),
+            _failure(error),
+            tuple(map(str, stack)),
+            tuple(calls),
+        )
 
-    def _write(self, folder: Path, content: Any) -> None:
+    def _write(self, folder: Path, content: report_file.RankReport) -> None:
         """Write ``rank-<r>.json``, whole or not at all, for its owner alone."""
         name = f"rank-{self._me.rank}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,7 +166,7 @@ class ReportWriter:
         half = Path(text)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file)
+                json.dump(asdict(content), file)
             half.replace(folder / f"{name}.json")
         except BaseException:
             half.unlink()
@@ -178,30 +179,28 @@ def is_connection_error(error: BaseException) -> bool:
     return not own and any(word in str(error) for word in _CONNECTION_WORDS)
 
 
-def _error(error: Exception) -> dict[str, Any]:
+def _failure(error: BaseException | None) -> report_file.Failure | None:
+    """Return a rank's error; what a user or a launcher interrupts has none of its own."""
+    if not isinstance(error, Exception | SystemExit):
+        return None
+    kind, text = type(error).__name__, str(error)
     sites = raise_sites(error)
-    told: dict[str, Any] = {
-        "kind": type(error).__name__,
-        "code": "connection" if is_connection_error(error) else "",
-        "text": str(error),
-        "peers": (),
-        "site": str(sites[0]) if sites else None,
-    }
     if isinstance(error, DistmetricsError):
-        told |= {"code": error.code, "peers": error.peers, "likely": error.likely, "do": error.do}
-        if error.site is not None:
-            told["site"] = str(error.site)
-    return told
+        site = error.site or next(iter(sites), "")
+        advice = error.likely, error.do
+        return report_file.Failure(kind, error.code, text, error.peers, str(site), *advice)
+    code = "connection" if is_connection_error(error) else ""
+    return report_file.Failure(kind, code, text, (), str(next(iter(sites), "")))
 
 
-def _call(pending: PendingCall, world: str) -> dict[str, Any]:
+def _call(pending: PendingCall, world: str) -> report_file.Call:
     call = pending.call
-    return {
-        "number": pending.number,
-        "group": "world" if pending.group == world else pending.group,
-        "op": call.op,
-        "detail": call.detail,
-        "site": None if call.site is None else str(call.site),
-        "started": pending.started,
-        "ended": pending.ended,
-    }
+    return report_file.Call(
+        pending.number,
+        "world" if pending.group == world else pending.group,
+        call.op,
+        call.detail,
+        str(call.site or ""),
+        pending.started,
+        pending.ended,
+    )

@@ -1,7 +1,5 @@
 """Who the ranks of a job are, as processes: for when the job's store can't be asked any more."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -6,8 +6,6 @@ takes five seconds. So a rank makes one connection, not together with the others
 its user waits for that; and a store that is slow is not dead.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

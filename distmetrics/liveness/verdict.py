@@ -81,6 +81,15 @@ class Verdict:
         return cls(_KINDS[code], what, tuple(peers), per_rank, likely, do, tuple(notes))
 
 
+def ranks_do(ranks: Sequence[int], does: str, do: str) -> str:
+    """Return ranks with the form of a verb that goes with one of them, or with several.
+
+    >>> ranks_do([1], "has", "have"), ranks_do([0, 2], "has", "have")
+    ('rank 1 has', 'ranks 0, 2 have')
+    """
+    return f"{who(ranks)} {does if len(ranks) == 1 else do}"
+
+
 def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks have left: those that failed, if one did.
 
@@ -95,8 +104,7 @@ def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict
         what = f"{who(peers)} failed and will never answer"
         do = f"mend the failure of {who(peers)} first."
         return Verdict(PeerLostError, what, peers, per_rank, do=do)
-    have = "has" if len(peers) == 1 else "have"
-    what = f"{who(peers)} {have} returned, and others still wait for it"
+    what = f"{ranks_do(peers, 'has', 'have')} returned, and others still wait for it"
     return Verdict(DivergedError, what, peers, per_rank, do=SAME_ORDER)
 
 

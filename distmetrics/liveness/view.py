@@ -4,8 +4,6 @@ A verdict is only given where the wait can never be met, or has lasted as long a
 Ranks that are just slow are named in a line of the log and never blamed before that.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ from itertools import chain
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, by_line, who
 from distmetrics.liveness.departures import Departure
 from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
-from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed
+from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed, ranks_do
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
@@ -140,25 +138,21 @@ def _never_met(view: View) -> Iterator[Verdict]:
 
 def _out_of_step(view: View, here: Mapping[int, Wait]) -> Iterator[Verdict]:
     """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""
-    if uneven := [rank for rank, wait in here.items() if _came_after_others(wait, view.wait)]:
+    mine = view.wait
+    if uneven := [r for r, w in here.items() if mine.counts_exactly and w.issued != mine.issued]:
         what = "ranks came to a collective after different numbers of torch.distributed's own"
         likely = "a collective that only some ranks reach."
         yield Verdict(DivergedError, what, tuple(uneven), _lines(view), likely, SAME_ORDER)
     if elsewhere := [rank for rank in view.missing if _is_in_torchs_own(view, rank)]:
         yield Verdict(
             DivergedError,
-            f"{who(elsewhere)} waits in a collective of torch.distributed, and this rank in "
-            "another",
+            f"{ranks_do(elsewhere, 'waits', 'wait')} in a collective of torch.distributed, and "
+            "this rank in another",
             tuple(elsewhere),
             _lines(view),
             "a collective that only some ranks reach, or in another order.",
             f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
         )
-
-
-def _came_after_others(other: Wait, wait: Wait) -> bool:
-    """True if a rank in the same call has issued another number of collectives before it."""
-    return wait.counts_exactly and other.issued != wait.issued
 
 
 def _is_in_torchs_own(view: View, rank: int) -> bool:
@@ -184,7 +178,8 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
     if stopped := _missing_in(view, "stopped", STOPPED_FOR):
         yield Verdict(
             PeerLostError,
-            f"{who(stopped)} is stopped by a signal (SIGSTOP), and others wait for it",
+            f"{ranks_do(stopped, 'is', 'are')} stopped by a signal (SIGSTOP), "
+            "and others wait for it",
             stopped,
             _lines(view),
             "somebody, or the scheduler, has suspended the process.",
@@ -240,4 +235,4 @@ def _line(view: View, rank: int) -> str:
         return answer.where
     if rank not in view.statuses:
         return "has not made a call of distmetrics yet"
-    return "does not answer" if rank in view.answers else "was not asked"
+    return "does not answer" if rank in view.answers else "has not said yet where it is"

@@ -6,14 +6,11 @@ calls, and while it waits it looks whether there is a verdict. A store that is d
 well.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import logging
 import math
 import os
-import sys
 import threading
 import time
 import warnings
@@ -25,11 +22,18 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.errors import DistmetricsError, who
+from distmetrics.errors import DistmetricsError, first_line, who
 from distmetrics.liveness.departures import Departure, Departures, reason
 from distmetrics.liveness.diagnosis import Diagnosis, first_look
 from distmetrics.liveness.guard_store import GuardStore, within
-from distmetrics.liveness.last_words import LastWords, end_surely
+from distmetrics.liveness.last_words import (
+    LastWords,
+    end_surely,
+    forget_exits,
+    in_main_thread,
+    note_exits,
+    what_ended,
+)
 from distmetrics.liveness.process_info import Stillness, machine, this_process
 from distmetrics.liveness.rank_report import CallLog, PendingCall, ReportWriter
 from distmetrics.liveness.rank_status import Answer, Identity, Wait
@@ -53,6 +57,9 @@ class Watchdog:
         store: of the job; the guard makes a connection of its own.
         settings: what to do, and how long a rank may wait.
         departures: where they are published; None where nobody else does so for this rank.
+
+    Attributes:
+        connected: set while the guard can ask and answer.
     """
 
     def __init__(
@@ -71,14 +78,17 @@ class Watchdog:
         self._guard = GuardStore(store, me.rank, me.world_size)
         self._use(store)  # for a last word, until there is a connection
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
-        self._bell, self._closed, self._connected = (threading.Event() for _ in range(3))
+        self._bell, self._closed, self.connected = (threading.Event() for _ in range(3))
         self._stillness = Stillness()
         self._last_words: LastWords | None = None
+        if settings.report is not None and os.name == "posix" and in_main_thread():
+            self._last_words = LastWords(self.reports.write)
         self.roster = Roster(self._guard, me, self.log.counts)
         self._connected_by = time.monotonic() + GUARDED
         self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
         self._thread.start()
         atexit.register(self.close)
+        note_exits(True)
 
     def _use(self, store: Any) -> None:
         """Work over a connection, or over the job's own."""
@@ -88,6 +98,7 @@ class Watchdog:
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
         """Note that the call is over, or was never begun."""
         self.log.leave(pending, begun=begun)
+        forget_exits()
         if pending.watched:
             self._bell.set()
         if time.monotonic() > self._connected_by:
@@ -134,7 +145,8 @@ class Watchdog:
         atexit.unregister(self.close)
         if self._last_words is not None:
             self._last_words.close()
-        raised = getattr(sys, "last_value", None)  # what ended the script, if something did
+        note_exits(False)
+        raised = what_ended()
         if raised is not None and self._says_goodbye:
             self.reports.write(raised)
         speaks = self._says_goodbye and not self._link.error
@@ -150,15 +162,6 @@ class Watchdog:
     def store_failed(self) -> bool:
         """True if the job's store can't be asked."""
         return bool(self._link.error)
-
-    def wait_until_connected(self, seconds: float) -> bool:
-        """True once the guard can ask and answer, if that is within some seconds."""
-        return self._connected.wait(seconds)
-
-    def speak_last(self) -> None:
-        """Have the report written before SIGTERM ends the process; called in the main thread."""
-        if self.settings.report is not None and os.name == "posix":
-            self._last_words = LastWords(self.reports.write)
 
     def _say_goodbye(self) -> None:
         """Say that this rank is done with the store, and with connecting to it."""
@@ -211,8 +214,8 @@ class Watchdog:
                 self._link.end()
                 retry = _RETRY
             except RuntimeError as error:  # of the store, which is tried again
-                self._link.error = str(error).strip().partition("\n")[0]
-                self._connected.clear()
+                self._link.error = first_line(error)
+                self.connected.clear()
                 pause = _RETRY if self._open else retry
                 retry = min(2 * retry, _RETRY_AT_MOST)
             self._bell.wait(pause)
@@ -220,7 +223,7 @@ class Watchdog:
 
     def _look(self) -> float:
         """Do all that is to be done; return after how many seconds to look again."""
-        if not self._connected.is_set():
+        if not self.connected.is_set():
             self._connect()
         self.roster.read()
         delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
@@ -230,7 +233,7 @@ class Watchdog:
     def _connect(self) -> None:
         self._use(self._link.connect())
         self.roster.join()
-        self._connected.set()
+        self.connected.set()
         self._connected_by = math.inf
 
     def _step(self, pending: PendingCall, diagnosis: Diagnosis) -> float:
@@ -293,8 +296,6 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
         text = f"distmetrics watches no rank of this job: its store says {error}"
         warnings.warn(text, stacklevel=4)
         return None
-    if threading.current_thread() is threading.main_thread():
-        made.speak_last()
     _watchdogs[world] = made
     weakref.finalize(world, made.close)
     return made

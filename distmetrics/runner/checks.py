@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import FLAG, Takes, check, describe, is_number
+from distmetrics.arguments import FLAG, POSITIVE_NUMBER, Takes, check, describe, is_number
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
@@ -18,7 +18,7 @@ from distmetrics.strategies.tensors import check_steps_some
 _NUMBER = Takes(
     lambda value: is_number(value) or (isinstance(value, float) and value == math.inf), "a number"
 )
-_LIMIT = Takes(lambda value: _NUMBER.fits(value) and value > 0, "a positive number").or_none()
+_LIMIT = POSITIVE_NUMBER.or_none()
 _TAKES = {
     "move_to_device": FLAG,
     "train": FLAG.or_none("None to tell by the sampler"),

@@ -26,7 +26,7 @@ from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
-from distmetrics.train.renamed_flags import refuse_unknown
+from distmetrics.train.config import refuse_unknown
 from distmetrics.train.seed import seed_workers
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Runner(RunnerWorld):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(Runner, unknown)
+        refuse_unknown(Runner, unknown, {})
         resolved = resolve(
             strategy,
             devices=devices,
@@ -142,28 +142,19 @@ class Runner(RunnerWorld):
 
         Raises:
             ConfigurationError: outside of a launch, a model or optimizer that has been set up
-                already, an optimizer of another model, a scheduler on an optimizer that the
-                strategy replaces.
+                already, an optimizer of another model.
             InputTypeError: no module, or no optimizer.
         """
         self._comm("setup")
-        check_flags("setup", {"move_to_device": move_to_device})
+        check_flags("setup", locals())
         check_setup(model, optimizers, self._set_up)
         self._set_up += [model, *optimizers]
         if move_to_device:
             self._place(model, optimizers)
-        wrapped = RunnerModule(model, self.strategy)
-        stepped = wrapped._runner.prepare(list(optimizers))
-        for old, new in zip(optimizers, stepped, strict=True):
-            if old is not new and hasattr(old.step, "_wrapped_by_lr_sched"):
-                raise ConfigurationError(
-                    f"strategy {self.strategy.name!r} replaces the {type(old).__name__}, and a "
-                    "scheduler already changes the old one",
-                    do="make the scheduler after setup, for the optimizer it returns.",
-                )
+        wrapped = RunnerModule(model, self.strategy, optimizers)
         self._models.append(wrapped)
-        made = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in stepped]
-        return (wrapped, *made) if made else wrapped
+        stepped = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in optimizers]
+        return (wrapped, *stepped) if stepped else wrapped
 
     def _place(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         """Move a model to this rank's device, and the optimizers' parameters and state after it."""
@@ -253,11 +244,10 @@ class Runner(RunnerWorld):
         A step with gradients that have stayed on their rank is an error.
         """
         check_set_up("no_backward_sync", model)
-        check_flags("no_backward_sync", {"enabled": enabled})
+        check_flags("no_backward_sync", locals())
         if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
             return nullcontext()
-        block: AbstractContextManager[Any] = model._runner.keeping_gradients()
-        return block
+        return model._runner.keeping_gradients()
 
     def clip_gradients(
         self,

@@ -33,19 +33,25 @@ class RunnerModule(nn.Module):
     :meth:`mark_forward_method`, and they work.
     """
 
-    def __init__(self, module: nn.Module, strategy: Strategy) -> None:
+    _runner: StrategyCalls
+
+    def __init__(
+        self,
+        module: nn.Module,
+        strategy: Strategy,
+        optimizers: Sequence[Optimizer],
+    ) -> None:
         super().__init__()
         # The same dicts, not copies: names and parameters are the user's, also where a strategy
         # replaces some.
         for name in ("_parameters", "_buffers", "_modules", "training"):
             object.__setattr__(self, name, getattr(module, name))
-        object.__setattr__(self, "_runner", StrategyCalls(module, strategy))
+        object.__setattr__(self, "_runner", StrategyCalls(module, strategy, optimizers))
 
     @property
     def module(self) -> nn.Module:
         """The user's own model."""
-        module: nn.Module = self._runner.module
-        return module
+        return self._runner.module
 
     def mark_forward_method(self, *methods: str) -> None:
         """Let the strategy call methods of the model as it calls ``forward``, with its precision.
@@ -90,7 +96,7 @@ class RunnerModule(nn.Module):
         """
         if args or kwargs:
             return self.module.state_dict(*args, **kwargs)
-        return self._runner.strategy.weights(self.module)  # type: ignore[no-any-return]
+        return self._runner.strategy.weights(self.module)
 
     def load_state_dict(
         self,
@@ -161,21 +167,21 @@ class StrategyCalls:
         calls: how often the model has been called with gradients.
     """
 
-    def __init__(self, module: nn.Module, strategy: Strategy) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        strategy: Strategy,
+        optimizers: Sequence[Optimizer],
+    ) -> None:
         self.module = module
         self.strategy = strategy
-        self.outer: Callable[..., Any] = _Entry(module)
+        self._entry = _Entry(module)
+        self.outer = strategy.training_call(self._entry, "forward", optimizers)
         self.methods: set[str] = set()
         self.calls = 0
-        self._entry = self.outer
         self._open_blocks = 0  # in which gradients stay on this rank
         self._was_in_block = False  # at the latest call with gradients
         self._is_unshared = False  # the gradients that are there are, in part, this rank's alone
-
-    def prepare(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """Let the strategy wrap the model; return the optimizers that it wants stepped."""
-        self.outer, stepped = self.strategy.prepare(self._entry, optimizers)
-        return stepped
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the model: the strategy's wrapper if there may be gradients."""

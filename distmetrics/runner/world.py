@@ -35,7 +35,7 @@ class RunnerWorld:
     """
 
     def __init__(self, strategy: Strategy, seed: int | None) -> None:
-        check("Runner", {"seed": seed}, {"seed": SEED.or_none()})
+        check("Runner", locals(), {"seed": SEED.or_none()})
         self.strategy = strategy
         self.seed = seed
         self._forget()
@@ -111,11 +111,9 @@ class RunnerWorld:
         Returns: the seed.
 
         Raises:
-            InputTypeError: it is no such number.
+            ConfigurationError: it is no such number.
         """
-        if not SEED.fits(seed):
-            raise InputTypeError(f"a seed is a whole number from 0 to 2**32 - 1, got {seed!r}")
-        check("seed_everything", {"workers": workers}, {"workers": FLAG})
+        check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
         self._seeded, self._seed_workers = seed, workers
         set_all(seed)
         return seed

@@ -1,7 +1,5 @@
 """How a model is split over devices: what ``Trainer(strategy=...)`` and ``Runner`` take."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.data.sampling import EvaluationSampler, TrainingSampler

@@ -5,7 +5,7 @@ The trainer asks, in this order::
 
     launch(fn)                      on every rank: fn()
         place(module)               to this rank's device, the same weights on every rank
-        setup(module, optimizers)   what to call for a training step, and which optimizers to step
+        training_call(...)          what to call for a training step
         loader(loader)              this rank's part of the data
         forward()                   around each step: precision
         accumulate(step)            around the steps of an update but its last: gradients stay here
@@ -14,16 +14,14 @@ The trainer asks, in this order::
         align(module)               before an evaluation: one model on all ranks
         evaluator(module, name)     what to call for an evaluation step
         convert(batch)              a batch on the device, in the precision's dtype
-        weights, optimizer_state, state: what a checkpoint holds; load_... puts it back
+        weights, optimizer_state    what a checkpoint holds; load_... puts it back
 
 A user's own loop asks for less, and in its own order::
 
-    prepare(module, optimizers)     instead of setup: what to call in the place of the module
+    training_call(...)              what to call in the place of the module
     clip(module, optimizer)         the first part of update
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
-
-Both ask ``training_call``, which most strategies override.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +32,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import whole
 from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import SingleCommunicator, current, use
@@ -97,8 +94,6 @@ class Strategy:
         Raises:
             ConfigurationError: flags that make no sense, or that this strategy does not have.
         """
-        if not whole(num_nodes, 1):
-            raise ConfigurationError(f"num_nodes must be a positive number, got {num_nodes!r}")
         if num_nodes > 1 and not self.joins:
             raise ConfigurationError(
                 f"strategy={self.name!r} runs on this machine alone, and num_nodes={num_nodes}",
@@ -174,31 +169,24 @@ class Strategy:
             for name, value in broadcast(tensors, name=what, comm=comm).items():
                 tensors[name].copy_(value)
 
-    def setup(
-        self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[TrainingStep, list[Optimizer]]:
-        """Return what to call as ``step(batch, batch_idx)``, and the optimizers to step.
-
-        Without a batch (``None``) the step returns a loss that contributes nothing.
-        """
-        return self.training_call(module, "training_step", optimizers), list(optimizers)
-
-    def prepare(
-        self, module: nn.Module, optimizers: Sequence[Optimizer]
-    ) -> tuple[TrainingStep, list[Optimizer]]:
-        """Return what to call like ``module`` in a loop of the user's, and the optimizers to step.
-
-        ``module(inputs, method)`` calls the user's model; without arguments it does nothing.
-        """
-        return self.training_call(module, "forward", optimizers), list(optimizers)
-
     def training_call(
         self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
     ) -> TrainingStep:
-        """Return what to call in training for the module's "training_step" or "forward"."""
+        """Return what to call in training for the module's "training_step" or "forward".
+
+        A training step is called as ``step(batch, batch_idx)``; without a batch (``None``) it
+        returns a loss that contributes nothing. For a loop of the user's, ``module(inputs,
+        method)`` calls the user's model; without arguments it does nothing.
+
+        Args:
+            module: what to call.
+            name: of its method, "training_step" or "forward".
+            optimizers: of its parameters, which they step.
+        """
         if name == "forward" and self.comm().world_size > 1:
             raise ConfigurationError(
-                f"strategy {self.name!r} is the trainer's alone: it has no prepare for other loops"
+                f"strategy {self.name!r} is the trainer's alone: it has no training_call for "
+                "other loops"
             )
         call: TrainingStep = module if name == "forward" else getattr(module, name)
         return call
@@ -227,7 +215,8 @@ class Strategy:
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Return what the steps of an update but its last run in: gradients are not yet shared.
 
-        Forward and backward of ``step``, which :meth:`setup` has returned, must both be inside.
+        Forward and backward of ``step``, which :meth:`training_call` has returned, must both be
+        inside.
         """
         return nullcontext()
 
@@ -277,7 +266,7 @@ class Strategy:
         return module.state_dict()
 
     def load_weights(self, module: nn.Module, weights: StateDict) -> None:
-        """Put a whole state dict into the module; called on every rank, after :meth:`setup`."""
+        """Put a whole state dict into the module; called on every rank, after its set-up."""
         module.load_state_dict(weights)
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -287,13 +276,5 @@ class Strategy:
     def load_optimizer_state(
         self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
-        """Put a whole state dict into the optimizer; called on every rank, after :meth:`setup`."""
+        """Put a whole state dict into the optimizer; called on every rank, after its set-up."""
         optimizer.load_state_dict(dict(state))
-
-    def state(self) -> dict[str, Any]:
-        """Return what else a checkpoint holds: float16's loss scale; called on every rank."""
-        return self.precision.state()
-
-    def load_state(self, state: StateDict) -> None:
-        """Go on from what :meth:`state` has returned; called on every rank, after :meth:`setup`."""
-        self.precision.load_state(state, self.device_type)

@@ -111,7 +111,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
 
     @property
     def zero(self) -> ZeroModule:
-        """The module inside the engine, after :meth:`setup`."""
+        """The module inside the engine, after :meth:`training_call`."""
         (zero,) = self.modules
         assert isinstance(zero, ZeroModule)
         return zero

@@ -1,29 +1,41 @@
 """What the trainer's flags ``devices`` and ``accelerator`` mean on this machine."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from distmetrics.arguments import POSITIVE, Takes, one_of
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import Environment
 
 Devices = int | str | Sequence[int] | Literal["auto"] | None
-ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "tpu")
+_WANTED = "a positive number, -1, a list or 'auto'"
+
+
+def _may_be_devices(value: Any) -> bool:
+    return isinstance(value, int | str | Sequence | None) and not isinstance(value, bool)
+
+
+_DEVICES = Takes(_may_be_devices, _WANTED)
+FLAGS = {
+    "devices": _DEVICES,
+    "gpus": _DEVICES,
+    "tpu_cores": _DEVICES,
+    "accelerator": one_of("auto", "cpu", "gpu", "cuda", "tpu"),
+    "num_nodes": POSITIVE,
+}
 
 
 def device_kind(accelerator: str) -> str:
     """Return torch's type of device, "cpu" or "cuda", that a strategy for both runs on.
 
     Raises:
-        ConfigurationError: there is no such accelerator, or not here.
+        ConfigurationError: there is no such accelerator here.
 
     >>> device_kind("cpu")
     'cpu'
     """
-    if accelerator not in ACCELERATORS:
-        known = ", ".join(map(repr, ACCELERATORS))
-        raise ConfigurationError(f"accelerator must be one of {known}, got {accelerator!r}")
     if accelerator == "tpu":
         raise ConfigurationError(
             "accelerator='tpu' runs by strategy='xla' alone",
@@ -62,7 +74,7 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
     if wanted < 1:
         cpu = wanted == 0
         raise ConfigurationError(
-            f"devices {_WANTED}, got {devices!r}",
+            f"devices must be {_WANTED}, got {devices!r}",
             likely="no GPU is meant." if cpu else "",
             do="say accelerator='cpu', and devices= for the number of processes." if cpu else "",
         )
@@ -105,10 +117,7 @@ def _parsed(devices: Devices) -> int | list[int]:
             return [int(item) for item in devices]
     except ValueError:
         pass  # not numbers: refused below like everything else
-    raise ConfigurationError(f"devices {_WANTED}, got {devices!r}")
-
-
-_WANTED = "must be a positive number, -1, a list or 'auto'"
+    raise ConfigurationError(f"devices must be {_WANTED}, got {devices!r}")
 
 
 def one_flag(
@@ -126,16 +135,12 @@ def one_flag(
     >>> one_flag("auto", "auto", gpus=2)
     (2, 'gpu')
     """
-    flags = {"devices": devices, "gpus": gpus, "tpu_cores": tpu_cores}
-    for name, value in flags.items():
-        if isinstance(value, bool) or not isinstance(value, int | str | Sequence | None):
-            raise ConfigurationError(f"{name} {_WANTED}, got {value!r}")
-    short = {name: flags[name] for name in _SHORT if flags[name] not in (None, 0, "0")}
+    flags = {"gpus": gpus, "tpu_cores": tpu_cores}
+    short = {name: value for name, value in flags.items() if value not in (None, 0, "0")}
     if not short:
         return devices, accelerator
     name, value = next(iter(short.items()))
-    is_alone = len(short) == 1 and devices in ("auto", None)
-    if not is_alone or accelerator not in _SHORT[name]:
+    if len(short) > 1 or devices not in ("auto", None) or accelerator not in _SHORT[name]:
         texts = ", ".join(f"{name}={value!r}" for name, value in short.items())
         raise ConfigurationError(
             f"{texts} together with devices={devices!r} and accelerator={accelerator!r}",

@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 from distmetrics.errors import InputError
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.replica import noted, replay
+from distmetrics.strategies.replica import in_threads, noted, replay
 from distmetrics.strategies.tensors import map_tensors
-from distmetrics.strategies.threaded import in_threads
 from distmetrics.tree import flatten
 
 
@@ -92,7 +91,7 @@ class Replicated(nn.Module):
         outputs = in_threads(calls)
         replay(self.module, notes)
         output = joined(outputs)
-        if self.name == "training_step" and not _overridden(self.module, "training_step_end"):
+        if self.name == "training_step" and not _overrides_step_end(self.module):
             return _with_one_loss(output, outputs, [each.size for each in notes])
         return output
 
@@ -110,9 +109,9 @@ class Replicated(nn.Module):
             return method(map_tensors(lambda tensor: tensor.to(device), share), *args)
 
 
-def _overridden(module: nn.Module, name: str) -> bool:
-    """True if a class of the user's has the method; the trainer's own does nothing."""
-    method = getattr(type(module), name, None)
+def _overrides_step_end(module: nn.Module) -> bool:
+    """True if a class of the user's has ``training_step_end``; the trainer's own does nothing."""
+    method = getattr(type(module), "training_step_end", None)
     return method is not None and not method.__module__.startswith("distmetrics.train.")
 
 

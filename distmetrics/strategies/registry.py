@@ -5,12 +5,18 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distmetrics.arguments import describe
+from distmetrics.arguments import check, describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import ClusterEnvironment, Environment
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices, device_kind, device_list, one_flag
+from distmetrics.strategies.devices import (
+    FLAGS,
+    Devices,
+    device_kind,
+    device_list,
+    one_flag,
+)
 
 # Names to factories, or to the name of a class of this package, imported when it is asked.
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
@@ -77,11 +83,7 @@ def resolve(
     >>> resolve("auto").name
     'single'
     """
-    if accelerator in list(_REGISTRY):
-        raise ConfigurationError(
-            f"accelerator={accelerator!r} is how older guides name a strategy",
-            do=f"say strategy={accelerator!r}, and accelerator='gpu' or 'cpu'.",
-        )
+    check("the strategy's flags", locals(), FLAGS)
     devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
     plugin = _plugin(plugins if isinstance(plugins, Sequence) else [plugins])
     if strategy == "auto":

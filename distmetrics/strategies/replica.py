@@ -1,14 +1,18 @@
-"""Replicas of a module, and what they must not lose: values logged, metrics updated.
+"""Replicas of a module: run in threads, and what must not be lost: values logged, metrics updated.
 
 A replica is a shallow copy that lives for one step and shares the module's parameters. What a step
 changes on it is thrown away, so a replica notes what the step logs and updates, and the module
 itself does it afterwards, once, in the replicas' order.
 """
 
+import contextvars
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -205,3 +209,50 @@ def _warn_of_lost(notes: Notes) -> None:
                 "Return it from the step: *_step_end gets it from all replicas, joined.",
                 stacklevel=2,
             )
+
+
+def in_threads(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Return the results of calls made at a time in threads with this one's modes (grad, autocast).
+
+    Raises:
+        BaseException: what the first of them that failed raised.
+    """
+    if len(calls) == 1:
+        return [calls[0]()]
+    modes = _modes()
+    futures: list[Future[Any]] = [Future() for _ in calls]
+
+    def run(index: int) -> None:
+        try:
+            with ExitStack() as stack:
+                for mode in modes:
+                    stack.enter_context(mode())
+                futures[index].set_result(calls[index]())
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            error.add_note(f"raised in replica {index} of strategy 'dp'")
+            futures[index].set_exception(error)
+
+    threads = [
+        Thread(target=contextvars.copy_context().run, args=(run, index), name=f"replica {index}")
+        for index in range(len(calls))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [future.result() for future in futures]
+
+
+def _modes() -> list[Callable[[], AbstractContextManager[Any]]]:
+    """Return what puts this thread's modes in force in another: torch keeps them for each."""
+    modes: list[Callable[[], AbstractContextManager[Any]]] = [
+        partial(torch.inference_mode, torch.is_inference_mode_enabled()),
+        partial(torch.set_grad_enabled, torch.is_grad_enabled()),
+    ]
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            # The cache is one for all threads: gradients of all would be added up in its low
+            # precision.
+            modes.append(partial(torch.autocast, kind, dtype=dtype, cache_enabled=False))
+    return modes

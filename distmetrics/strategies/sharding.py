@@ -43,9 +43,7 @@ class Sharding(SplitModule):
         self.module = module
         names = {parameter: name for name, parameter in module.named_parameters()}
         self.engine = shard(entry)
-        self.groups: list[Any] = [
-            part for part in self.engine.modules() if isinstance(part, FSDPModule)
-        ]
+        self.groups = [part for part in self.engine.modules() if isinstance(part, FSDPModule)]
         if len(self.groups) > 1:  # their order is not known without a batch
             self.without_batch = "FSDP with several groups", "FSDP() without wrap="
         self._reshard = reshard
@@ -75,7 +73,7 @@ class Sharding(SplitModule):
     def undo(self) -> None:
         """Make the user's module a plain one, with whole parameters; all ranks must call it."""
         self.be_parts()
-        wholes: dict[Any, nn.Parameter] = {}
+        wholes = {}
         for part in self.module.modules():
             parameters: dict[str, Any] = part._parameters
             for name, parameter in parameters.items():

@@ -22,7 +22,7 @@ from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
-from distmetrics.strategies.devices import ACCELERATORS, Devices
+from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.parallel import StepModule
 from distmetrics.strategies.tensors import StateDict, map_tensors, to_host
 
@@ -51,7 +51,7 @@ class XLA(Strategy):
     device_type = "xla"
 
     def __init__(self, *, spmd: bool = False) -> None:
-        check("XLA", {"spmd": spmd}, {"spmd": FLAG})
+        check("XLA", locals(), {"spmd": FLAG})
         self.spmd = spmd
         self._reduced: set[int] = set()  # optimizers whose gradients are averaged already
 
@@ -62,10 +62,6 @@ class XLA(Strategy):
             ConfigurationError: some devices but not all, or an accelerator that XLA has not here.
         """
         _library()
-        if accelerator not in ACCELERATORS:
-            raise ConfigurationError(
-                f"accelerator must be 'tpu', 'cpu', 'gpu' or 'auto', got {accelerator!r}"
-            )
         if accelerator != "auto":
             kind = "CUDA" if accelerator == "gpu" else accelerator.upper()
             os.environ.setdefault("PJRT_DEVICE", kind)

@@ -59,7 +59,7 @@ class ZeroModule(SplitModule):
 
     def gather(self) -> None:
         """Make the module a plain one, with copies of the whole weights."""
-        wholes: dict[Any, nn.Parameter] = {}
+        wholes = {}
         with self._whole_inside():
             for parameter in self.module.parameters():
                 wholes[parameter] = nn.Parameter(

@@ -21,6 +21,7 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard
 from distmetrics.strategies.tensors import to_host
+from distmetrics.testing.equality import relative
 from distmetrics.train import DataModule, Module, Trainer
 from distmetrics.train.seed import keep
 
@@ -89,7 +90,7 @@ def assert_same_as_single(
         flags: of :class:`~distmetrics.train.Trainer`; default ``max_epochs=1``.
 
     Raises:
-        AssertionError: values differ; lists strategy, world size, name, expected and got of each.
+        AssertionError: values differ; lists strategy, world size, name and difference of each.
         InputError: the data can't be shared out evenly, so that the runs could not be the same.
 
     >>> from distmetrics.train import Module
@@ -227,20 +228,7 @@ def _differences(record: _Record, expected: _Record, rtol: float, atol: float) -
     """Yield a line for each value and each weight that is not as expected."""
     names = record.values.keys() | expected.values.keys()
     for name in sorted(names - record.local):
-        wanted, got = expected.values.get(name), record.values.get(name)
-        if wanted is None or got is None or wanted.shape != got.shape:
-            yield f"{name}: expected {_shown(wanted)}, got {_shown(got)}"
-            continue
-        tolerance = atol if name.startswith(_WEIGHT) else 0.0
-        if not torch.allclose(got, wanted, rtol=rtol, atol=tolerance, equal_nan=True):
-            apart = (got.double() - wanted.double()).abs()
-            worst = apart.argmax()
-            wanted_there, got_there = wanted.flatten()[worst], got.flatten()[worst]
-            note = " at its worst" if wanted.dim() else ""
-            yield f"{name}: expected {_shown(wanted_there)}, got {_shown(got_there)}{note}"
-
-
-def _shown(value: Tensor | None) -> str:
-    if value is None:
-        return "nothing"
-    return f"shape {list(value.shape)}" if value.dim() else f"{value.item():.8g}"
+        equality = relative(rtol, atol if name.startswith(_WEIGHT) else 0.0)
+        values = (each.values.get(name) for each in (expected, record))
+        if difference := equality.difference(*values):
+            yield f"{name}: {difference}"

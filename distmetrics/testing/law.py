@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, InputTypeError
 from distmetrics.testing.equality import CLOSE, Equality
 
 
@@ -50,8 +50,19 @@ class Laws:
 
     @classmethod
     def of(cls, laws: Law | Laws) -> Laws:
-        """Return laws as they are, and one law as a set."""
-        return cls(frozenset([laws])) if isinstance(laws, Law) else laws
+        """Return laws as they are, and one law as a set.
+
+        Raises:
+            InputTypeError: they are none.
+        """
+        if isinstance(laws, Law):
+            return cls(frozenset([laws]))
+        if not isinstance(laws, Laws):
+            raise InputTypeError(
+                f"laws must be laws of distmetrics.testing.laws, got {laws!r}",
+                do="pass laws.DEFAULT, laws.NO_HANG | laws.RANKS_AGREE, or laws.find(name).",
+            )
+        return laws
 
     def off(self, law: Law, *, because: str) -> Laws:
         """Return these laws without one that the metric cannot keep.

@@ -1,21 +1,21 @@
 """Judges laws on case after case, and keeps the smallest case that breaks each."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from distmetrics.errors import InputError
-from distmetrics.testing.batches import Shards
+from distmetrics.testing.batches import Batch, Shards, count, take
 from distmetrics.testing.equality import brief
 from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.report import Report, Violation, given_lines
-from distmetrics.testing.shrink import shrunk
 from distmetrics.testing.snippet import shard_texts, snippet
 from distmetrics.testing.subject import Subject, Sync, quiet
 from distmetrics.testing.trial import LawBroken, NotJudged, RankResult, Trial, worlds
 from distmetrics.testing.world import Backend
 
+Shard = tuple[Batch, ...]
 # Smaller cases that are judged: processes take a hundred times as long.
 _TRIES = {"threads": 80, "gloo": 6}
 
@@ -127,3 +127,54 @@ def verdict(law: Law, trial: Trial) -> LawBroken | NotJudged | None:
     except (LawBroken, NotJudged) as reason:
         return reason
     return None
+
+
+def shrunk(shards: Shards, breaks: Callable[[Shards], bool], tries: int = 80) -> Shards:
+    """Return the smallest shards found for which ``breaks`` is true; the largest steps come first.
+
+    ``tries``: smaller cases that are judged on the way, at most.
+
+    >>> from distmetrics.testing.batches import Batch
+    >>> shards = ((Batch((1,)), Batch((2,))), (Batch((3,)),), ())
+    >>> shrunk(shards, lambda smaller: any(Batch((3,)) in shard for shard in smaller))
+    ((Batch(args=(3,), kwargs={}),),)
+    """
+    steps = _smaller(shards)
+    for _ in range(tries):
+        smaller = next(steps, None)
+        if smaller is None:
+            break
+        if breaks(smaller):
+            shards, steps = smaller, _smaller(smaller)
+    return shards
+
+
+def _smaller(shards: Shards) -> Iterator[Shards]:
+    """Yield what is a step smaller: the largest steps first."""
+    if len(shards) > 1:
+        for rank in reversed(range(len(shards))):
+            yield shards[:rank] + shards[rank + 1 :]
+    for step in (_half, _without_a_batch, _without_samples):
+        for rank, shard in enumerate(shards):
+            for smaller in step(shard):
+                yield (*shards[:rank], smaller, *shards[rank + 1 :])
+
+
+def _half(shard: Shard) -> Iterator[Shard]:
+    if len(shard) > 1:
+        yield shard[: len(shard) // 2]
+
+
+def _without_a_batch(shard: Shard) -> Iterator[Shard]:
+    for at in range(len(shard)):
+        yield shard[:at] + shard[at + 1 :]
+
+
+def _without_samples(shard: Shard) -> Iterator[Shard]:
+    for at, batch in enumerate(shard):
+        rows = count(batch) or 0
+        half = rows // 2
+        halves = range(half), range(half, rows)
+        for kept in (*halves, range(rows - 1), range(1, rows)):
+            if 0 < len(kept) < rows:
+                yield (*shard[:at], take(batch, kept), *shard[at + 1 :])

@@ -98,7 +98,7 @@ def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
         size = None if chosen is None else chosen.params.get("world")
         world = World.of(item, marked, size)
     values = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    job: Callable[..., Any] = _AsRank(item.obj, values, Look.of(item))
+    job: Callable[..., Any] = functools.partial(_as_rank, item.obj, values, Look.of(item))
     if world.backend == "gloo":
         job = _by_value(job, item, values)
     outcomes = [outcome for outcome in world.outcomes(job) if outcome.error is not None]
@@ -131,24 +131,17 @@ def _is_wanted(outcome: Outcome, faults: tuple[Fault, ...]) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class _AsRank:
-    """The test as one rank runs it."""
-
-    test: Callable[..., Any]
-    values: dict[str, Any]
-    look: Look
-
-    def __call__(self, comm: Any) -> None:
-        own = {"comm": comm} if "comm" in self.values else {}
-        explain_comparisons(self.look.verbosity)
-        try:
-            self.test(**self.values | own)
-        except LeftBehind:
-            raise
-        except BaseException as error:
-            self.look.attach(error)
-            raise
+def _as_rank(test: Callable[..., Any], values: dict[str, Any], look: Look, comm: Any) -> None:
+    """Run the test as one rank."""
+    own = {"comm": comm} if "comm" in values else {}
+    explain_comparisons(look.verbosity)
+    try:
+        test(**values | own)
+    except LeftBehind:
+        raise
+    except BaseException as error:
+        look.attach(error)
+        raise
 
 
 def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> Callable[..., Any]:

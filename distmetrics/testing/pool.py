@@ -9,11 +9,10 @@ import faulthandler
 import functools
 import os
 import pickle
-import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Client, Connection, Listener
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from distmetrics.launch.pickles import pickled
 from distmetrics.launch.processes import launch
 from distmetrics.liveness.outcome import Outcome
 
-_NO_RANK = b""
 _LIMIT = 30.0  # seconds that a job may take before its rank ends itself
 
 
@@ -38,7 +36,7 @@ class Pool:
     def __init__(self, world_size: int, limit: float = _LIMIT) -> None:
         self.world_size = world_size
         self.limit = limit
-        self._ranks: dict[int, Connection] = {}
+        self._ranks: list[Connection] = []
         self._launcher: threading.Thread | None = None
         self._ended: list[Outcome] = []
 
@@ -51,11 +49,11 @@ class Pool:
         if not self._ranks:
             self._start()
         # A rank that is dead neither hears nor answers; the launcher knows how it ended.
-        for connection in self._ranks.values():
+        for connection in self._ranks:
             with contextlib.suppress(OSError):
                 connection.send_bytes(work)
         replies: dict[int, Outcome] = {}
-        for rank, connection in self._ranks.items():
+        for rank, connection in enumerate(self._ranks):
             with contextlib.suppress(EOFError, OSError):
                 value = pickle.loads(connection.recv_bytes())  # noqa: S301  (see unpack_outcome)
                 replies[rank] = Outcome(rank, value)
@@ -69,43 +67,33 @@ class Pool:
         return [outcome for _, outcome in sorted(replies.items())]
 
     def _start(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
-            address = str(Path(folder) / "jobs")
-            with Listener(address, family="AF_UNIX") as listener:
-                self._launcher = threading.Thread(target=self._launch, args=(address,), daemon=True)
-                self._launcher.start()
-                for _ in range(self.world_size):
-                    connection = listener.accept()
-                    rank = connection.recv_bytes()
-                    if rank == _NO_RANK:
-                        break
-                    self._ranks[int(rank)] = connection
+        pairs = [Pipe() for _ in range(self.world_size)]
+        self._ranks = [ours for ours, _ in pairs]
+        args = ([theirs for _, theirs in pairs],)
+        self._launcher = threading.Thread(target=self._launch, args=args, daemon=True)
+        self._launcher.start()
 
-    def _launch(self, address: str) -> None:
-        """Run the world to its end; ranks that ended before they came must not be waited for."""
-        self._ended = launch(_serve, self.world_size, address, self.limit)
-        # Most often nobody listens any more.
-        with contextlib.suppress(OSError), Client(address, family="AF_UNIX") as waiting:
-            waiting.send_bytes(_NO_RANK)
+    def _launch(self, pipes: Sequence[Connection]) -> None:
+        """Run the world to its end."""
+        self._ended = launch(_serve, self.world_size, self.limit, pipes=pipes)
 
     def close(self) -> None:
         """End the world."""
-        for connection in self._ranks.values():
+        for connection in self._ranks:
             connection.close()
-        self._ranks = {}
+        self._ranks = []
         if self._launcher is not None:
             self._launcher.join()
             self._launcher = None
 
 
-def _serve(comm: Any, address: str, limit: float) -> None:
+def _serve(comm: Any, pipe: Connection, limit: float) -> None:
     """Be one rank: run jobs until the parent hangs up; warnings are silenced, as on threads."""
     warnings.simplefilter("ignore")
-    with Client(address, family="AF_UNIX") as parent, Path(os.devnull).open("w") as nowhere:
-        parent.send_bytes(str(comm.rank).encode())
+    with Path(os.devnull).open("w") as nowhere:
         while True:
             try:
-                job = pickle.loads(parent.recv_bytes())  # noqa: S301  (see unpack_outcome)
+                job = pickle.loads(pipe.recv_bytes())  # noqa: S301  (see unpack_outcome)
             except EOFError:
                 return
             faulthandler.dump_traceback_later(limit, exit=True, file=nowhere)
@@ -113,7 +101,7 @@ def _serve(comm: Any, address: str, limit: float) -> None:
                 reply = pickled(job(comm))
             finally:
                 faulthandler.cancel_dump_traceback_later()
-            parent.send_bytes(reply)
+            pipe.send_bytes(reply)
 
 
 @contextlib.contextmanager

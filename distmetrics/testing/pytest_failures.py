@@ -21,7 +21,7 @@ from _pytest._code.code import (
 )
 from _pytest.assertion import util
 
-from distmetrics.errors import DistmetricsError, who
+from distmetrics.errors import DistmetricsError, first_line, who
 from distmetrics.liveness.outcome import Outcome, blame
 
 Element = tuple[ReprTraceback, ReprFileLocation | None, str | None]
@@ -134,7 +134,7 @@ def _brief(error: BaseException | None, notes: Sequence[str] = ()) -> Element:
     """Show an error without its traceback."""
     text = f"{type(error).__name__}: {error}"
     entry = ReprEntryNative(["\n".join([text, *notes]) + "\n"])
-    crash = ReprFileLocation("", 0, text.partition("\n")[0])
+    crash = ReprFileLocation("", 0, first_line(text))
     return ReprTraceback([entry], None, "native"), crash, None
 
 

@@ -29,9 +29,7 @@ __all__ = [
     "low_precision",
     "padded",
     "partitions",
-    "permutations",
     "shapes",
-    "world_sizes",
 ]
 _MOST = 8  # ranks of a world that a shape may ask for
 
@@ -83,21 +81,10 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
         layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
     doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
     layouts["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
-    distinct: dict[str, Shards] = {}
-    known = set()
+    distinct: dict[Any, tuple[str, Shards]] = {}
     for label, shards in layouts.items():
-        identity = identities(shards)
-        if identity not in known:
-            distinct[label] = shards
-        known.add(identity)
-    return distinct
-
-
-def world_sizes(largest: int = 4) -> SearchStrategy[int]:
-    """Draw a number of ranks, from 1 to ``largest``; shrinks to 1."""
-    from hypothesis import strategies as st
-
-    return st.integers(1, largest)
+        distinct.setdefault(identities(shards), (label, shards))
+    return dict(distinct.values())
 
 
 def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> SearchStrategy[Shards]:
@@ -125,13 +112,6 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
         return tuple(map(tuple, shards))
 
     return draw_shards()
-
-
-def permutations(n: int) -> SearchStrategy[list[int]]:
-    """Draw an order of n things; shrinks to the one they have."""
-    from hypothesis import strategies as st
-
-    return st.permutations(range(n))
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib
 import inspect
 import linecache
 import math
@@ -98,10 +97,6 @@ def _maker(make: Any) -> tuple[str, list[str]]:
     first = name.partition(".")[0]
     if module == "__main__":
         return name, [f"# {first}: as in your program"]
-    package = ".".join(module.split(".")[:2])
-    # torchmetrics' documentation imports its names from packages.
-    if package.startswith("torchmetrics.") and hasattr(importlib.import_module(package), name):
-        module = package
     return name, [f"from {module} import {first}"]
 
 

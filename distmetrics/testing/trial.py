@@ -12,7 +12,7 @@ from distmetrics.comm.current import SingleCommunicator, use
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.thread_pool import ThreadPool
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.errors import DivergedError, MismatchError, PeerLostError
+from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.liveness.rank_report import is_connection_error
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
@@ -59,7 +59,7 @@ class RankResult:
     @property
     def text(self) -> str:
         """The error, on a line."""
-        return f"{type(self.error).__name__}: {self.error}".strip().partition("\n")[0]
+        return in_short(self.error)
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Run a function as every rank of a small world: of threads, or of real processes over gloo."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
@@ -12,14 +12,17 @@ from distmetrics.testing.faults.communicator import faulty, killed_as_lost
 Backend = Literal["threads", "gloo"]
 
 
+class Options(TypedDict, total=False):
+    """How a function is run as every rank."""
+
+    backend: Backend
+    faults: Sequence[Fault]
+    limit: float | None
+    hash_seeds: Sequence[int]
+
+
 def run(
-    world_size: int,
-    fn: Callable[..., Any],
-    *args: Any,
-    backend: Backend = "threads",
-    faults: Sequence[Fault] = (),
-    limit: float | None = None,
-    hash_seeds: Sequence[int] = (),
+    world_size: int, fn: Callable[..., Any], *args: Any, **options: Unpack[Options]
 ) -> list[Any]:
     """Call ``fn(comm, *args)`` on every rank of a new world; return the results in rank order.
 
@@ -46,17 +49,7 @@ def run(
     >>> run(2, lambda comm: comm.rank)
     [0, 1]
     """
-    return settle(
-        outcomes(
-            world_size,
-            fn,
-            *args,
-            backend=backend,
-            faults=faults,
-            limit=limit,
-            hash_seeds=hash_seeds,
-        )
-    )
+    return settle(outcomes(world_size, fn, *args, **options))
 
 
 def outcomes(

@@ -162,8 +162,8 @@ class RankLog(NamedTuple):
         """Return this log, settled, as data that :meth:`read` reads."""
         values = []
         for key, each in self.values.items():
-            values.append([*key, [*each.kind], each.site and [*each.site], each.total])
-            values[-1] += [each.weight, each.steps]
+            how = [[*each.kind], each.site and [*each.site]]
+            values.append([*key, *how, each.total, each.weight, each.steps])
         return [values, dict(self.batches)]
 
     @classmethod

@@ -4,8 +4,6 @@ Nothing here talks to another rank. Each rank gets the records of all of them, c
 order in float64, and so gets the same bits, or the same error.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence

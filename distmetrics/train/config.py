@@ -1,12 +1,14 @@
 """The trainer's flags: checked once, and never changed."""
 
-from __future__ import annotations
-
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from distmetrics.arguments import FLAG, PATH, POSITIVE, SEED, Takes, check, whole
+from distmetrics.arguments import FLAG, PATH, POSITIVE, POSITIVE_NUMBER, SEED, Takes, check, whole
+from distmetrics.errors import ConfigurationError
 
 Limit = int | float | None
 
@@ -17,22 +19,14 @@ def _is_part(value: Any, least: int) -> bool:
     return whole(value, least) or is_fraction
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
 _COUNT = Takes(lambda value: whole(value, -1), "a whole number, or -1 for no limit")
 _LIMIT = Takes(
-    lambda value: value is None or _is_part(value, 0),
-    "a number of batches, or a fraction between 0.0 and 1.0",
-)
+    lambda value: _is_part(value, 0), "a number of batches, or a fraction between 0.0 and 1.0"
+).or_none("None for all")
 _LIMITS = [f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")]
 _SHOWN = FLAG.or_none("None to leave it to the trainer")
 _RULES = {
-    "max_epochs": Takes(
-        lambda value: value is None or whole(value, -1),
-        "a whole number, or -1 or None for no limit",
-    ),
+    "max_epochs": _COUNT.or_none(),
     "max_steps": _COUNT,
     **dict.fromkeys(_LIMITS, _LIMIT),
     "val_check_interval": Takes(
@@ -41,7 +35,7 @@ _RULES = {
     "check_val_every_n_epoch": POSITIVE,
     "num_sanity_val_steps": _COUNT._replace(wanted="-1, 0 or positive"),
     "accumulate_grad_batches": POSITIVE,
-    "gradient_clip_val": Takes(_is_positive, "positive").or_none(),
+    "gradient_clip_val": POSITIVE_NUMBER._replace(wanted="positive").or_none(),
     "log_every_n_steps": POSITIVE,
     "default_root_dir": PATH.or_none("None for the current folder"),
     "enable_progress_bar": _SHOWN,
@@ -99,7 +93,7 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         check("Trainer", vars(self), _RULES)
 
-    def resolved(self) -> TrainerConfig:
+    def resolved(self) -> Self:
         """Return what the flags amount to: ``fast_dev_run`` is a few batches of everything."""
         config = replace(self, default_root_dir=Path(self.default_root_dir or Path.cwd()))
         if not self.fast_dev_run:
@@ -132,3 +126,53 @@ class TrainerConfig:
         """True if so many epochs or steps are all that is asked for."""
         all_epochs = self.max_epochs is not None and 0 <= self.max_epochs <= epochs
         return all_epochs or 0 <= self.max_steps <= steps
+
+
+_LEAST = (
+    "say EarlyStopping(..., patience=n), which stops after n epochs at the earliest, or set "
+    "trainer.should_stop in a callback of your own."
+)
+# Flags of other trainers that there are none for here, and what to do instead.
+OTHER_TRAINERS = {
+    "min_epochs": _LEAST,
+    "min_steps": _LEAST,
+    "max_time": "set trainer.should_stop in a callback of your own when the time is over.",
+    "reload_dataloaders_every_n_epochs": "change what the data set yields in "
+    "on_train_epoch_start: loaders are asked for once a fit.",
+    "gradient_clip_algorithm": "clip values in on_before_optimizer_step: gradient_clip_val=... "
+    "clips the norm.",
+    "overfit_batches": "say limit_train_batches=..., and the same loader for validation.",
+    "profiler": "run torch.profiler around fit, or in a callback of your own.",
+    "sync_batchnorm": "call nn.SyncBatchNorm.convert_sync_batchnorm(module) before fit.",
+    "benchmark": "set torch.backends.cudnn.benchmark = True.",
+    "inference_mode": "leave it out: evaluations run without gradients.",
+}
+
+
+def refuse_unknown(
+    owner: type,
+    flags: Iterable[str],
+    others: Mapping[str, str] = OTHER_TRAINERS,
+) -> None:
+    """Refuse flags that ``owner`` does not take.
+
+    Args:
+        owner: a class with a parameter ``unknown``, which takes what its others do not.
+        flags: names of such.
+        others: what to do instead of flags of others.
+
+    Raises:
+        ConfigurationError: a flag of other trainers.
+        TypeError: any other.
+    """
+    who = owner.__name__
+    names = inspect.signature(owner).parameters.keys() - {"unknown"}
+    for flag in flags:
+        if flag in others:
+            raise ConfigurationError(
+                f"{who}({flag}=...) is a flag of other trainers, and there is none for it here",
+                do=others[flag],
+            )
+        near = difflib.get_close_matches(flag, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{hint}")

@@ -23,7 +23,7 @@ def planned_fit(run: Run, call: Call) -> FitState:
         module.configure_optimizers(), module, automatic=module.automatic_optimization
     )
     _check_manual(trainer, module)
-    step, optimizers = trainer.strategy.setup(module, optimizers)
+    step = trainer.strategy.training_call(module, "training_step", optimizers)
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
     (train_loader,) = dealt(trainer, call.loaders(module), train=True)

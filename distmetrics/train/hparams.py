@@ -75,7 +75,7 @@ class WithHparams:
             ConfigurationError: a name is no argument.
         """
         rules = {"ignore": _NAMES, "logger": FLAG}
-        check("save_hyperparameters", {"ignore": ignore, "logger": logger}, rules)
+        check("save_hyperparameters", locals(), rules)
         frame = inspect.currentframe()
         arguments = _arguments(self, None if frame is None else frame.f_back)
         saved: dict[str, Any] = {} if names else arguments
@@ -100,7 +100,7 @@ class WithHparams:
 
 def _arguments(owner: object, frame: FrameType | None) -> dict[str, Any]:
     """Return the arguments of the ``__init__`` in ``frame``, and of subclasses' that called it."""
-    arguments: dict[str, Any] = {}
+    arguments = {}
     while frame is not None and frame.f_code.co_name == "__init__":
         info = inspect.getargvalues(frame)
         if not info.args or info.locals.get(info.args[0]) is not owner:

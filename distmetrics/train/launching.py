@@ -1,6 +1,5 @@
 """Launch a call of the trainer on every rank, and bring home what comes of it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from distmetrics.arguments import FLAG, check
@@ -9,24 +8,10 @@ from distmetrics.strategies.tensors import to_host
 from distmetrics.train.callbacks.display import print_results
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call
-from distmetrics.train.fit_state import LoopProgress
-from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.module import Module
 from distmetrics.train.run import Run
 from distmetrics.train.session import conduct
 from distmetrics.train.signatures import check_hooks, require
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What comes home from ranks that worked on copies: rank 0's, on the CPU."""
-
-    results: Any
-    progress: LoopProgress
-    values: LoggedValues
-    should_stop: bool
-    callbacks: list[dict[str, Any]]
-    weights: dict[str, Any] | None
 
 
 def launch(trainer: RunContext, module: Module, call: Call) -> Any:
@@ -36,17 +21,17 @@ def launch(trainer: RunContext, module: Module, call: Call) -> Any:
         for logger in trainer.loggers:
             logger.prepare()
     outcome = trainer.strategy.launch(run_on_rank, trainer, module, call)
-    if not isinstance(outcome, _Outcome):
+    if not trainer.strategy.isolated:
         return outcome
-    if outcome.weights is not None:
+    results, weights, states, *progress = outcome
+    if weights is not None:
         trainer.strategy.precision.place(module)
-        module.load_state_dict(outcome.weights)
-    trainer.progress, trainer.values = outcome.progress, outcome.values
-    trainer.should_stop = outcome.should_stop
-    for callback, state in zip(trainer.callbacks, outcome.callbacks, strict=True):
+        module.load_state_dict(weights)
+    trainer.progress, trainer.values, trainer.should_stop = progress
+    for callback, state in zip(trainer.callbacks, states, strict=True):
         callback.load_state_dict(state)
     module._trainer = trainer
-    return outcome.results
+    return results
 
 
 def launch_evaluation(
@@ -58,7 +43,7 @@ def launch_evaluation(
 ) -> list[dict[str, float]]:
     """Evaluate the module on every rank; return the results, and print them if that is wanted."""
     require(module, "validation_step" if call.kind == "validate" else "test_step")
-    check("Trainer", {"verbose": verbose}, {"verbose": FLAG.or_none()})
+    check("Trainer", locals(), {"verbose": FLAG.or_none()})
     results: list[dict[str, float]] = launch(trainer, module, call)
     if trainer.is_global_zero:
         print_results(call.kind, results, verbose)
@@ -66,7 +51,7 @@ def launch_evaluation(
 
 
 def run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
-    """Run a call on one rank; where that works on copies, return all that must come home.
+    """Run a call on one rank; where that works on copies, return all that must come home, on CPU.
 
     The names of the arguments are shown to the user where one of them can't be pickled.
     """
@@ -83,11 +68,6 @@ def run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
     if not trainer.strategy.isolated:
         return results
     weights = dict(trainer.strategy.weights(module)) if call.kind == "fit" else None
-    return _Outcome(
-        results,
-        trainer.progress,
-        trainer.values.on_cpu(),
-        trainer.should_stop,
-        [callback.state_dict() for callback in trainer.callbacks],
-        to_host(weights),
-    )
+    states = [callback.state_dict() for callback in trainer.callbacks]
+    progress = trainer.progress, trainer.values, trainer.should_stop
+    return to_host((results, weights, states, *progress))

@@ -16,12 +16,6 @@ ReduceFx = Literal["mean", "sum", "max", "min"]
 Scope = Literal["all ranks", "this rank", "rank 0"]
 
 _RESERVED_NAMES = ("epoch", "step")
-_TORCH_FUNCTIONS: dict[Any, str] = {
-    torch.mean: "mean",
-    torch.sum: "sum",
-    torch.max: "max",
-    torch.min: "min",
-}
 
 
 class Options(NamedTuple):
@@ -35,12 +29,6 @@ class Options(NamedTuple):
     reduce_fx: Any = "mean"
     prog_bar: bool = False
     logger: bool = True
-
-    @property
-    def reduction(self) -> Any:
-        """The name of ``reduce_fx``, which older code gives as ``torch.mean`` or its like."""
-        function = self.reduce_fx
-        return _TORCH_FUNCTIONS.get(function, function) if callable(function) else function
 
     @property
     def scope(self) -> Scope:
@@ -79,8 +67,7 @@ def check_options(name: Any, options: Options, *, is_metric: bool = False) -> No
     A metric object's value exists once an epoch, over all ranks.
     """
     check_name(name)
-    values = options._asdict() | {"reduce_fx": options.reduction}
-    check_arguments(f"self.log({name!r})", values, _TAKES)
+    check_arguments(f"self.log({name!r})", options._asdict(), _TAKES)
     if options.batch_size is not None:
         check_batch_size(name, options.batch_size)
     if options.sync_dist and options.rank_zero_only:

@@ -172,7 +172,7 @@ class LogBook:
             self._claim(key, key.of("epoch"), options._replace(prog_bar=False))
             self.unlogged.add(key.label)
         if on_epoch and not (options.rank_zero_only and self._comm.rank != 0):
-            kind = Kind(options.reduction, options.scope, forked=on_step)
+            kind = Kind(options.reduce_fx, options.scope, forked=on_step)
             epoch = self._epoch.of(key, kind)
         is_synced = on_step and training and options.sync_dist
         return _Plan(
@@ -181,8 +181,8 @@ class LogBook:
             self._in_step,
             epoch,
             step_key,
-            Kind(options.reduction) if is_synced else None,
-            is_weighted=options.reduction == "mean" and (epoch is not None or bool(is_synced)),
+            Kind(options.reduce_fx) if is_synced else None,
+            is_weighted=options.reduce_fx == "mean" and (epoch is not None or bool(is_synced)),
         )
 
     def _claim(self, key: Key, known_as: Key, options: Options) -> None:
@@ -276,10 +276,7 @@ class LogBook:
     def state(self) -> dict[str, Any]:
         """Return what this rank has logged so far, of plain types; see :meth:`load`."""
         return {
-            "epoch": [
-                [*key, list(each.kind), each.total, each.weight]
-                for key, each in self._epoch.settled().items()
-            ],
+            "epoch": RankLog(self._epoch.settled(), {}).as_data(),
             "steps": {name: value.cpu() for name, value in self.step_values.items()},
             "labels": [sorted(getattr(self, name)) for name in _LABELS],
         }
@@ -287,8 +284,8 @@ class LogBook:
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on from states of this epoch: this rank's own, or those of several ranks together."""
         for state in states:
-            for name, loader, kind, total, weight in state["epoch"]:
-                self._epoch.of(Key(name, loader), Kind(*kind)).merge(total, weight)
+            for key, part in RankLog.read(state["epoch"]).values.items():
+                self._epoch.of(key, part.kind).merge(part.total, part.weight)
             self.step_values.update(state["steps"])
             for name, labels in zip(_LABELS, state["labels"], strict=True):
                 getattr(self, name).update(labels)

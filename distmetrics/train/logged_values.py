@@ -1,10 +1,8 @@
 """The values that were logged, by name: what callbacks act on, the same on every rank."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -48,17 +46,10 @@ class LoggedValues:
         self.note(values, local)
         self.fresh_metrics |= values.keys()
 
-    def on_cpu(self) -> LoggedValues:
-        """Return a copy without tensors on an accelerator."""
-        return replace(self, callback_metrics=to_host(self.callback_metrics))
-
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the values, of plain types."""
         names = {name: sorted(getattr(self, name)) for name in _NAMES}
-        return {
-            "values": {"callback_metrics": self.on_cpu().callback_metrics},
-            "names": names,
-        }
+        return {"values": {"callback_metrics": to_host(self.callback_metrics)}, "names": names}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned."""

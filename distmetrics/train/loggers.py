@@ -1,14 +1,12 @@
 """Where logged values go: CSV files, TensorBoard, or a class of your own."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from distmetrics.arguments import PATH, Takes, check, whole
 from distmetrics.errors import MissingDependencyError
@@ -69,7 +67,12 @@ class FolderLogger(Logger):
         save_dir: where to.
         name: of the experiment; "" for none.
         version: of the run: a number, a text, or None for the first ``version_N`` that is free.
+
+    Attributes:
+        package: what must be installed; "" for nothing.
     """
+
+    package: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -77,7 +80,10 @@ class FolderLogger(Logger):
         name: str = "distmetrics_logs",
         version: int | str | None = None,
     ) -> None:
-        check(type(self).__name__, locals(), _TAKES)
+        who = type(self).__name__
+        if self.package and importlib.util.find_spec(self.package) is None:
+            raise MissingDependencyError.of(self.package, self.package, who)
+        check(who, locals(), _TAKES)
         self.save_dir = Path(save_dir)
         self.name = name
         self._version = version
@@ -177,7 +183,7 @@ class CSVLogger(FolderLogger):
         with self.path.open(newline="") as file:
             return list(csv.DictReader(file))
 
-    def _writer(self, file: Any) -> csv.DictWriter[str]:
+    def _writer(self, file: Any) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns or [], restval="", lineterminator="\n")
 
 
@@ -193,16 +199,8 @@ class TensorBoardLogger(FolderLogger):
         MissingDependencyError: tensorboard is not installed.
     """
 
-    def __init__(
-        self,
-        save_dir: str | Path,
-        name: str = "distmetrics_logs",
-        version: int | str | None = None,
-    ) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            raise MissingDependencyError.of("tensorboard", "tensorboard", "TensorBoardLogger")
-        super().__init__(save_dir, name, version)
-        self._writer: Any = None
+    package = "tensorboard"
+    _writer: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_writer": None}

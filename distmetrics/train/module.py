@@ -10,10 +10,10 @@ from distmetrics.arguments import FLAG, PATH, check, is_metric
 from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError, InputTypeError
 from distmetrics.train.checkpoint_file import load_checkpoint
+from distmetrics.train.hooks import ManualOptimization
 from distmetrics.train.hparams import WithHparams, make
 from distmetrics.train.log_options import Options, ReduceFx
 from distmetrics.train.logbook import LogBook
-from distmetrics.train.manual import ManualOptimization
 
 T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
@@ -104,12 +104,7 @@ class Module(ManualOptimization, WithHparams):
         Raises:
             ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
         """
-        flags = {
-            "checkpoint_path": checkpoint_path,
-            "strict": strict,
-            "weights_only": weights_only,
-        }
-        check(f"{cls.__name__}.load_from_checkpoint", flags, _TAKES)
+        check(f"{cls.__name__}.load_from_checkpoint", locals(), _TAKES)
         content = load_checkpoint(
             checkpoint_path, map_location=map_location, weights_only=weights_only
         )

@@ -113,14 +113,14 @@ def _content(run: Run, fit: FitState) -> dict[str, Any]:
     trainer, module = run.trainer, run.module
     strategy, optimizers = trainer.strategy, fit.optimizers
     callbacks = _by_key(trainer.callbacks)
-    content: dict[str, Any] = {
+    content = {
         "distmetrics_version": __version__,
         "epoch": fit.progress.epoch,
         "global_step": fit.progress.global_step,
         "state_dict": strategy.weights(module),
         "optimizer_states": [strategy.optimizer_state(module, each) for each in optimizers],
         "optimizers": [type(each).__name__ for each in optimizers],
-        "strategy_state": strategy.state(),
+        "strategy_state": strategy.precision.state(),
         "lr_schedulers": [schedule.scheduler.state_dict() for schedule in fit.schedules],
         "callbacks": {key: each.state_dict() for key, each in callbacks.items()},
         "hyper_parameters": dict(module.hparams),
@@ -162,7 +162,7 @@ def _gradients(module: nn.Module) -> dict[str, Any]:
 
 def _by_key(callbacks: Iterable[Callback]) -> dict[str, Callback]:
     """Return callbacks by what a checkpoint keeps their states under; equal keys are numbered."""
-    by_key: dict[str, Callback] = {}
+    by_key = {}
     for callback in callbacks:
         key, number = callback.state_key, 2
         while key in by_key:
@@ -183,7 +183,7 @@ def restore(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
     strategy.load_weights(module, content["state_dict"])
     for optimizer, state in zip(fit.optimizers, content["optimizer_states"], strict=True):
         strategy.load_optimizer_state(module, optimizer, state)
-    strategy.load_state(content["strategy_state"])
+    strategy.precision.load_state(content["strategy_state"], strategy.device_type)
     for schedule, state in zip(fit.schedules, content["lr_schedulers"], strict=True):
         schedule.scheduler.load_state_dict(state)
     for key, callback in _by_key(trainer.callbacks).items():

@@ -29,7 +29,7 @@ def chosen_callbacks(
         ConfigurationError: ``enable_checkpointing=False`` and a ``ModelCheckpoint``.
     """
     chosen: list[Callback] = _as_list(callbacks, Callback, "callbacks", "EarlyStopping('val_loss')")
-    wanted_kinds: list[tuple[type[Callback], bool]] = [
+    wanted_kinds = [
         (ProgressBar, wanted(config.enable_progress_bar, "the progress bar")),
         (ModelSummary, wanted(config.enable_model_summary, "the model's table")),
         (ModelCheckpoint, bool(config.enable_checkpointing)),

@@ -22,9 +22,6 @@ _STEPS = {
 }
 # Methods that other trainers call, or older ones did. Nobody would call them here.
 _OTHERS = {
-    "init_ddp_connection": "override init_process_group of a subclass of DDP, and pass "
-    "strategy=YourDDP().",
-    "configure_ddp": "override wrap of a subclass of DDP, and pass strategy=YourDDP().",
     "configure_callbacks": "pass callbacks=[...] to the trainer.",
     "configure_gradient_clipping": "pass gradient_clip_val=... to the trainer, or clip in "
     "on_before_optimizer_step.",
@@ -45,20 +42,8 @@ _OTHERS = {
     "configure_model": "make the layers in __init__, or in setup(stage).",
     "configure_sharded_model": "make the layers in __init__, or in setup(stage), and say "
     "strategy='fsdp'.",
-    "tbptt_split_batch": "cut the batch in the data set, or set self.automatic_optimization = "
-    "False.",
     "on_pretrain_routine_start": "call it on_fit_start.",
     "on_pretrain_routine_end": "call it on_train_start.",
-    "training_end": "call it training_step_end.",
-    "validation_end": "call it validation_epoch_end.",
-    "test_end": "call it test_epoch_end.",
-}
-_OTHERS_OF_DATA = {name: advice for name, advice in _OTHERS.items() if "transfer" in name}
-_OTHERS_OF_CALLBACKS = {
-    name: advice
-    for name, advice in _OTHERS.items()
-    if name.startswith("on_") and "transfer" not in name
-} | {
     "on_sanity_check_start": "use on_validation_start, and ask trainer.global_step.",
     "on_sanity_check_end": "use on_train_start.",
     "on_init_start": "do it where the trainer is made.",
@@ -110,18 +95,14 @@ def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
         ConfigurationError: one of them can't be called with the arguments that it will get, or
             only other trainers would call it.
     """
-    _check_all(module, _OTHERS, _STEPS | _HOOKS)
+    _check_all(module, _STEPS | _HOOKS)
     for callback in callbacks:
-        _check_all(callback, _OTHERS_OF_CALLBACKS, _CALLBACK_HOOKS)
-    _check_all(datamodule, _OTHERS_OF_DATA, {})
+        _check_all(callback, _CALLBACK_HOOKS)
+    _check_all(datamodule, {})
 
 
-def _check_all(
-    owner: Any,
-    others: Mapping[str, str],
-    hooks: Mapping[str, tuple[str, ...]],
-) -> None:
-    for name, advice in others.items():
+def _check_all(owner: Any, hooks: Mapping[str, tuple[str, ...]]) -> None:
+    for name, advice in _OTHERS.items():
         if callable(getattr(owner, name, None)):
             raise ConfigurationError(
                 f"{type(owner).__name__}.{name} would never be called: this trainer has no "

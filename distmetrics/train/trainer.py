@@ -10,16 +10,14 @@ from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
-from distmetrics.train.config import Limit, TrainerConfig
+from distmetrics.train.config import Limit, TrainerConfig, refuse_unknown
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import Call, DataModule
-from distmetrics.train.fit_state import FitState, LoopProgress
+from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.launching import launch, launch_evaluation
-from distmetrics.train.logbook import LogBook
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
-from distmetrics.train.renamed_flags import refuse_unknown
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
 from distmetrics.train.signatures import require
 
@@ -81,7 +79,7 @@ class Trainer(RunContext):
             validation in it.
 
     Raises:
-        ConfigurationError: flags that contradict each other, or a flag of older guides.
+        ConfigurationError: flags that contradict each other, or a flag of other trainers.
     """
 
     def __init__(
@@ -166,12 +164,12 @@ class Trainer(RunContext):
         self.values = LoggedValues()
         self.should_stop = False
         self.sanity_checking = False
-        self.num_batches: int | None = None
+        self.num_batches = None
         self.absent_ranks = 0
-        self.datamodule: DataModule | None = None
-        self.fit_state: FitState | None = None
-        self.log: LogBook | None = None
-        self.run: Any = None
+        self.datamodule = None
+        self.fit_state = None
+        self.log = None
+        self.run = None
 
     def __getstate__(self) -> dict[str, Any]:
         of_the_call = ("datamodule", "fit_state", "log", "run")

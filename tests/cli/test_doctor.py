@@ -251,6 +251,12 @@ def test_a_timeout_is_a_positive_number(text, capsys):
     assert "--timeout" in capsys.readouterr().err
 
 
+def test_help_says_what_json_replaces(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["doctor", "--help"])
+    assert "print JSON instead of text" in capsys.readouterr().out
+
+
 def test_variables_that_say_too_little(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     assert main(["doctor", "--json"]) == 1

@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from distmetrics.cli import main
 from distmetrics.cli.guess import Guess
 from distmetrics.cli.verify import chosen
-from distmetrics.cli.verify_targets import arguments, inputs, load, targets
+from distmetrics.cli.verify_targets import arguments, batches_of, load, targets
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import laws
 
@@ -176,7 +176,7 @@ def test_arguments_and_inputs_are_read():
 def test_options_of_inputs_win_over_what_was_guessed(text):
     from hypothesis import find
 
-    drawn = find(inputs(text, Guess({}, "multiclass", {"num_classes": 6})), lambda batches: True)
+    drawn = find(batches_of(text, Guess({}, "multiclass", {"num_classes": 6})), lambda batches: True)
     assert drawn[0][0].shape[1] == (2 if "=" in text else 6)
 
 

@@ -37,6 +37,13 @@ def raises(rank: int) -> None:
     dm.all_reduce(ONE)  # distlint: ignore[DL101] what this is about
 
 
+def exits(rank: int) -> None:
+    """End one rank by an exit code of failure, while the other waits for it."""
+    if rank == 1:
+        sys.exit(3)
+    dm.all_reduce(ONE)  # distlint: ignore[DL101] what this is about
+
+
 def killed(rank: int) -> None:
     """Be killed on one rank, while the other waits for it."""
     if rank == 1:
@@ -96,6 +103,7 @@ WHAT: dict[str, Callable[[int], None]] = {
         mismatch,
         caught,
         raises,
+        exits,
         killed,
         killed_beside_torch,
         terminated,

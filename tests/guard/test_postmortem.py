@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from distmetrics.cli import main
 from distmetrics.errors import ConfigurationError
 from distmetrics.guard.postmortem import PostMortem, examine, merge
-from distmetrics.guard.postmortem_files import Call, RankReport, read
+from distmetrics.guard.postmortem_files import read
 from distmetrics.guard.postmortem_text import describe, parting, summary
+from distmetrics.liveness.report_file import Call, RankReport
 from tests.guard.left import START, call, error, grouped, guarded, leave, left, steps, unlike
 
 pytestmark = pytest.mark.timeout(120)

@@ -65,6 +65,17 @@ def test_the_rank_that_raised_is_reported_and_blamed(tmp_path: Path) -> None:
     assert "was killed" not in said  # what rank 0 heard of rank 1 is in its error
 
 
+def test_an_exit_code_of_failure_is_told(tmp_path: Path) -> None:
+    """A rank that calls sys.exit(3) has failed, and leaves a report; one that was let down says by whom."""
+    printed = under_torchrun("exits", tmp_path / "left")
+    assert "rank 1 failed and will never answer" in printed
+    assert "rank 1  raised SystemExit: 3" in printed
+    written = reports(tmp_path / "left")
+    assert written[1]["error"]["kind"] == "SystemExit"
+    assert "in exits" in written[1]["where"][0]
+    assert "rank 1 raised SystemExit" in describe(examine(tmp_path / "left"))
+
+
 @pytest.mark.parametrize("what", ["killed", "killed_beside_torch"])
 def test_who_is_left_under_torchrun_reports_before_it_is_ended(what: str, tmp_path: Path) -> None:
     """The agent sends SIGTERM: also to a rank in C code that never returns."""

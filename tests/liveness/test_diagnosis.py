@@ -169,6 +169,27 @@ def test_a_collective_of_torchs_own(still: float, issued: int, calls: int, exact
     assert job.verdicts == [text, None, text]
 
 
+def test_texts_of_several_ranks_are_grammar() -> None:
+    """The verb goes with the number of ranks; one that has said nothing yet is not said to have been left out."""
+    job = Job(4)
+    for rank in (1, 2):
+        job.ranks[rank].still, job.ranks[rank].issued = 1.0, {"world": 4}
+    job.ranks[0].wait()
+    job.run(2)
+    assert job.verdicts[0] == "ranks 1-2 wait in a collective of torch.distributed, and this rank in another"
+    stopped = Job(3)
+    stopped.states = {1: "stopped", 2: "stopped"}
+    stopped.ranks[0].wait()
+    stopped.run(5)
+    assert stopped.verdicts[0] == "ranks 1-2 are stopped by a signal (SIGSTOP), and others wait for it"
+    left = Job(3)
+    Departures(left.store).leave(Departure(1, "has returned", failed=False))
+    left.ranks[0].wait()
+    left.run(0.25)
+    assert left.verdicts[0] == "rank 1 has returned, and others still wait for it"
+    assert "rank 2  has not said yet where it is" in str(left.ranks[0].diagnosis.verdict)
+
+
 def test_a_rank_that_comes_to_a_wait_and_does_not_stand_still_is_left_alone() -> None:
     """It stands still when it is asked first, and goes on."""
     job = Job(2)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from distmetrics.comm.base import Call
+from distmetrics.liveness import last_words
 from distmetrics.liveness.diagnosis import first_look
 from distmetrics.liveness.guard_store import GuardStore
 from distmetrics.liveness.process_info import this_process
@@ -52,6 +54,31 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
     reports.write(ValueError("raised while that one was handled"))
     reports.write()
     assert error() == "broken"
+
+
+def test_an_exit_that_the_script_has_caught_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it makes a further call; and only an exit code of failure is noted at all."""
+    monkeypatch.delattr(sys, "last_value", raising=False)  # pytest's
+    original = sys.exit
+    last_words.note_exits(True)
+    try:
+        for status in (0, None, 3):
+            with pytest.raises(SystemExit):
+                sys.exit(status)
+            assert (last_words.what_ended() is not None) == (status == 3)
+        last_words.forget_exits()
+        assert last_words.what_ended() is None
+    finally:
+        last_words.note_exits(False)
+    assert sys.exit is original
+
+
+def test_an_exit_after_an_error_leaves_the_error_in_the_report(tmp_path: Path) -> None:
+    """The script catches what was raised, and ends by an exit code."""
+    reports = ReportWriter(tmp_path, ME, CallLog())
+    for error in (ValueError("why"), SystemExit(1)):
+        reports.write(error)
+    assert json.loads((tmp_path / "rank-0.json").read_text())["error"]["text"] == "why"
 
 
 def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

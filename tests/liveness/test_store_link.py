@@ -95,7 +95,7 @@ def verdict_within(guard: Watchdog, seconds: float) -> Verdict | None:
 def test_a_guard_has_one_connection(host: Host, guard_of: Callable[[], Watchdog]) -> None:
     """Each one more is a question to the name server in the store's only thread."""
     before = host.connections()
-    assert guard_of().wait_until_connected(60)
+    assert guard_of().connected.wait(60)
     assert host.connections() == before + 1
 
 
@@ -109,9 +109,9 @@ def test_nobody_waits_for_a_store_that_is_slow(
     guard = guard_of()
     assert time.monotonic() - begun < 5
     assert verdict_within(guard, 2) is None
-    assert not guard.wait_until_connected(0)
+    assert not guard.connected.wait(0)
     host.send(signal.SIGCONT)
-    assert guard.wait_until_connected(60)
+    assert guard.connected.wait(60)
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -122,7 +122,7 @@ def test_a_store_that_is_dead_is_told(
     monkeypatch.setattr(watchdog, "SILENT", 0.2)
     if connected:
         guard = guard_of()
-        assert guard.wait_until_connected(60)
+        assert guard.connected.wait(60)
     host.process.kill()
     host.process.wait()
     verdict = verdict_within(guard if connected else guard_of(), 30)
@@ -137,7 +137,7 @@ def test_a_store_that_is_silent_for_long_is_told(
     monkeypatch.setattr(watchdog, "SILENT", 0.2)
     monkeypatch.setattr(watchdog, "SILENT_AT_MOST", 1.0)
     guard = guard_of()
-    assert guard.wait_until_connected(60)
+    assert guard.connected.wait(60)
     host.send(signal.SIGSTOP)
     assert verdict_within(guard, 30) is not None
 
@@ -145,7 +145,7 @@ def test_a_store_that_is_silent_for_long_is_told(
 def test_a_broken_connection_is_made_again(host: Host, guard_of: Callable[[], Watchdog]) -> None:
     """The store lives: who waits must not hear that it is dead."""
     guard = guard_of()
-    assert guard.wait_until_connected(60)
+    assert guard.connected.wait(60)
 
     class Broken:
         def check(self, keys: Any) -> bool:
@@ -156,7 +156,7 @@ def test_a_broken_connection_is_made_again(host: Host, guard_of: Callable[[], Wa
     until = time.monotonic() + 30
     while isinstance(guard._guard.store, Broken) and time.monotonic() < until:
         time.sleep(0.05)
-    assert guard.wait_until_connected(30)
+    assert guard.connected.wait(30)
     assert not guard.store_failed
 
 

@@ -180,7 +180,7 @@ def test_seeds():
     assert single(draw) == single(draw)
     assert single(lambda _: torch.rand(1).item(), seed=3) == single(lambda _: torch.rand(1).item(), seed=3)
     for wrong in (-1, 1.5, 2**32, True):
-        with pytest.raises(InputTypeError, match="whole number"):
+        with pytest.raises(ConfigurationError, match="seed must be from 0 to"):
             single(lambda runner, wrong=wrong: runner.seed_everything(wrong))
 
 

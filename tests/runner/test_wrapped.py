@@ -210,21 +210,6 @@ def test_a_closure():
     assert losses[-1] < losses[0]
 
 
-def test_a_scheduler_of_an_optimizer_that_is_replaced():
-    class Replacing(Threads):
-        def prepare(self, module, optimizers):
-            return module, [torch.optim.SGD(module.parameters(), lr=0.5) for _ in optimizers]
-
-    def wrong(runner):
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters())
-        StepLR(optimizer, 1)
-        runner.setup(net, optimizer)
-
-    with pytest.raises(ConfigurationError, match="make the scheduler after setup"):
-        Runner(strategy=Replacing(), devices=1).launch(wrong)
-
-
 def test_states_of_an_optimizer_follow_its_parameters():
     def resume(runner):
         net = model()

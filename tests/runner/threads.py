@@ -43,9 +43,9 @@ class Threads(Strategy):
             for name, value in broadcast(tensors).items():
                 tensors[name].copy_(value)
 
-    def prepare(self, module, optimizers):
+    def training_call(self, module, name, optimizers):
         self.modules.append(module)
-        return module, list(optimizers)
+        return module
 
     @contextmanager
     def accumulate(self, step):

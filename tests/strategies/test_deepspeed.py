@@ -33,7 +33,7 @@ def test_wrong_options():
         with pytest.raises(ConfigurationError, match="runs precision=32 and 'bf16-mixed'"):
             resolve(DeepSpeed(), accelerator="cpu", precision=precision)
     with pytest.raises(ConfigurationError, match=r"takes one optimizer, .* returned 2"):
-        DeepSpeed().setup(Deep(), [None, None])
+        DeepSpeed().training_call(Deep(), "training_step", [None, None])
 
 
 def script(stage, flags):

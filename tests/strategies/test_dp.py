@@ -21,7 +21,7 @@ from tests.train.models import Logistic, loader
 
 def setup(module, devices, name="training_step"):
     strategy = resolve("dp", devices=devices, accelerator="cpu")
-    return strategy.setup(module, [])[0] if name == "training_step" else strategy.evaluator(module, name)
+    return strategy.training_call(module, name, []) if name == "training_step" else strategy.evaluator(module, name)
 
 
 class Plain(nn.Module):

@@ -63,11 +63,11 @@ def test_float16_scales_the_loss():
     expected, _ = train("single", 1)
     for found, wanted in zip(module.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=2e-2)
-    state = trainer.strategy.state()
+    state = trainer.strategy.precision.state()
     assert state["grad_scaler"]["scale"] > 1
     other = Trainer(strategy="single", accelerator="cpu", precision=16).strategy
-    other.load_state({"grad_scaler": {**state["grad_scaler"], "scale": 8.0}})
-    assert other.state()["grad_scaler"]["scale"] == 8.0
+    other.precision.load_state({"grad_scaler": {**state["grad_scaler"], "scale": 8.0}}, other.device_type)
+    assert other.precision.state()["grad_scaler"]["scale"] == 8.0
 
 
 class Overflows(Logistic):

@@ -18,9 +18,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from distmetrics.data.sampling import set_epoch
 from distmetrics.errors import InputError
 from distmetrics.strategies import EvaluationSampler, TrainingSampler
-from distmetrics.data.sampling import set_epoch
 from distmetrics.strategies.sampling import shard
 
 counts = st.integers(0, 60)

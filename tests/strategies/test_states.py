@@ -21,7 +21,7 @@ from tests.train.models import samples
 def steps(strategy, module, optimizer, batches, *, accumulate=1, clip=0.5):
     """Take steps as the trainer does."""
     strategy.place(module)
-    step, (optimizer,) = strategy.setup(module, [optimizer])
+    step = strategy.training_call(module, "training_step", [optimizer])
     for index, batch in enumerate(batches):
         if (index + 1) % accumulate:
             with strategy.accumulate(step), strategy.forward():
@@ -133,7 +133,7 @@ def resumed(make, weights, state):
     module = Quiet()
     optimizer = torch.optim.AdamW([{"params": module.layer.parameters(), "lr": 0.9}, {"params": rest(module)}])
     strategy.place(module)
-    step, (optimizer,) = strategy.setup(module, [optimizer])
+    step = strategy.training_call(module, "training_step", [optimizer])
     strategy.load_weights(module, weights)
     strategy.load_optimizer_state(module, optimizer, state)
     for index, batch in enumerate(batches(comm.rank, comm.world_size)[:2]):
@@ -178,7 +178,7 @@ def test_parameters_are_dealt_out_evenly():
 def test_an_optimizer_of_all_parameters_at_once_is_refused():
     module = Quiet()
     with pytest.raises(ConfigurationError, match="can't share out LBFGS"):
-        Sharded().setup(module, [torch.optim.LBFGS(module.parameters())])
+        Sharded().training_call(module, "training_step", [torch.optim.LBFGS(module.parameters())])
 
 
 def stranger():
@@ -186,7 +186,7 @@ def stranger():
     strategy.configure()
     strategy.bind(2, "cpu")
     with pytest.raises(ConfigurationError, match=r"a tensor of shape \[3\] that is no parameter"):
-        strategy.setup(Quiet(), [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
+        strategy.training_call(Quiet(), "training_step", [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
     with pytest.raises(ConfigurationError, match="replicas=3 does not divide the 2 ranks"):
         FSDP(replicas=3).mesh()
 

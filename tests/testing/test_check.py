@@ -233,6 +233,8 @@ def test_what_cannot_be_judged_is_refused(make: Any, batches: Any, error: Any, t
         ({"sync": "theirs"}, "sync must be"),
         ({"backend": "nccl"}, "backend must be"),
         ({"world_sizes": ()}, "world_sizes must be"),
+        ({"laws": "nope"}, "laws must be laws of distmetrics.testing.laws, got 'nope'"),
+        ({"laws": [laws.NO_HANG]}, "laws must be laws"),
         ({"world_sizes": (0, 2)}, "world_sizes must be"),
     ],
 )

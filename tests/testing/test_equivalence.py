@@ -82,9 +82,9 @@ class Steps(Logistic):
 @pytest.mark.parametrize(
     ("module", "lines"),
     [
-        (LogsItsOwn, ["strategy='threads', world size 2: mine: expected 1, got 2", "validate: mine: expected 1,"]),
-        (LogsMore, ["world size 2: more: expected nothing, got 1"]),
-        (Steps, ["world size 2: weight layer.weight: expected ", " at its worst"]),
+        (LogsItsOwn, ["strategy='threads', world size 2: mine: 2 instead of 1", "validate: mine: "]),
+        (LogsMore, ["world size 2: more: 1.0 (Tensor) instead of None"]),
+        (Steps, ["world size 2: weight layer.weight: ", " values differ, at most by "]),
     ],
 )
 def test_what_differs_is_named(module, lines):
@@ -125,5 +125,5 @@ class Shuffled(DataModule):
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_on_processes(strategy):
     assert_same_as_single(Logistic, Shuffled, strategies=[strategy], world_sizes=[2], max_epochs=2)
-    with pytest.raises(AssertionError, match=rf"strategy='{strategy}', world size 2: mine: expected 1, got 2"):
+    with pytest.raises(AssertionError, match=rf"strategy='{strategy}', world size 2: mine: 2 instead of 1"):
         assert_same_as_single(LogsItsOwn, Shuffled, strategies=[strategy])

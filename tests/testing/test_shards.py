@@ -10,8 +10,8 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 
 from distmetrics.testing.batches import Batch, as_batch, count
-from distmetrics.testing.shards import deal, low_precision, padded, partitions, permutations, shapes, world_sizes
-from distmetrics.testing.shrink import shrunk
+from distmetrics.testing.law_runner import shrunk
+from distmetrics.testing.shards import deal, low_precision, padded, partitions, shapes
 
 BATCHES = [as_batch((torch.arange(n) + 10 * n,)) for n in (3, 1, 2, 4)]
 
@@ -90,13 +90,6 @@ def test_low_precision_leaves_integers() -> None:
     """And turns every floating tensor."""
     (batch,) = low_precision([(torch.ones(2), torch.ones(2, dtype=torch.int64))])
     assert [x.dtype for x in batch.args] == [torch.bfloat16, torch.int64]
-
-
-@given(permutations(4), world_sizes(3))
-def test_orders_and_worlds(order: list[int], world: int) -> None:
-    """Are what they are called."""
-    assert sorted(order) == [0, 1, 2, 3]
-    assert 1 <= world <= 3
 
 
 def test_a_case_shrinks_to_the_sample_that_matters() -> None:

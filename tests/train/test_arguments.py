@@ -175,33 +175,27 @@ def test_true_is_no_number(flag):
 @pytest.mark.parametrize(
     ("flag", "advice"),
     [
-        ("tpus", "say accelerator='tpu'"),
-        ("ipus", "say accelerator="),
-        ("use_ddp", "say strategy='ddp'"),
-        ("nb_gpus", "say devices=..., accelerator='gpu'"),
-        ("gradient_clipping", "say gradient_clip_val="),
         ("min_steps", "say EarlyStopping(..., patience=n)"),
         ("min_epochs", "say EarlyStopping(..., patience=n)"),
         ("reload_dataloaders_every_n_epochs", "change what the data set yields"),
         ("sync_batchnorm", "convert_sync_batchnorm"),
+        ("overfit_batches", "say limit_train_batches="),
     ],
 )
-def test_flags_of_older_guides(flag, advice):
-    refused(lambda: Trainer(**{flag: 1}), f"Trainer({flag}=...) is a flag of older guides", advice)
+def test_flags_of_other_trainers(flag, advice):
+    refused(lambda: Trainer(**{flag: 1}), f"Trainer({flag}=...) is a flag of other trainers", advice)
 
 
 @pytest.mark.parametrize(
     ("make", "flag", "hint"),
     [
-        (Trainer, "tpu", r"'tpus' of older guides is near: say accelerator='tpu'"),
-        (Trainer, "min_epoch", r"'min_epochs' of older guides is near: say EarlyStopping"),
         (Trainer, "max_epoch", r"did you mean 'max_epochs'\?"),
         (Trainer, "unknwon", r"argument 'unknwon'$"),
         (Runner, "device", r"did you mean 'devices'\?"),
         (Runner, "min_epochs", r"argument 'min_epochs'$"),
     ],
 )
-def test_a_hint_names_no_flag_that_is_gone(make, flag, hint):
+def test_a_hint_names_a_flag_that_is_there(make, flag, hint):
     with pytest.raises(TypeError, match=hint):
         make(**{flag: 1})
 

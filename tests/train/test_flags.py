@@ -123,26 +123,8 @@ def test_fast_dev_run_touches_everything_and_leaves_nothing(tmp_path):
     assert three.global_step == 3
 
 
-@pytest.mark.parametrize(
-    ("flag", "today"),
-    [
-        ("distributed_backend", "strategy="),
-        ("num_tpu_cores", "tpu_cores="),
-        ("weights_summary", "enable_model_summary="),
-        ("replace_sampler_ddp", "use_distributed_sampler="),
-        ("progress_bar_refresh_rate", "enable_progress_bar="),
-        ("checkpoint_callback", "enable_checkpointing="),
-        ("resume_from_checkpoint", "ckpt_path="),
-    ],
-)
-def test_flags_of_older_guides(flag, today):
-    message = rf"Trainer\({flag}=...\) is a flag of older guides\nDo:     say .*{today}"
-    with pytest.raises(ConfigurationError, match=message):
-        Trainer(**{flag: None})
-
-
 def test_an_accelerator_that_is_a_strategy():
-    with pytest.raises(ConfigurationError, match=r"accelerator='dp' is how older guides.*\n.*say strategy='dp'"):
+    with pytest.raises(ConfigurationError, match=r"accelerator must be 'auto' or 'cpu' .* got 'dp'"):
         Trainer(devices=2, accelerator="dp")
 
 
@@ -159,7 +141,7 @@ def test_an_accelerator_that_is_a_strategy():
         ({"enable_checkpointing": False, "callbacks": [ModelCheckpoint()]}, "callbacks has a ModelCheckpoint"),
         ({"logger": [3]}, "logger= takes a Logger or a list of such, got an object of int"),
         ({"callbacks": [ModelCheckpoint]}, "callbacks= takes a Callback or .* got the class ModelCheckpoint itself"),
-        ({"max_epochs": "3"}, "max_epochs must be a whole number, or -1 or None for no limit, got '3'"),
+        ({"max_epochs": "3"}, "max_epochs must be a whole number, or -1 for no limit, or None, got '3'"),
         ({"max_epochs": 1.5}, "max_epochs must be a whole number"),
         ({"max_steps": None}, "max_steps must be a whole number"),
         ({"max_steps": -5}, "max_steps must be a whole number"),

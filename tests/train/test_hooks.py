@@ -208,8 +208,8 @@ class OneLoader(Logistic):
 
 
 class OldHook(Logistic):
-    def configure_ddp(self, model, device_ids):
-        return model
+    def on_epoch_end(self):
+        pass
 
 
 class WrongCallback(Callback):
@@ -230,7 +230,10 @@ class WrongCallback(Callback):
             lambda: make().validate(OneLoader(), [loader(2), loader(2)]),
             r"with \(batch, batch_idx, dataloader_idx\)",
         ),
-        (lambda: make().fit(OldHook(), loader(2)), r"OldHook.configure_ddp would never be called.*\n.*YourDDP\(\)"),
+        (
+            lambda: make().fit(OldHook(), loader(2)),
+            r"OldHook.on_epoch_end would never be called.*\n.*on_train_epoch_end",
+        ),
         (lambda: make(callbacks=WrongCallback()).fit(Logistic(), loader(2)), r"takes \(trainer, module, batch_idx\)"),
     ],
 )

@@ -164,7 +164,7 @@ def test_limits_of_evaluation():
     ("limit", "data", "message"),
     [
         (-1, loader(4), "limit_train_batches must be a number"),
-        (1.5, loader(4), "between 0.0 and 1.0, got 1.5"),
+        (1.5, loader(4), "between 0.0 and 1.0, or None for all, got 1.5"),
         (True, loader(4), "got True"),
         (0.5, Streamed(4), "no length to take a part of"),
     ],

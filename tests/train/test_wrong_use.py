@@ -322,10 +322,6 @@ def test_a_call_inside_a_call():
 
 
 def test_flags_of_the_runner():
-    with pytest.raises(ConfigurationError, match=r"Runner\(distributed_backend=...\) is a flag of older guides"):
-        Runner(distributed_backend="ddp")
-    with pytest.raises(ConfigurationError, match="accelerator='ddp' is how older guides name a strategy"):
-        Runner(accelerator="ddp")
     with pytest.raises(TypeError, match="Runner got an unexpected keyword argument 'stategy'; did you mean 'strategy'"):
         Runner(stategy="ddp")
 

@@ -26,13 +26,13 @@ class Threads(Strategy):
         copies = [copy.deepcopy(args) for _ in range(self.devices)]
         return ThreadWorld(self.devices).run(lambda comm: fn(*copies[comm.rank]))[0]
 
-    def setup(self, module, optimizers):
+    def training_call(self, module, name, optimizers):
         def step(batch: Any, batch_idx: int) -> Any:
             if batch is None:
                 return sum((p * 0).sum() for p in module.parameters())
             return module.training_step(batch, batch_idx)
 
-        return step, list(optimizers)
+        return step
 
     def update(self, module, optimizer, *, clip=None):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

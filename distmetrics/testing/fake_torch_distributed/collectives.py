@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator, Op, fold
-from distmetrics.testing.fake_torch_distributed.request import BITWISE, Finished, Request
+from distmetrics.comm.base import Communicator, Finished, Op, fold
+from distmetrics.testing.fake_torch_distributed.request import BITWISE, Request
 
 Answer = Callable[[Request], Any]
 _OPS: dict[str, Op] = {
@@ -71,7 +71,7 @@ class Move:
             received = _exchange(request.comm, self.kind, sent, root, operation)
             for place, tensor in zip(places, received, strict=is_receiver):
                 place.copy_(tensor)
-        return Finished(places) if request.arguments["async_op"] else None
+        return Finished() if request.arguments["async_op"] else None
 
     def _sent(self, request: Request) -> list[Tensor]:
         value = request.arguments[self.sends]
@@ -139,7 +139,7 @@ def _all_to_all_single(request: Request) -> Finished | None:
 def _barrier(request: Request) -> Finished | None:
     with request.under_way():
         request.comm.barrier()
-    return Finished([]) if request.arguments.get("async_op") else None
+    return Finished() if request.arguments.get("async_op") else None
 
 
 def _all_gather_object(request: Request) -> None:

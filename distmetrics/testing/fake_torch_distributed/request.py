@@ -157,24 +157,3 @@ class Request:
                 f"{what} has shape {list(tensor.shape)}, which {size} ranks can't share evenly"
             )
         return list(tensor.view(size, -1, *tensor.shape[1:]).unbind())
-
-
-class Finished:
-    """The handle of a call with ``async_op=True``, which has ended before the caller sees it."""
-
-    def __init__(self, results: list[Tensor]) -> None:
-        self._results = results
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Return at once."""
-        return True
-
-    def is_completed(self) -> bool:
-        """Return True."""
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """Return a future that has its result."""
-        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-        future.set_result(self._results)
-        return future

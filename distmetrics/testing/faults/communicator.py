@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Op, Passing, is_of_threads, under_way
+from distmetrics.comm.base import Call, Communicator, Passing, is_of_threads, under_way
 from distmetrics.comm.current import use
 from distmetrics.comm.one_call import record_of
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
@@ -26,81 +26,16 @@ from distmetrics.tree import map_leaves
 R = TypeVar("R")
 
 
-class _Progress:
-    """How far a rank has come: its collectives, and its rounds of the sync that is under way."""
-
-    collectives = round = 0
-    _call: Call | None = None
-
-    def count(self) -> None:
-        """Count a collective; one that is made for no named call goes on with the last sync."""
-        call = under_way()
-        is_named = call is not None and not call.op.startswith("torch.distributed.")
-        self.round = 1 if is_named and call is not self._call else self.round + 1
-        self._call = call if is_named else self._call
-        self.collectives += 1
-
-    def is_at(self, place: At, op: str) -> bool:
-        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
-        if isinstance(place, int):
-            return place == self.collectives
-        if place in ("manifest", "data"):
-            return self.round == (1 if place == "manifest" else 2)
-        call = under_way()
-        name = op
-        if call is not None:
-            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
-        return place in (op, op.split()[0], name, name.split()[0])
-
-
 class FaultyCommunicator(Passing):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
     def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
         self.inner = inner
         self._waiting = [fault for fault in faults if fault.rank == inner.rank]
-        self._progress = _Progress()
+        self._collectives = 0  # so far
+        self._round = 0  # of the sync that is under way
+        self._sync: Call | None = None
         self._deferred: list[Callable[[], object]] = []
-
-    def all_gather(self, x: Tensor) -> list[Tensor]:
-        """Pass on; alone, every rank has sent ``x``."""
-        return self._pass(
-            "all_gather",
-            lambda sent: self.inner.all_gather(sent[0]),
-            [x],
-            [x] * self.world_size,
-        )
-
-    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Pass on; alone, the result is ``x``."""
-        return self._pass(
-            f"all_reduce {op}",
-            lambda sent: self.inner.all_reduce(sent[0], op),
-            [x],
-            x,
-        )
-
-    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Pass on; alone, every rank gave what this one keeps for itself."""
-        return self._pass(
-            "all_to_all",
-            self.inner.all_to_all,
-            list(parts),
-            [parts[self.rank]] * self.world_size,
-        )
-
-    def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Pass on; alone, the result is ``x``."""
-        return self._pass(
-            f"broadcast from rank {src}",
-            lambda sent: self.inner.broadcast(sent[0], src),
-            [x],
-            x,
-        )
-
-    def barrier(self) -> None:
-        """Pass on; alone, nobody is waited for."""
-        self._pass("barrier", lambda _: self.inner.barrier(), [], None)
 
     @property
     def waits_for_methods(self) -> bool:
@@ -126,10 +61,30 @@ class FaultyCommunicator(Passing):
         if self._waiting:
             raise ConfigurationError(
                 f"{', '.join(map(str, self._waiting))}: never reached; rank {self.rank} made "
-                f"{self._progress.collectives} collectives",
+                f"{self._collectives} collectives",
                 likely="a sync whose data rode along with its manifest has no second round.",
                 do="choose another place, or number: 1 is the first collective.",
             )
+
+    def _count(self) -> None:
+        """Count a collective; one that is made for no named call goes on with the last sync."""
+        call = under_way()
+        is_named = call is not None and not call.op.startswith("torch.distributed.")
+        self._round = 1 if is_named and call is not self._sync else self._round + 1
+        self._sync = call if is_named else self._sync
+        self._collectives += 1
+
+    def _is_at(self, place: At, op: str) -> bool:
+        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
+        if isinstance(place, int):
+            return place == self._collectives
+        if place in ("manifest", "data"):
+            return self._round == (1 if place == "manifest" else 2)
+        call = under_way()
+        name = op
+        if call is not None:
+            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
+        return place in (op, op.split()[0], name, name.split()[0])
 
     def _due(self, is_due: Callable[[Fault], bool]) -> list[Fault]:
         """Return the faults that strike now; each strikes once."""
@@ -137,25 +92,19 @@ class FaultyCommunicator(Passing):
         self._waiting = [fault for fault in self._waiting if fault not in due]
         return due
 
-    def _pass(
-        self,
-        op: str,
-        perform: Callable[[list[Tensor]], R],
-        sent: list[Tensor],
-        alone: R,
-    ) -> R:
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Make a collective, unless a fault strikes it; ``alone`` is the result of one left out."""
-        self._progress.count()
-        for fault in self._due(lambda fault: self._progress.is_at(fault.at, op)):
+        self._count()
+        for fault in self._due(lambda fault: self._is_at(fault.at, op)):
             if fault.kind == "swap":
-                self._deferred.append(functools.partial(perform, map_leaves(_copy, sent)))
-            if fault.kind == "skip" and self._progress.round == 1 and under_way() is not None:
+                self._deferred.append(functools.partial(make, *map_leaves(_copy, sent)))
+            if fault.kind == "skip" and self._round == 1 and under_way() is not None:
                 record_of(self.inner).calls -= 1  # as if this rank had not made the call
             if fault.kind in ("skip", "swap"):
                 return map_leaves(_copy, alone)
             sent = _changed(fault, op, sent)
             _strike(fault, self.inner)
-        result = perform(sent)
+        result = make(*sent)
         while self._deferred:
             self._deferred.pop()()
         return result
@@ -254,13 +203,14 @@ def _with_faults(
 
 def killed_as_lost(ended: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes with the error of a process for each thread that was killed."""
-    outcomes = []
-    for outcome in ended:
-        rank, error = outcome.rank, outcome.error
-        if isinstance(error, RankKilled):
-            outcome = Outcome(rank, error=PeerLostError(str(error), peers=[rank]))
-        outcomes.append(outcome)
-    return outcomes
+    return [_as_lost(outcome) for outcome in ended]
+
+
+def _as_lost(outcome: Outcome) -> Outcome:
+    if not isinstance(outcome.error, RankKilled):
+        return outcome
+    error = PeerLostError(str(outcome.error), peers=[outcome.rank])
+    return Outcome(outcome.rank, error=error)
 
 
 @contextlib.contextmanager

@@ -36,11 +36,11 @@ class ProgressBar(Callback):
 
         self._stage = "validation" if stage in ("fit", "validate") else stage
         self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
+            "{task.description}",
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[values]}"),
+            "{task.fields[values]}",
             console=Console(stderr=True),
         )
         self._progress.start()
@@ -113,7 +113,7 @@ class ModelSummary(Callback):
 
     def __init__(self, max_depth: int = 1) -> None:
         rule = Takes(lambda value: whole(value, 0), "a whole number from 0 on")
-        check("ModelSummary", {"max_depth": max_depth}, {"max_depth": rule})
+        check("ModelSummary", locals(), {"max_depth": rule})
         wanted(True, "the model's table")
         self.max_depth = max_depth
 

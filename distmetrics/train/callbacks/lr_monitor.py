@@ -48,8 +48,8 @@ def rates(trainer: RunContext) -> dict[str, float]:
         return {}
     schedules = [schedule for schedule in fit.schedules if schedule.name]
     names = {id(schedule.scheduler.optimizer): schedule.name for schedule in schedules}
-    values: dict[str, float] = {}
-    taken: set[str] = set()
+    values = {}
+    taken = set()
     for optimizer in fit.optimizers:
         name = first = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
         number = 1

@@ -33,10 +33,15 @@ class _AnyValue(dict[str, Any]):
         return 0.5
 
 
-def _check_format(filename: str) -> None:
-    """Refuse a file name that could not be filled in, whatever is logged."""
+def _filled(filename: str, values: dict[str, Any]) -> str:
+    """Return a file name with values filled in."""
     try:
-        filename.format_map(_AnyValue(epoch=0, step=0))
+        return filename.format_map(values)
+    except KeyError as error:
+        known = ", ".join(sorted(values))
+        raise ConfigurationError(
+            f"the file name {filename!r} wants {error}, and there are: {known}"
+        ) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"ModelCheckpoint: filename={filename!r} cannot be filled in: {error}",
@@ -96,7 +101,7 @@ class ModelCheckpoint(Callback):
         self.every_n_train_steps = every_n_train_steps
         self.filename = filename
         check("ModelCheckpoint", vars(self), _TAKES)
-        _check_format(filename)
+        _filled(filename, _AnyValue(epoch=0, step=0))  # whatever is logged
         self.last_step = 0
         self.best_model_path = ""
         self.best_model_score: float | None = None
@@ -157,8 +162,8 @@ class ModelCheckpoint(Callback):
         """Save if the value is among the best."""
         value = self._value(trainer, latest=latest)
         folder = self.folder(trainer)
-        paths: list[Path] = []
-        dropped: list[str] = []
+        paths = []
+        dropped = []
         if value is not None and self._is_among_best(value):
             paths.append(self._unused(folder / f"{self._name(trainer)}.ckpt"))
             dropped = self._enter(str(paths[0]), value)
@@ -201,13 +206,7 @@ class ModelCheckpoint(Callback):
     def _name(self, trainer: RunContext) -> str:
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         values |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
-        try:
-            return self.filename.format_map(values)
-        except KeyError as error:
-            known = ", ".join(sorted(values))
-            raise ConfigurationError(
-                f"the file name {self.filename!r} wants {error}, and there are: {known}"
-            ) from None
+        return _filled(self.filename, values)
 
     def _unused(self, path: Path) -> Path:
         """Return ``path``, or with a version where one of the kept checkpoints has that name."""
