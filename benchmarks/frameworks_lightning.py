@@ -106,11 +106,12 @@ def _evaluate(comm: Any, case: Case, with_callback: bool) -> Values:
     )
     if with_callback and case.iterable:
         loader = exact(loader)
+    callbacks: Any = [SyncMetrics()] if with_callback else []
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=comm.world_size,
         strategy="ddp" if comm.world_size > 1 else "auto",
-        callbacks=[SyncMetrics()] if with_callback else [],
+        callbacks=callbacks,
         default_root_dir=tempfile.gettempdir(),
         logger=False,
         enable_progress_bar=False,
@@ -140,7 +141,7 @@ def _module(lightning: Any) -> Any:
     from torchmetrics import SumMetric
     from torchmetrics.classification import BinaryF1Score
 
-    class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    class Model(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)

@@ -57,9 +57,9 @@ def make_exact(trainer: Any, comm: Communicator) -> Replaced:
         return replaced
     _deal_exactly(trainer, comm, replaced)
     fit = trainer.fit_loop.epoch_loop
-    _weigh_exactly(fit._results, replaced, None)
+    _Weighed(fit._results, replaced, None)
     for loop in (fit.val_loop, trainer.validate_loop, trainer.test_loop):
-        _weigh_exactly(loop._results, replaced, comm)
+        _Weighed(loop._results, replaced, comm)
     return replaced
 
 
@@ -166,49 +166,62 @@ def counted(module: nn.Module, *, filler: bool) -> Iterator[None]:
             vars(metric).update(old | state)
 
 
-def _weigh_exactly(results: Any, replaced: Replaced, comm: Communicator | None) -> None:
-    """Let logged means be weighted by ``batch_size`` over all ranks.
+class _Weighed:
+    """Adds numbers to those that a loop logs, with exact weights.
 
     Lightning halves the number of samples on two ranks as an integer: 597 samples are 298 a rank.
 
     Args:
-        results: the numbers that a loop logs.
+        results: the numbers that the loop logs.
         replaced: knows whether a batch counts.
-        comm: of those that log in each step of an evaluation; None leaves steps to Lightning.
+        comm: of those that log in each step of an evaluation; None in training, where Lightning
+            gives all ranks batches of the same size.
     """
-    update = results.update_metrics
 
-    def update_exactly(key: str, value: Any, batch_size: int) -> None:
-        result = results[key]
+    def __init__(self, results: Any, replaced: Replaced, comm: Communicator | None) -> None:
+        self._results = results
+        self._replaced = replaced
+        self._comm = comm
+        self._add = results.update_metrics
+        replaced.replace(results, "update_metrics", self.update)
+
+    def update(self, key: str, value: Any, batch_size: int) -> None:
+        """Stand in for a method of Lightning's, which adds the value of one batch."""
+        result = self._results[key]
         if not result.is_tensor:
-            update(key, value, batch_size)
+            self._add(key, value, batch_size)
             return
-        in_evaluation = comm is not None and results.batch is not None
-        if in_evaluation and replaced.filler:
+        if self._only_fills_up():
             nothing = result._defaults["value"].item()
             value = torch.full_like(value, nothing, dtype=result.value.dtype)
             batch_size = 0
-        if result.meta.is_mean_reduction:
-            count = result.cumulated_batch_size
-            wide = torch.float32 if count.device.type == "mps" else torch.float64
-            result.cumulated_batch_size = count.to(wide)
-        sync = result.meta.sync
-        everywhere = sync.should and sync.group is None and not sync.rank_zero_only
-        if comm is None or not everywhere or not _is_mean_of_steps(result.meta):
-            update(key, value, batch_size)
+        if not result.meta.is_mean_reduction:
+            self._add(key, value, batch_size)
+            return
+        count = result.cumulated_batch_size
+        wide = torch.float32 if count.device.type == "mps" else torch.float64
+        result.cumulated_batch_size = count.to(wide)
+        self._add_to_mean(key, value, batch_size)
+
+    def _only_fills_up(self) -> bool:
+        """True in the step of a batch that no number may see."""
+        in_step = self._results.batch is not None
+        return self._comm is not None and in_step and self._replaced.filler
+
+    def _add_to_mean(self, key: str, value: Any, batch_size: int) -> None:
+        """Add a value to a mean; in a step that all ranks log, the mean of all is that step's."""
+        meta = self._results[key].meta
+        sync = meta.sync
+        by_all = sync.should and sync.group is None and not sync.rank_zero_only
+        if self._comm is None or not meta.on_step or not by_all:
+            self._add(key, value, batch_size)
             return
         sync.should = False
         try:
-            update(key, value, batch_size)
+            self._add(key, value, batch_size)
         finally:
             sync.should = True
-        result._forward_cache = mean(result._forward_cache, weight=batch_size, comm=comm)
-        if not result.meta.on_epoch:
+        result = self._results[key]
+        result._forward_cache = mean(result._forward_cache, weight=batch_size, comm=self._comm)
+        if not meta.on_epoch:
             result.value = result._forward_cache
-
-    replaced.replace(results, "update_metrics", update_exactly)
-
-
-def _is_mean_of_steps(meta: Any) -> bool:
-    """True if a number that is logged in each step is the mean of the ranks'."""
-    return bool(meta.on_step and meta.is_mean_reduction)
