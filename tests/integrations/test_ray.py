@@ -30,7 +30,7 @@ def processes_of_ray() -> set[int]:
 
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_workers_print_the_numbers_of_one_process(tmp_path: Path) -> None:
     """What the page shows, and no process is left behind."""
     (program,) = (block for block in blocks(PAGE.read_text()) if block.file)
