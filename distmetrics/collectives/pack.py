@@ -120,11 +120,6 @@ def short_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def is_known(dtype: torch.dtype) -> bool:
-    """True if :func:`dtype_of` knows the dtype's name."""
-    return short_name(dtype) in _DTYPES
-
-
 def dtype_of(name: str) -> torch.dtype:
     """Return the torch dtype of a short name.
 
@@ -132,6 +127,18 @@ def dtype_of(name: str) -> torch.dtype:
         KeyError: it is none.
     """
     return _DTYPES[name]
+
+
+@functools.cache
+def unsendable(dtype: torch.dtype, form: torch.layout, is_meta: bool) -> tuple[str, str]:
+    """Return why such tensors cannot be sent, and what to do; two empty texts if they can."""
+    if form is not torch.strided:
+        return f"has the layout {form}, and only dense tensors can be sent", "use x.to_dense()."
+    if is_meta:
+        return "is on the meta device, where tensors have no data", "make it on a real device."
+    if short_name(dtype) not in _DTYPES:
+        return f"is {short_name(dtype)}, which cannot be sent", "use x.dequantize()."
+    return "", ""
 
 
 def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import Layout, LeafSpec, layout
+from distmetrics.collectives.pack import Layout, LeafSpec, layout, unsendable
 from distmetrics.comm.base import call_site
 from distmetrics.errors import InputTypeError
 from distmetrics.tree import Spec, flatten
@@ -99,15 +99,11 @@ def _from_number_or_array(leaf: Any) -> Tensor:
 
 def _check_sendable(x: Tensor, where: str) -> None:
     """Raise InputTypeError for a tensor that has no plain dense data."""
-    if x.layout != torch.strided or x.is_nested:
-        kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
-        raise InputTypeError(f"{where} is a {kind} tensor", do="send its parts, or x.to_dense().")
-    if x.is_meta:
-        raise InputTypeError(f"{where} is on the meta device and has no data")
-    if x.is_quantized:
-        raise InputTypeError(f"{where} is quantized", do="send x.dequantize().")
+    why, do = unsendable(x.dtype, x.layout, x.is_meta)
+    if x.is_nested:
+        why, do = "is a nested tensor", "send its parts."
     if hasattr(x, "full_tensor"):
-        raise InputTypeError(
-            f"{where} is a DTensor, sharded over ranks already",
-            do="send x.full_tensor() or x.to_local().",
-        )
+        why = "is a DTensor, sharded over ranks already"
+        do = "send x.full_tensor() or x.to_local()."
+    if why:
+        raise InputTypeError(f"{where} {why}", do=do)

@@ -6,9 +6,6 @@ sizes are checked before memory is taken, and nothing raw of Python or torch get
 
 from __future__ import annotations
 
-import pickle
-import struct
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,21 +15,6 @@ from distmetrics.errors import DistmetricsError, MismatchError
 LARGEST_MANIFEST = 1 << 24  # bytes of what one rank tells of a call
 LARGEST_DATA = 1 << 40  # bytes that one rank sends in a call
 _SHOWN = 200  # characters of a cause
-# What reading any bytes may raise.
-_OF_BYTES = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.PickleError,
-    struct.error,
-    zlib.error,
-)
 
 
 def not_ours(why: str, rank: int | None = None) -> MismatchError:
@@ -68,7 +50,7 @@ def reading(what: str, rank: int | None = None) -> Iterator[None]:
         yield
     except DistmetricsError:
         raise
-    except _OF_BYTES as error:
+    except Exception as error:
         if is_raised_by_user(error):  # by the handler of a signal, which may strike here too
             raise
         raise not_ours(f"{what}: {type(error).__name__}: {error}", rank) from error

@@ -27,12 +27,12 @@ from distmetrics.collectives.pack import (
     align,
     dtype_of,
     from_bytes,
-    is_known,
     layout,
     pack,
     short_name,
     to_bytes,
     unpack,
+    unsendable,
 )
 from distmetrics.errors import InputTypeError
 
@@ -177,13 +177,9 @@ class _Writer:
 
     def place(self, value: Any) -> int | None:
         """Return a plain tensor's place among the tensors, None for anything else."""
-        if (
-            type(value) is not Tensor
-            or value.layout is not torch.strided
-            or value.is_quantized
-            or value.is_meta
-            or not is_known(value.dtype)
-        ):
+        if type(value) is not Tensor:
+            return None
+        if any(unsendable(value.dtype, value.layout, value.is_meta)):
             return None
         if id(value) not in self._places:
             self._places[id(value)] = len(self.tensors)

@@ -179,36 +179,37 @@ def copied(value: Any) -> Any:
 def as_before(
     spec: StateSpec,
     local: Any,
-    state: Any,
+    combined: Any,
     device: torch.device,
-    count: int,
-    *,
-    allow_pickle: bool = False,
+    ranks: Sequence[int],
+    allow_pickle: bool,
 ) -> Any:
     """Give a combined state the type and the device that its metric's code expects.
 
     Args:
         spec: of the state.
         local: its value on this rank.
-        state: of all ranks.
+        combined: the state of all ranks.
         device: of the metric.
-        count: how many ranks have added something.
+        ranks: those that have added something.
         allow_pickle: whether objects of any class are unpickled.
     """
-    is_list = isinstance(state, list)
-    if not is_list or {getattr(item, "device", None) for item in state} - {device}:
-        state = on_device(state, device)
+    is_list = isinstance(combined, list)
+    if not is_list:
+        combined = combined if combined.device == device else combined.to(device)
+    elif {getattr(item, "device", None) for item in combined} - {device}:
+        combined = on_device(combined, device)
     if spec.merge is not None:
         with reading("its states"):
-            states = [deserialize(run, allow_pickle=allow_pickle) for run in state]
+            states = [deserialize(run, allow_pickle=allow_pickle) for run in combined]
         return spec.merge(local, states)
-    if spec.finish is not None and count > 1:
-        return spec.finish(state)
+    if spec.finish is not None and len(ranks) > 1:
+        return spec.finish(combined)
     if spec.kind != "cat":
-        return state
+        return combined
     if isinstance(local, list):
-        return state if is_list else [state]
-    return torch.stack(state) if is_list else state
+        return combined if is_list else [combined]
+    return torch.stack(combined) if is_list else combined
 
 
 def on_device(value: Any, device: torch.device) -> Any:

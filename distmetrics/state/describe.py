@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from pickle import PicklingError
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import LeafSpec, is_known, short_name
+from distmetrics.collectives.pack import LeafSpec, short_name, unsendable
 from distmetrics.collectives.serialize import serialize
 from distmetrics.errors import InputTypeError, Site, StateError
 from distmetrics.state.adapters.base import StateSpec
@@ -53,22 +54,27 @@ class _Described:
         Raises:
             StateError: it cannot be sent.
         """
-        shared = self._shared.get((id(value), spec.kind))
+        key = id(value), spec.kind
+        shared = self._shared.get(key)
         if shared is not None:
             note = f"{shared.note} ={shared.path}"
             self.leaves.append(shared._replace(path=path, note=note))
             return
         tensor, note, sizes = _sendable(value, spec, path, self._serialized)
-        _check(path, spec.kind, tensor)
-        self._shared[id(value), spec.kind] = self.add_tensor(path, tensor, note)
+        self._shared[key] = self.add_tensor(path, tensor, note)
         if sizes is not None:
             self.add_tensor(sizes_of(path), sizes, SIZES)
 
     def add_tensor(self, path: str, tensor: Tensor, note: str) -> LeafSpec:
-        """Describe one tensor."""
-        self.leaves.append(LeafSpec.of(path, tensor, note))
+        """Describe one tensor.
+
+        Raises:
+            StateError: it cannot be sent.
+        """
+        leaf = _leaf(path, note, tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta)
+        self.leaves.append(leaf)
         self.tensors[path] = tensor
-        return self.leaves[-1]
+        return leaf
 
 
 def describe(
@@ -96,8 +102,7 @@ def describe(
     records: tuple[MetricRecord, ...] = ()
     described.add_tensor(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
     try:
-        for path, place, spec in metrics.states:
-            value = metrics.value(place, spec)
+        for path, place, spec, value in metrics.states:
             is_empty = value is ABSENT or (isinstance(value, list) and not value)
             if metrics.updates[place] and not is_empty:
                 described.add(path, spec, value)
@@ -158,26 +163,21 @@ def _joined(items: list[Tensor], kind: str, path: str) -> tuple[Tensor, str, Ten
     return joined, f"items {form}", sizes
 
 
-def _check(path: str, kind: str, tensor: Tensor) -> None:
-    """Raise StateError for a tensor that cannot be sent, or not be reduced in this way."""
-    if tensor.layout is not torch.strided:
-        raise StateError(
-            f"the state {path} has the layout {tensor.layout}, and only dense tensors can be "
-            "synced",
-            do="keep x.to_dense().",
-        )
-    if tensor.is_meta:
-        raise StateError(
-            f"the state {path} is on the meta device, where tensors have no data",
-            do="make the metric on a real device.",
-        )
-    if not is_known(tensor.dtype):
-        raise StateError(
-            f"the state {path} is {short_name(tensor.dtype)}, which cannot be sent",
-            do="keep x.dequantize().",
-        )
-    if not is_reducible(kind, tensor.dtype):
-        raise StateError(
-            f"the state {path} is {short_name(tensor.dtype)}, of which torch has no {kind}",
-            do="keep it in another dtype.",
-        )
+@functools.lru_cache(maxsize=1024)
+def _leaf(
+    path: str,
+    note: str,
+    dtype: torch.dtype,
+    shape: torch.Size,
+    layout: torch.layout,
+    is_meta: bool,
+) -> LeafSpec:
+    """Describe a tensor; raise StateError if it cannot be sent, or not be reduced in its way."""
+    why, do = unsendable(dtype, layout, is_meta)
+    kind = note.partition(" ")[0]
+    if not why and not is_reducible(kind, dtype):
+        why = f"is {short_name(dtype)}, of which torch has no {kind}"
+        do = "keep it in another dtype."
+    if why:
+        raise StateError(f"the state {path} {why}", do=do)
+    return LeafSpec(path, short_name(dtype), tuple(shape), note)

@@ -105,13 +105,13 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
         outgoing = describe(local, "", None)
     blobs = (outgoing.manifest.encode(),) * world_size
     sync_plan = plan(blobs, local.order, 0, inline_capacity(world_size))
-    values = [local.value(place, spec) for _, place, spec in local.states]
+    gathered = [each for *_, value in local.states for each in _gathered(value)]
     return Explanation(
         sync_plan,
         sum(bool(target.states) for target in local.targets),
         cost(sync_plan),
-        cost_state_by_state([each for value in values for each in _gathered(value)], world_size),
-        tuple(path for path, _, spec in local.states if spec.kind not in FIXED),
+        cost_state_by_state(gathered, world_size),
+        tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
     )
 
 

@@ -121,15 +121,14 @@ def agree_on_metrics(
 
 def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a short text that is equal where all attributes are."""
-    if not attributes:
-        return ""
-    texts = [(name, text_of(attributes[name]).text) for name in sorted(attributes)]
-    return _digest(tuple(texts))
+    if _PLAIN.issuperset(map(type, attributes.values())):
+        return _digest(repr(attributes))
+    return _digest(repr([(name, text_of(value).text) for name, value in attributes.items()]))
 
 
 @functools.lru_cache(maxsize=1024)
-def _digest(texts: tuple[tuple[str, str], ...]) -> str:
-    return _short_hash(repr(texts).encode())
+def _digest(text: str) -> str:
+    return _short_hash(text.encode())
 
 
 def text_of(value: Any) -> Text:

@@ -25,7 +25,7 @@ class MetricSet:
         targets: the metrics.
         before: what each metric's storage held when this was made.
         updates: how often each metric was updated here.
-        states: path, metric's place and description of every state.
+        states: path, metric's place, description and local value of every state.
     """
 
     def __init__(self, targets: Sequence[Target]) -> None:
@@ -35,20 +35,16 @@ class MetricSet:
         for target, storage in zip(targets, self.before, strict=True):
             count = storage.get(target.adapter.counter)
             self.updates.append(count or target.adapter.updates(target.metric))
-        self.states: list[tuple[str, int, StateSpec]] = [
-            (_join(target.path, spec.name), place, spec)
-            for place, target in enumerate(targets)
-            for spec in target.states
-        ]
+        self.states: list[tuple[str, int, StateSpec, Any]] = []
+        for place, (target, storage) in enumerate(zip(targets, self.before, strict=True)):
+            for spec in target.states:
+                path = f"{target.path}.{spec.name}" if target.path else spec.name
+                self.states.append((path, place, spec, storage.get(spec.name, ABSENT)))
 
     @property
     def order(self) -> tuple[str, ...]:
         """Return the paths of all states, that of the update counts first."""
-        return (UPDATES, *[path for path, _, _ in self.states])
-
-    def value(self, place: int, spec: StateSpec) -> Any:
-        """Return the local value of a state, or ABSENT."""
-        return self.before[place].get(spec.name, ABSENT)
+        return (UPDATES, *[path for path, _, _, _ in self.states])
 
     def records(self) -> tuple[MetricRecord, ...]:
         """Return what the other ranks must know of each metric."""
@@ -69,17 +65,20 @@ class MetricSet:
             names: Collection[str] = new
             if counter and target.storage.get(counter) != new[counter]:
                 names = {*target.storage, *before}
-            target.storage.update({name: before[name] for name in names if name in before})
-            for name in {*names} - before.keys():
-                target.storage.pop(name, None)
+            for name in names:
+                if name in before:
+                    target.storage[name] = before[name]
+                else:
+                    target.storage.pop(name, None)
 
 
 def _record(target: Target, updates: int) -> MetricRecord:
-    label = _join(target.path, type(target.metric).__name__, ": ")
+    kind = type(target.metric).__name__
+    label = f"{target.path}: {kind}" if target.path else kind
     # Of a state that the library merges itself, the arguments say all that there is to say.
     states = tuple([(x.name, x.kind, x.shape) for x in target.states if x.merge is None])
-    arguments = target.adapter.arguments(target.metric)
     attributes = target.adapter.attributes(target.metric)
+    arguments = target.adapter.arguments_among(attributes, target.metric)
     others = {name: value for name, value in attributes.items() if name not in arguments}
     try:
         digest = digest_of(others)
@@ -88,10 +87,6 @@ def _record(target: Target, updates: int) -> MetricRecord:
             raise
         raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
     return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0)
-
-
-def _join(path: str, name: str, separator: str = ".") -> str:
-    return f"{path}{separator}{name}" if path else name
 
 
 def communicator_of(targets: Sequence[Target], in_force: Communicator) -> Communicator:

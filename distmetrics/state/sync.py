@@ -216,8 +216,7 @@ def _values_of_all(
     """Return the plan, and what each metric holds while the state of all ranks is in."""
     values: Values = [{} for _ in local.targets]
     if comm.world_size == 1:
-        for _, place, spec in local.states:
-            value = local.value(place, spec)
+        for _, place, spec, value in local.states:
             if value is not ABSENT:
                 values[place][spec.name] = alone(spec, value)
         _add_flags(values, local, local.updates)
@@ -225,12 +224,11 @@ def _values_of_all(
     outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
     sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     devices = [target.device for target in local.targets]
-    for path, place, spec in local.states:
-        value = local.value(place, spec)
+    for path, place, spec, value in local.states:
         if path in result:
-            count = len(sync_plan.states[path].ranks)
+            ranks = sync_plan.states[path].ranks
             values[place][spec.name] = as_before(
-                spec, value, result[path], devices[place], count, allow_pickle=allow_pickle
+                spec, value, result[path], devices[place], ranks, allow_pickle
             )
         elif value is not ABSENT:  # no rank has touched it
             values[place][spec.name] = copied(value)

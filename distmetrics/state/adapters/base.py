@@ -90,6 +90,10 @@ class Adapter(ABC):
         """Return what the metric was made with, as texts that must be equal on all ranks."""
         return {}
 
+    def arguments_among(self, attributes: Mapping[str, Any], metric: Any) -> Mapping[str, str]:
+        """Return the arguments, where the attributes are at hand, which may tell them."""
+        return self.arguments(metric)
+
     def attributes(self, metric: Any) -> Mapping[str, Any]:
         """Return attributes that are no states, but that an update may set and computing read.
 

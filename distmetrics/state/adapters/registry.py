@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -119,19 +119,17 @@ def targets(metrics: Any) -> list[Target]:
 
     In an order that all ranks share; a metric that is found under several paths has the first.
     """
-    result: list[Target] = []
+    result: dict[str, Target] = {}  # by path
     seen: set[int] = set()
-    paths: set[str] = set()
     for path, root, adapter in roots(metrics):
         for target in adapter.targets(root, path):
-            if id(target.metric) not in seen:
-                own_path = _another(target.path, paths)
-                if own_path != target.path:
-                    target = target._replace(path=own_path)
-                result.append(target)
-                seen.add(id(target.metric))
-                paths.add(own_path)
-    return result
+            if id(target.metric) in seen:
+                continue
+            seen.add(id(target.metric))
+            if target.path in result:
+                target = target._replace(path=_another(target.path, result))
+            result[target.path] = target
+    return [*result.values()]
 
 
 def compute(metrics: Any) -> Any:
@@ -169,7 +167,7 @@ def _join(path: str, step: object) -> str:
     return f"{path}.{step}" if path else str(step)
 
 
-def _another(path: str, taken: set[str]) -> str:
+def _another(path: str, taken: Collection[str]) -> str:
     """Return ``path``, numbered if it is taken, as the paths of the keys 1 and "1" are the same."""
     name, number = path, 1
     while name in taken:

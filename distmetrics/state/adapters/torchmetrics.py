@@ -60,21 +60,19 @@ class TorchmetricsAdapter(_AnyAdapter):
     flag = "_is_synced"
     group = "process_group"
 
-    def states(self, metric: Metric) -> list[StateSpec]:
+    def states(self, metric: Metric) -> Sequence[StateSpec]:
         """Return the states in the order of their ``add_state`` calls."""
         defaults, reductions = metric._defaults, metric._reductions
-        kind = type(metric).__name__
         if defaults.keys() != reductions.keys():
             raise StateError(
-                f"{kind} has {len(defaults)} states and reductions for {len(reductions)}: "
-                f"{', '.join(reductions)}",
+                f"{type(metric).__name__} has {len(defaults)} states and reductions for "
+                f"{len(reductions)}: {', '.join(reductions)}",
                 do="make each state by add_state.",
             )
         states = []
         for name, default in defaults.items():
-            reduction = _FAULTS.get((kind, name), reductions[name])
-            states.append(_spec(name, reduction, getattr(default, "shape", None)))
-        return [*states, *_unregistered_states(type(metric))]
+            states.append((name, reductions[name], getattr(default, "shape", None)))
+        return _specs(type(metric), *states)
 
     def updates(self, metric: Metric) -> int:
         """Return the update count; state that was loaded, not updated, counts as one update."""
@@ -89,13 +87,15 @@ class TorchmetricsAdapter(_AnyAdapter):
         ``average="micro"`` hold the same. Those of other classes may differ between ranks for
         reasons of theirs.
         """
-        if not _is_of_torchmetrics(type(metric)):
-            return {}
-        values = vars(metric)
+        return self.arguments_among(self.attributes(metric), metric)
+
+    def arguments_among(self, attributes: Mapping[str, Any], metric: Metric) -> dict[str, str]:
+        """Do what :meth:`arguments` does."""
         arguments = {}
-        for name in _own_names(type(metric), tuple(values)):
-            if type(values[name]) in _ARGUMENT_TYPES and name[0] != "_":
-                arguments[name] = repr(values[name])
+        if _is_of_torchmetrics(type(metric)):
+            for name, value in attributes.items():
+                if type(value) in _ARGUMENT_TYPES and name[0] != "_":
+                    arguments[name] = repr(value)
         return arguments
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
@@ -103,7 +103,9 @@ class TorchmetricsAdapter(_AnyAdapter):
         values, states = vars(metric), metric._defaults
         names = _own_names(type(metric), tuple(values))
         attributes = {name: values[name] for name in names if name not in states}
-        return attributes | metric._modules | metric._parameters
+        attributes.update(metric._modules)
+        attributes.update(metric._parameters)
+        return attributes
 
 
 class DelegatingAdapter(TorchmetricsAdapter):
@@ -152,11 +154,11 @@ class _Bare(Metric):
 
 @functools.lru_cache(maxsize=1024)
 def _own_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
-    """Return the attributes that say something of a metric: not those of every one, or a rank's."""
+    """Return what says something of a metric, in order: not what every one, or a rank, has."""
     others = {*vars(_Bare()), *[state.name for state in _unregistered_states(kind)]}
     if _is_of_torchmetrics(kind):
         others |= _OF_THE_RANK
-    return [name for name in names if name not in others]
+    return sorted({*names} - others)
 
 
 def _is_of_torchmetrics(kind: type[Metric]) -> bool:
@@ -225,15 +227,22 @@ def _unregistered_states(kind: type[Metric]) -> list[StateSpec]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _spec(name: str, reduction: Any, shape: tuple[int, ...] | None) -> StateSpec:
-    """Describe one state; ``shape`` is its default's, None for a list."""
-    if reduction is dim_zero_cat:
-        return StateSpec(name, "cat")
-    if shape is None:
-        return StateSpec(name, "items", reduction)
-    if reduction in _KINDS:
-        return StateSpec(name, _KINDS[reduction], shape=tuple(shape))
-    return StateSpec(name, "stack", reduction, tuple(shape))
+def _specs(
+    kind: type[Metric], *states: tuple[str, Any, tuple[int, ...] | None]
+) -> tuple[StateSpec, ...]:
+    """Describe states by name, reduction and their default's shape, which is None for a list."""
+    specs = []
+    for name, registered, shape in states:
+        reduction = _FAULTS.get((kind.__name__, name), registered)
+        if reduction is dim_zero_cat:
+            specs.append(StateSpec(name, "cat"))
+        elif shape is None:
+            specs.append(StateSpec(name, "items", reduction))
+        elif reduction in _KINDS:
+            specs.append(StateSpec(name, _KINDS[reduction], shape=tuple(shape)))
+        else:
+            specs.append(StateSpec(name, "stack", reduction, tuple(shape)))
+    return (*specs, *_unregistered_states(kind))
 
 
 def _is_default(metric: Metric, name: str) -> bool:
