@@ -86,6 +86,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 WALKED = ROOT / "docs" / "kit" / "first.md"
 
 
+@pytest.mark.timeout(400)  # a page may start a framework several times
 @pytest.mark.parametrize("page", [p for p in PAGES if p != WALKED], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_console_blocks_run(page: Path, tmp_path: Path) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)

@@ -30,17 +30,25 @@ _ABSENT = Step(None, is_full=False, is_absent=True)
 
 
 class RankLoader:
-    """Batches of this rank's part; other attributes are the loader's that it reads."""
+    """Batches of this rank's part; other attributes are the loader's that it reads.
+
+    Attributes:
+        filler: the number of the batch that only fills up, once it was read; else None.
+    """
 
     def __init__(self, loader: Any, device: torch.device | None) -> None:
         self.loader = loader
+        self.filler: int | None = None
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
-        for step in self.steps():
-            if not step.is_absent:
-                with being_read(step.rows):
-                    yield self.moved(step.batch)
+        self.filler = None
+        batches = (step for step in self.steps() if not step.is_absent)
+        for index, step in enumerate(batches):
+            if step.rows == 0:
+                self.filler = index
+            with being_read(step.rows):
+                yield self.moved(step.batch)
 
     def moved(self, batch: Any) -> Any:
         """Return the batch on the device where batches go."""

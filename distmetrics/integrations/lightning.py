@@ -1,10 +1,9 @@
-"""Lightning: a callback that syncs all metrics of a module over all ranks at once.
-
-With it ``self.log("f1", self.f1)`` logs the value over the data of all ranks.
+"""Lightning: a callback with which every sample counts once, in metrics and in logged numbers.
 
 Lightning computes a logged metric at the end of the epoch, and each metric then syncs itself, state
 by state. The callback puts the state of all ranks into all metrics of the module at once, before
-the first of them is computed, and local state back when the loop has logged them.
+the first of them is computed, and local state back when the loop has logged them. What it changes
+in the trainer so that loaders repeat nothing is in ``lightning_loops``.
 """
 
 import contextlib
@@ -15,7 +14,15 @@ from typing import Any
 import torchmetrics
 from torch import nn
 
+from distmetrics.comm.current import current
 from distmetrics.errors import StateError
+from distmetrics.integrations.lightning_loops import (
+    Replaced,
+    counted,
+    fills_up,
+    make_exact,
+    refuse_combined,
+)
 from distmetrics.state.adapters import roots
 from distmetrics.state.sync import synced
 
@@ -28,11 +35,21 @@ __all__ = ["SyncMetrics"]
 
 
 class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
-    """Syncs all metrics of the module at once at the end of every epoch of each stage.
+    """Counts every sample of an evaluation once, and syncs all metrics of the module together.
 
-    Lightning computes what ``validation_step`` has logged right after the last batch, and the rest
-    after ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does
-    not know its length, the first is not to be seen, and metrics logged in ``validation_step`` sync
+    Validation and test loaders are dealt out as ``use_distributed_sampler=True`` does it, round by
+    round of one batch a rank, but no sample is repeated; with ``use_distributed_sampler=False``
+    they stay as they are, as do training loaders, data without an order (an ``IterableDataset``),
+    and prediction, where Lightning repeats nothing. Where a rank would have a batch less than
+    others it gets one that only fills up: neither metrics nor logged numbers see it.
+
+    ``self.log("loss", loss, sync_dist=True)`` logs the mean over all batches of all ranks, weighted
+    by ``batch_size``, in training too.
+
+    All metrics are synced at the end of every epoch of each stage. Lightning computes what
+    ``validation_step`` has logged right after the last batch, and the rest after
+    ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does not
+    know its length, the first is not to be seen, and metrics logged in ``validation_step`` sync
     themselves, as without the callback.
 
     A metric that is reset after it was logged, by Lightning or in ``on_validation_epoch_end``,
@@ -48,6 +65,8 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     Raises:
         StateError: the module has no attribute of such a name, or it is no metric; a metric was
             updated between the sync and the logging (each on the rank where it is so).
+        InputError: some ranks have no batch of a loader that is not dealt out here; batches of
+            several loaders go together, and some only fill up (on every rank).
 
     >>> from distmetrics.integrations.lightning import SyncMetrics
     >>> from lightning.pytorch import Trainer
@@ -60,6 +79,20 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         self.allow_pickle = allow_pickle
         self._block: contextlib.ExitStack | None = None
         self._counts: list[tuple[torchmetrics.Metric, int]] = []
+        self._replaced: Replaced | None = None
+        self._step = contextlib.ExitStack()
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Let the trainer deal exactly until it is done, unless another callback has seen to it."""
+        if not Replaced.by_another(trainer):
+            self._replaced = make_exact(trainer, current())
+
+    def _put_back(self) -> None:
+        """Leave the trainer as it was."""
+        self._step.close()
+        if self._replaced is not None:
+            self._replaced.put_back()
+        self._replaced = None
 
     def _enter(self, module: nn.Module) -> None:
         """Put the state of all ranks in, unless it is."""
@@ -90,6 +123,22 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
                 do="update metrics in the step, not in a hook after the last batch.",
             )
 
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Put local state back, and refuse what can't be exact."""
+        self._leave()
+        if self._replaced is not None:
+            refuse_combined(trainer._evaluation_loop, current())
+
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Put local state back, and keep it where the batch only fills up."""
+        self._leave()
+        if self._replaced is not None:
+            filler = fills_up(trainer._evaluation_loop, batch_idx, dataloader_idx)
+            self._replaced.filler = filler
+            self._step.enter_context(counted(pl_module, filler=filler))
+
     def on_validation_batch_end(
         self,
         trainer: Any,
@@ -100,6 +149,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         dataloader_idx: int = 0,
     ) -> None:
         """Sync after a loader's last batch: what the steps have logged is computed next."""
+        self._step.close()
         if trainer.sanity_checking:
             return
         counts = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
@@ -108,6 +158,8 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:
             self._enter(pl_module)
 
+    on_test_start = on_validation_start
+    on_test_batch_start = on_validation_batch_start
     on_test_batch_end = on_validation_batch_end
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -121,19 +173,19 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Put local state back."""
+        self._put_back()
         self._leave(failed=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Put local state back."""
+        self._put_back()
         self._leave()
 
     def _go_on(self, *_: Any, **__: Any) -> None:
         """Put local state back: the loop has logged, and goes on."""
         self._leave()
 
-    on_validation_start = on_validation_batch_start = on_validation_end = _go_on
-    on_test_start = on_test_batch_start = on_test_end = _go_on
-    on_train_epoch_start = on_train_end = _go_on
+    on_validation_end = on_test_end = on_train_epoch_start = on_train_end = _go_on
 
 
 def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:
