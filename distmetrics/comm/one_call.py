@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from distmetrics.comm.base import Call, Communicator, call_site, in_call, innermost
+from distmetrics.comm.base import Call, Communicator, in_call, innermost
 from distmetrics.comm.current import chosen
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, DistmetricsError
 from distmetrics.liveness.call_record import CallRecord
 
