@@ -140,7 +140,12 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
         named = call()
         if record.verdict is not None:
             raise record.verdict.error(comm.rank, named.site)
-        return record.make(in_call(named)(rounds))
+
+        def named_rounds() -> R:
+            with in_call(named):
+                return rounds()
+
+        return record.make(named_rounds)
     finally:
         turn.is_making = False
 
