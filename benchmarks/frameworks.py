@@ -44,8 +44,8 @@ _HEAD = (
     "distmetrics warned",
 )
 _NOTE = """\
-*Alone wrong*: cases in which a count, F1 or the loss with the framework alone is not one process's; a
-count must be equal, the rest to 1e-6. *Naive*: a metric fed from the framework's loader and then
+*Alone wrong*: cases in which a count, F1 or the loss with the framework alone is not one process's;
+a count must be equal, the rest to 1e-6. *Naive*: a metric fed from the framework's loader and then
 synced by distmetrics; warnings are judged there. *Not warned*: it repeats and nothing was said."""
 Row = dict[str, Any]
 

@@ -27,17 +27,19 @@ from distmetrics.data.unwrap import deals, innermost, parts_of
 from distmetrics.liveness.settings import in_force
 from distmetrics.state.metric_set import MetricSet
 
+_ATTACH = "integrations.transformers.attach(trainer, metrics)"
+_CALLBACK = "integrations.lightning.SyncMetrics() as a callback of the trainer"
 _OPTIMIZED = 1  # a flag of the code of functions, and not of modules
 _Place = tuple[str, int, int]  # file, line and rank
 _last_counts: dict[_Place, tuple[weakref.ref[Any], int]] = {}
 
 
 class Seen(NamedTuple):
-    """A loader, what the user calls it, and whether it is one of Hugging Face's trainer."""
+    """A loader, what the user calls it, and what of ours is for the trainer that holds it."""
 
     name: str
     loader: Any
-    is_trainers: bool = False
+    mend: str = ""
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
@@ -80,9 +82,7 @@ def _text(seen: Seen) -> tuple[str, str]:
         call = f"integrations.accelerate.prepare(accelerator, {name})"
     if package == "lightning":
         call = f"integrations.fabric.setup_dataloaders(fabric, {name})"
-    if seen.is_trainers:
-        call = "integrations.transformers.attach(trainer, metrics)"
-    return what, f"evaluate with distmetrics.{call}."
+    return what, f"evaluate with distmetrics.{seen.mend or call}."
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
@@ -181,7 +181,7 @@ def _in_sight(frame: FrameType | None, counts: set[int] | None) -> Iterator[list
             if "gather_function" in owner:
                 if _may_be_gathered(owner, counts):
                     return
-                seen = [each._replace(is_trainers=True) for each in seen]
+                seen = [each._replace(mend=_ATTACH) for each in seen]
             yield seen
             if not is_library(file):
                 modules.setdefault(id(frame.f_globals), frame.f_globals)
@@ -205,6 +205,9 @@ def _of_frame(frame: FrameType) -> tuple[list[Seen], Mapping[str, Any]]:
     seen = _loaders(names)
     owner: Mapping[str, Any] = getattr(names.get("self"), "__dict__", {})
     seen += _loaders(owner, "self.")
+    for loader in getattr(owner.get("_combined_loader"), "flattened", ()):  # a loop of Lightning's
+        if isinstance(innermost(loader), DataLoader):
+            seen.append(Seen("the trainer's loader", loader, _CALLBACK))
     # Up to Python 3.12 the frame of a function keeps this copy of its variables, and with it each
     # tensor that the user deletes. Whoever has called locals() has the same one.
     is_copy = frame.f_code.co_flags & _OPTIMIZED and isinstance(names, dict)

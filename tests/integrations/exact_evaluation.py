@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 from torchmetrics import MetricCollection, SumMetric
 from torchmetrics.classification import BinaryAUROC, BinaryF1Score
 
-from distmetrics import InputError
+from distmetrics import InputError, RepeatedSamplesWarning, sync_and_compute
 from distmetrics.data import exact, fresh
 from tests.integrations.modules import elastic
 
@@ -182,6 +182,8 @@ def odd_ones(comm: Any) -> dict[str, Any]:
     """What is limited, left alone, or refused."""
     from lightning.pytorch.utilities import CombinedLoader
 
+    from distmetrics.integrations.lightning import SyncMetrics
+
     jobs = Jobs(comm, "lightning.pytorch", ours=True)
     loader, single = DataLoader(dataset(13), batch_size=2), DataLoader(dataset(1))
     part = DataLoader(dataset(4 * (comm.rank == 0)), batch_size=2)
@@ -192,4 +194,30 @@ def odd_ones(comm: Any) -> dict[str, Any]:
         "empty": jobs.error_of(part, use_distributed_sampler=False),
         "pairs": jobs.error_of(pairs),
         "after": jobs.evaluate(single)["logged"]["count"],
+        "warned": [naive(comm, length, SyncMetrics) for length in (12, 13)],
     }
+
+
+def naive(comm: Any, length: int, callback: Any) -> list[list[str]]:
+    """Return the warnings of a module that syncs a metric itself, without the callback, and of one with it."""
+    import lightning.pytorch as lightning
+
+    class Model(lightning.LightningModule):
+        def __init__(self, sync: Any) -> None:
+            super().__init__()
+            self.count, self.sync = SumMetric(), sync
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.count.update(len(batch[0]))
+
+        def on_validation_epoch_end(self) -> None:
+            self.sync(self.count)
+
+    texts = []
+    for sync, callbacks in ((sync_and_compute, []), (SumMetric.compute, [callback()])):
+        with warnings.catch_warnings(record=True) as seen:
+            trainer = trainer_of(comm, lightning, callbacks)
+            warnings.simplefilter("always", RepeatedSamplesWarning)
+            trainer.validate(Model(sync), DataLoader(dataset(length), batch_size=2), verbose=False)
+        texts.append([str(each.message) for each in seen if each.category is RepeatedSamplesWarning])
+    return texts

@@ -1,0 +1,80 @@
+"""``python -m benchmarks.frameworks``: how an outcome is judged, what is written, and one real run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import frameworks
+from benchmarks.frameworks_cases import Case, Outcome, Seen, cases_of
+
+CASE = Case("Fabric", "update", 2, "one more", 17, 4, "map")
+SINGLE = {"count": 17.0, "loss": 0.5}
+GOOD = Seen(SINGLE, 17, [])
+
+
+def outcome(ours: list[Seen], synced: int = 18, warned: list[str] | None = None) -> Outcome:
+    return Outcome(CASE, SINGLE, ours, Seen({"count": 18.0, "loss": 0.5}, synced, warned or []))
+
+
+def test_every_rank_is_judged() -> None:
+    close = GOOD._replace(values={"count": 17.0, "loss": 0.5 + 9e-7})
+    assert outcome([GOOD, close]).ours_wrong == []
+    for name, values in {
+        "count": {"count": 17.0 + 1e-9, "loss": 0.5},  # counts are exact
+        "loss": {"count": 17.0, "loss": float("nan")},
+    }.items():
+        assert outcome([GOOD, GOOD._replace(values=values)]).ours_wrong == [name]
+    assert outcome([GOOD, GOOD._replace(values={"count": 17.0})]).ours_wrong == ["loss"]
+    assert outcome([GOOD._replace(synced=18)]).ours_wrong == ["synced"]
+    assert outcome([GOOD._replace(warned=["1 of 18 samples"])]).false_warnings == 1
+
+
+@pytest.mark.parametrize(
+    ("synced", "warned", "verdict"),
+    [
+        (18, ["1 of 18 samples are repeats"], "right"),
+        (18, ["2 of 18 samples are repeats"], "wrong number"),
+        (18, ["1 of 18 samples"] * 2, "wrong number"),
+        (18, [], "missed"),
+        (17, ["1 of 18 samples"], "false"),
+        (17, [], ""),
+    ],
+)
+def test_warnings_are_judged(synced: int, warned: list[str], verdict: str) -> None:
+    assert outcome([GOOD], synced, warned).warning == verdict
+
+
+def test_no_case_twice() -> None:
+    samples = [[case.samples for case in cases_of("", ("",), ("map",), world)][::2] for world in (1, 2, 3)]
+    assert samples == [[8, 9, 1], [16, 17, 1], [24, 25, 2, 1]]
+
+
+def test_what_is_run_again_replaces_the_old() -> None:
+    def row(world_size: int, samples: int) -> dict[str, Any]:
+        return {"framework": "Fabric", "world_size": world_size, "samples": samples}
+
+    assert frameworks.merged([row(3, 1), row(2, 1)], [row(2, 5)]) == [row(2, 5), row(3, 1)]
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_one_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fabric alone counts a sample twice and a stream on every rank; the first of them is warned."""
+    pytest.importorskip("lightning.fabric")
+    arguments = ["--frameworks", "fabric", "--world-sizes", "2", "--lengths", "one more", "--results", str(tmp_path)]
+    frameworks.main(arguments)
+    rows = json.loads((tmp_path / "frameworks.json").read_text())["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        assert row["ours_wrong"] == []
+        assert row["ours_warned"] == 0
+        repeated, warning = (1, "right") if row["data"] == "map" else (17, "missed")
+        assert (row["repeated"], row["warning"]) == (repeated, warning)
+        assert row["alone"]["count"] == 17 + repeated
+    line = "| Fabric | 2 | 6 | 0 | 6 | 6 |"
+    assert line in capsys.readouterr().out
+    assert line in (tmp_path / "frameworks.md").read_text()
