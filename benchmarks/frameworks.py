@@ -34,6 +34,7 @@ _HEAD = (
     "cases",
     "distmetrics wrong",
     "alone wrong",
+    "of them an error",
     "a count",
     "F1",
     "loss",
@@ -60,6 +61,7 @@ def row_of(outcome: Outcome) -> Row:
         "ours_wrong": outcome.ours_wrong,
         "ours_warned": outcome.false_warnings,
         "alone": outcome.framework.values,
+        "alone_error": outcome.framework.error,
         "alone_wrong": outcome.wrong(outcome.framework),
         "repeated": outcome.repeated,
         "warning": outcome.warning,
@@ -91,12 +93,15 @@ def summary(rows: list[Row]) -> list[list[str]]:
         part = [r for r in rows if (r["framework"], r["world_size"]) == (framework, world_size)]
         kinds: Counter[str] = Counter()
         for row in part:
+            if row["alone_error"]:
+                continue
             kinds.update({kind_of(name) for name in row["alone_wrong"]})
         warnings = Counter(row["warning"] for row in part)
         figures = [
             len(part),
             sum(bool(row["ours_wrong"]) for row in part),
             sum(bool(row["alone_wrong"]) for row in part),
+            sum(bool(row["alone_error"]) for row in part),
             kinds["count"],
             kinds["f1"],
             kinds["loss"],
@@ -117,7 +122,8 @@ def markdown(rows: list[Row], versions: str) -> str:
         name = f"{row['framework']}, {row['program']}, {row['world_size']} ranks, "
         name += f"{row['length']}, batches of {row['batch_size']}, {row['data']}"
         values = [_text(row["single"]), _text(row["ours"], row["ours_wrong"])]
-        values.append(_text(row["alone"], row["alone_wrong"]))
+        alone = _text(row["alone"], row["alone_wrong"])
+        values.append(f"**{row['alone_error']}**" if row["alone_error"] else alone)
         cases.append([name, str(row["samples"]), *values, str(row["repeated"]), row["warning"]])
     parts = [
         "# Frameworks",

@@ -61,11 +61,13 @@ class Seen(NamedTuple):
         synced: how many samples a metric has seen that was fed from the same loader and synced
             by distmetrics; None where the program has no such metric.
         warned: the warnings of repeated samples.
+        error: how the job failed, or "".
     """
 
     values: Values
     synced: int | None
     warned: list[str]
+    error: str = ""
 
 
 class Outcome(NamedTuple):
@@ -170,13 +172,30 @@ def outcomes(
         limit: seconds after which a world is stopped.
     """
     world_size = cases[0].world_size
-    theirs = run(world_size, evaluations, cases, False, backend="gloo", limit=limit)[0]
+    theirs = _alone(evaluations, cases)
     ours = run(world_size, evaluations, cases, True, backend="gloo", limit=limit)
     for place, case in enumerate(cases):
         ranks = [rank[place] for rank in ours]
         if case.program == "gather_for_metrics":
             ranks = ranks[:1]  # the others may be through a round earlier, and are warned of it
         yield Outcome(case, single(case), ranks, theirs[place])
+
+
+def _alone(evaluations: Callable[..., list[Seen]], cases: list[Case]) -> list[Seen]:
+    """Return what rank 0 has with the framework alone.
+
+    Where it fails, all cases of the world fail: they are parted until those that do are alone.
+    """
+    limit = 60 + 5 * len(cases)
+    try:
+        ranks = run(cases[0].world_size, evaluations, cases, False, backend="gloo", limit=limit)
+    except Exception as error:  # noqa: BLE001  (a framework may raise anything)
+        if len(cases) == 1:
+            line = str(error).partition("\n")[0]
+            return [Seen({}, None, [], f"{type(error).__name__}: {line}")]
+        half = len(cases) // 2
+        return _alone(evaluations, cases[:half]) + _alone(evaluations, cases[half:])
+    return ranks[0]  # type: ignore[no-any-return]
 
 
 @contextmanager

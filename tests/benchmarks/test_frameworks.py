@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import frameworks
-from benchmarks.frameworks_cases import Case, Outcome, Seen, cases_of
+from benchmarks.frameworks_cases import Case, Outcome, Seen, cases_of, outcomes
 
 CASE = Case("Fabric", "update", 2, "one more", 17, 4, "map")
 SINGLE = {"count": 17.0, "loss": 0.5}
@@ -60,6 +60,23 @@ def test_what_is_run_again_replaces_the_old() -> None:
     assert frameworks.merged([row(3, 1), row(2, 1)], [row(2, 5)]) == [row(2, 5), row(3, 1)]
 
 
+def fails(comm: Any, cases: list[Case], ours: bool) -> list[Seen]:
+    """Evaluate as a framework that can't take one sample."""
+    if not ours and any(case.samples == 1 for case in cases):
+        raise ValueError("no")
+    return [Seen({"count": float(case.samples)}, None, []) for case in cases]
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
+def test_a_framework_that_fails() -> None:
+    """The other cases of the world are evaluated all the same."""
+    cases = list(cases_of("", ("",), ("map",), 1))[1:5]  # batch sizes: 4, 1 and 4, 1
+    done = outcomes(fails, cases, lambda case: {"count": float(case.samples)})
+    results = [(each.framework.error, each.wrong(each.framework), each.ours_wrong) for each in done]
+    assert results == [("", [], [])] * 3 + [("ValueError: no", ["count"], [])]
+
+
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
 def test_one_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +92,6 @@ def test_one_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         repeated, warning = (1, "right") if row["data"] == "map" else (17, "missed")
         assert (row["repeated"], row["warning"]) == (repeated, warning)
         assert row["alone"]["count"] == 17 + repeated
-    line = "| Fabric | 2 | 6 | 0 | 6 | 6 |"
+    line = "| Fabric | 2 | 6 | 0 | 6 | 0 | 6 |"
     assert line in capsys.readouterr().out
     assert line in (tmp_path / "frameworks.md").read_text()
