@@ -86,9 +86,8 @@ def extra(job: Job) -> None:
     """One rank makes a collective that the others do not make."""
     if job.faulty:
         job.fault()
-        job.check(
-            "norm", job.all_reduce(job.mine(100), "sum", name="debug/norm"), job.total(100)
-        )  # here
+        norm = job.all_reduce(job.mine(100), "sum", name="debug/norm")  # here
+        job.check("norm", norm, job.total(100))
     job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
 
 
@@ -117,9 +116,8 @@ def length(job: Job) -> None:
     """One rank sends three numbers where the others send four."""
     job.fault()
     mine = job.mine()[:3] if job.faulty else job.mine()
-    job.check(
-        "loss", job.all_reduce(mine, "sum", name="val/loss"), job.total(size=len(mine))
-    )  # here
+    loss = job.all_reduce(mine, "sum", name="val/loss")  # here
+    job.check("loss", loss, job.total(size=len(mine)))
 
 
 def gather_shape(job: Job) -> None:

@@ -23,9 +23,10 @@ from distmetrics.collectives.pack import LeafSpec, dtype_of, layout, pack, unpac
 from distmetrics.collectives.prepare import prepare
 from distmetrics.collectives.reading import is_raised_by_user, reading
 from distmetrics.collectives.serialize import deserialize, serialize
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call, in_one_call
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError, Site
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.collectives.pack import Layout, LeafSpec, layout, unsendable
-from distmetrics.comm.base import call_site
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError
 from distmetrics.tree import Spec, flatten
 

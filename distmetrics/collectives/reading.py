@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from distmetrics.comm.base import is_of_python, is_user_code
+from distmetrics.comm.sites import is_of_python, is_user_code
 from distmetrics.errors import DistmetricsError, MismatchError
 
 LARGEST_MANIFEST = 1 << 24  # bytes of what one rank tells of a call

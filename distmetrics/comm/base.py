@@ -1,4 +1,4 @@
-"""What a transport must offer, and where in the user's code a call came from.
+"""What a transport must offer, and the call of the user's that needs it.
 
 A :class:`Communicator` moves equal shapes in rank order and never in place. Everything above it
 (trees, uneven sizes, agreement, metrics) is built from these five calls, so a new transport is one
@@ -7,20 +7,16 @@ small class.
 
 import contextlib
 import functools
-import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
-from traceback import walk_tb
-from types import FrameType
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import DistmetricsError, Site
 
 R = TypeVar("R")
@@ -31,13 +27,6 @@ _PAIRWISE: dict[str, Callable[..., Tensor]] = {
     "max": torch.maximum,
     "min": torch.minimum,
 }
-
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-_OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
-# Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()`
-# through torch.
-_BETWEEN = (_PACKAGE, contextlib.__file__, str(Path(torch.__file__).parent) + os.sep)
-_STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
 @runtime_checkable
@@ -246,66 +235,6 @@ def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
     'float32[2, 3]'
     """
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-
-
-def call_site(frame: FrameType | None = None) -> Site | None:
-    """Return the nearest caller outside distmetrics: the line that a user must look at.
-
-    Args:
-        frame: where a thread is; default where this one is.
-    """
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        if site := _users_line(frame, frame.f_lineno):
-            return site
-        frame = frame.f_back
-    return None
-
-
-def _users_line(frame: FrameType, line: int) -> Site | None:
-    """Return a line of a frame, if it is the user's."""
-    file = frame.f_code.co_filename
-    if is_user_code(file) and not is_of_python(file):
-        return Site(short_path(file), line, frame.f_code.co_name)
-    return None
-
-
-def raise_sites(error: BaseException) -> list[Site]:
-    """Return the user's lines that an exception passed through, innermost first.
-
-    Where there are none, the line that the exception itself tells of.
-    """
-    lines = [_users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
-    sites = [site for site in lines if site is not None]
-    site = getattr(error, "site", None)
-    if not sites and isinstance(site, Site):
-        sites.append(site)
-    return sites[::-1]
-
-
-@functools.lru_cache(maxsize=4096)
-def is_user_code(file: str) -> bool:
-    """True if a file's lines are the user's: neither ours nor torch's."""
-    return not file.startswith(_BETWEEN) or file.startswith(_OWN_TOOLS)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_of_python(file: str) -> bool:
-    """True for a file of Python's own library, such as those that start a process."""
-    return file.startswith(_STANDARD) and not is_library(file)
-
-
-def is_library(file: str) -> bool:
-    """True for a file that was installed, and is none of the user's own."""
-    return any(part in file for part in ("site-packages", "dist-packages"))
-
-
-@functools.lru_cache(maxsize=4096)
-def short_path(file: str) -> str:
-    """Return a file as people know it: from where the job was started, or its folder and name."""
-    here = Path.cwd()
-    path = Path(file)
-    return str(path.relative_to(here)) if path.is_relative_to(here) else "/".join(path.parts[-2:])
 
 
 def innermost(comm: Any) -> Any:

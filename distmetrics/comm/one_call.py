@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from distmetrics.comm.base import Call, Communicator, call_site, in_call, innermost
+from distmetrics.comm.base import Call, Communicator, in_call, innermost
 from distmetrics.comm.current import chosen
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, DistmetricsError
 from distmetrics.liveness.call_record import CallRecord
 
@@ -139,7 +140,12 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
         named = call()
         if record.verdict is not None:
             raise record.verdict.error(comm.rank, named.site)
-        return record.make(in_call(named)(rounds))
+
+        def named_rounds() -> R:
+            with in_call(named):
+                return rounds()
+
+        return record.make(named_rounds)
     finally:
         turn.is_making = False
 

@@ -7,8 +7,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
+from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.rank_loader import LoaderPart, StreamPart
 from distmetrics.data.repeats import settle

@@ -8,9 +8,10 @@ import torch
 
 from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.manifest import Manifest, check
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.sites import call_site
 from distmetrics.liveness.settings import in_force
 
 

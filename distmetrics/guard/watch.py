@@ -14,9 +14,10 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import LeafSpec
-from distmetrics.comm.base import Finished, call_site, in_call, is_library, is_user_code, short_path
+from distmetrics.comm.base import Finished, in_call
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.replace import Name, Replacing
+from distmetrics.comm.sites import call_site, is_library, is_user_code, short_path
 from distmetrics.errors import Site
 from distmetrics.guard.epoch import agree_on
 

@@ -15,8 +15,9 @@ from transformers import EvalPrediction
 from transformers.trainer_utils import denumpify_detensorize
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
+from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS
 from distmetrics.data.exact import exact_by
 from distmetrics.data.joining import join

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from distmetrics.comm.base import raise_sites
+from distmetrics.comm.sites import raise_sites
 from distmetrics.errors import PeerLostError, in_short
 
 NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left

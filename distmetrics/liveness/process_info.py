@@ -11,7 +11,7 @@ from types import FrameType
 
 import torch.distributed as dist
 
-from distmetrics.comm.base import is_library, is_of_python, is_user_code, short_path
+from distmetrics.comm.sites import is_library, is_of_python, is_user_code, short_path
 from distmetrics.errors import Site
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from distmetrics.comm.base import Call, raise_sites
+from distmetrics.comm.base import Call
+from distmetrics.comm.sites import raise_sites
 from distmetrics.errors import DistmetricsError
 from distmetrics.liveness import report_file
 from distmetrics.liveness.process_info import Place, place_of

@@ -2,8 +2,7 @@
 
 It answers where this rank's thread is when another rank asks, and finds out why this rank waits,
 once it has waited for a while. The user's thread never touches the store: it writes down what it
-calls, and while it waits it looks whether there is a verdict. A store that is dead is a verdict as
-well.
+calls, and while it waits it looks whether there is a verdict; a dead store is one too.
 """
 
 import atexit

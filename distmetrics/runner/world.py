@@ -12,7 +12,8 @@ from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
 from distmetrics.collectives.reading import reading
 from distmetrics.collectives.serialize import deserialize, serialize
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule

@@ -19,7 +19,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.collectives.manifest import Problem
-from distmetrics.comm.base import Communicator, is_library, is_of_python, is_user_code
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.sites import is_library, is_of_python, is_user_code
 from distmetrics.data.repeats import RepeatedSamplesWarning, is_settled, repeats, settle
 from distmetrics.data.sampling import has_order
 from distmetrics.data.unwrap import deals, innermost, parts_of

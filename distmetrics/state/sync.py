@@ -18,9 +18,10 @@ import torch
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call, in_one_call
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device

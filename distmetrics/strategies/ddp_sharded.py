@@ -10,7 +10,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import call_site
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch

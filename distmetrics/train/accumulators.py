@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import call_site
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.train.log_options import ReduceFx, Scope
 

@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import all_reduce
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from distmetrics.arguments import is_metric
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind, RankLog
 from distmetrics.train.combine import Logged, combine

@@ -26,9 +26,10 @@ from distmetrics.collectives.samples.lines import LinesFile, check_writable
 from distmetrics.collectives.samples.meeting import Shard, meet
 from distmetrics.collectives.samples.moving import Moving
 from distmetrics.collectives.samples.schema import Schema, columns_of, describe, values_of
-from distmetrics.comm.base import Communicator, call_site
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputError, InputTypeError
 
 Destination = int | str | os.PathLike[str] | None

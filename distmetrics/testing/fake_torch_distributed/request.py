@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, brief, call_site, in_call
+from distmetrics.comm.base import Call, Communicator, brief, in_call
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputError, InputTypeError
 
 BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
