@@ -242,6 +242,16 @@ class Keys(Sampler[Any]):
     def __len__(self) -> int:
         return len(cast(Sized, self.keys))  # a sampler without a length raises TypeError
 
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on."""
+        if hasattr(self.keys, "set_epoch"):
+            self.keys.set_epoch(epoch)
+
+
+def as_sampler(keys: Any) -> Sampler[Any]:
+    """Return a loader's sampler, or what stands in for one: any iterable of keys."""
+    return keys if isinstance(keys, Sampler) else Keys(keys)
+
 
 def has_order(loader: Any) -> bool:
     """True if a loader has an order of samples that can be dealt out."""
