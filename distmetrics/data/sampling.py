@@ -132,6 +132,10 @@ class EvaluationSampler(Dealt):
         """Return the number of steps for which some rank has samples."""
         return max(self.steps_of(0), self.steps_of(self.world_size - 1))
 
+    def is_even(self) -> bool:
+        """True if every rank has samples for as many steps."""
+        return self.least_steps() == self.most_steps()
+
     def __iter__(self) -> Iterator[Any]:
         order = self._order()
         if self.fill and len(order) != len(self.source):
