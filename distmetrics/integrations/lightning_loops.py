@@ -73,8 +73,9 @@ def _deal_exactly(trainer: Any, comm: Communicator, replaced: Replaced) -> None:
             return prepare(dataloader, shuffle=shuffle, mode=mode)
         if _is_ours_to_deal(trainer, dataloader, comm):
             part = exact_by(dataloader, comm, ROUNDS, equal_batches=True)
-            needs_none = _length(part.loader) == _length(part) is not None
-            return part.loader if needs_none else part
+            dealer = getattr(part, "dealer", None)
+            needs_no_filler = dealer is not None and dealer.is_even()
+            return part.loader if needs_no_filler else part
         loader = prepare(dataloader, shuffle=shuffle, mode=mode)
         _refuse_empty_ranks(trainer, loader, comm)
         return loader
