@@ -103,6 +103,39 @@ def test_no_block_escapes(page: Path) -> None:
         assert block.language in ("python", "console", "text", "yaml", "toml", "json"), f"{page.name}:{block.line}"
 
 
+def anchors(text: str) -> set[str]:
+    """Return what GitHub makes of a page's headings."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """Return the paths and anchors of a page's links to this repository."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", prose))
+    return [target.partition("#")[::2] for target in targets if "://" not in target]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in links(page.read_text()):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {path}"
+        assert not anchor or anchor in anchors(target.read_text()), f"{page.name}: {path}#{anchor}"
+
+
+def test_every_page_is_linked() -> None:
+    linked = {(page.parent / path).resolve() for page in PAGES for path, _ in links(page.read_text())}
+    assert [page.name for page in PAGES[2:] if page.resolve() not in linked] == []
+
+
+def test_the_test_of_links_can_fail() -> None:
+    page = "# A `b`, c\n[one](x.md#d) [two](#a-b-c)\n```text\n# no\n[three](y.md)\n```\n`[four](z.md)`\n"
+    assert links(page) == [("x.md", "d"), ("", "a-b-c")]
+    assert anchors(page) == {"a-b-c"}
+
+
 def test_the_docs_test_can_fail(tmp_path: Path) -> None:
     page = (
         "```python\nx = 1\n```\n\n<!-- no-run: shown only -->\n```python\n1 / 0\n```\n\n```python\nassert x == 2\n```\n"

@@ -16,7 +16,7 @@ from distmetrics.data.repeats import settle
 from distmetrics.data.sampling import (
     EvaluationBatches,
     EvaluationSampler,
-    Keys,
+    as_sampler,
     clone,
     has_order,
 )
@@ -107,21 +107,21 @@ def deal(
     options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
     dealer: EvaluationSampler
     if type(whole.batch_sampler) is BatchSampler:
+        keys = as_sampler(whole.batch_sampler.sampler)
         dealer = EvaluationBatches(
-            whole.sampler,
+            keys,
             world_size,
             rank,
             batch_size=unwrapped.batch_size,
             multiple_of=whole.batch_sampler.batch_size if whole.batch_sampler.drop_last else 1,
             **options,
         )
-        share = EvaluationSampler(whole.sampler, world_size, rank, seed=seed, layout=layout)
+        share = EvaluationSampler(keys, world_size, rank, seed=seed, layout=layout)
         part = clone(whole, batch_sampler=dealer, sampler=share)
     else:
         name = "sampler" if whole.batch_sampler is None else "batch_sampler"
         order = getattr(whole, name)
-        keys = order if isinstance(order, Sampler) else Keys(order)
-        dealer = EvaluationSampler(keys, world_size, rank, **options)
+        dealer = EvaluationSampler(as_sampler(order), world_size, rank, **options)
         part = clone(whole, **{name: dealer})
     if device is None and not equal_batches and layout is RUNS:
         return part  # code that works round by round asks for its steps

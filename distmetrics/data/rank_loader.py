@@ -98,7 +98,7 @@ class LoaderPart(RankLoader):
 
     def is_even(self) -> bool:
         """True if all ranks have as many batches."""
-        return self.dealer.fill or self.dealer.least_steps() == self.dealer.most_steps()
+        return self.dealer.fill or self.dealer.is_even()
 
     def __len__(self) -> int:
         return len(self.dealer)

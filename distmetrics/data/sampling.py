@@ -132,6 +132,10 @@ class EvaluationSampler(Dealt):
         """Return the number of steps for which some rank has samples."""
         return max(self.steps_of(0), self.steps_of(self.world_size - 1))
 
+    def is_even(self) -> bool:
+        """True if every rank has samples for as many steps."""
+        return self.least_steps() == self.most_steps()
+
     def __iter__(self) -> Iterator[Any]:
         order = self._order()
         if self.fill and len(order) != len(self.source):
@@ -241,6 +245,16 @@ class Keys(Sampler[Any]):
 
     def __len__(self) -> int:
         return len(cast(Sized, self.keys))  # a sampler without a length raises TypeError
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on."""
+        if hasattr(self.keys, "set_epoch"):
+            self.keys.set_epoch(epoch)
+
+
+def as_sampler(keys: Any) -> Sampler[Any]:
+    """Return a loader's sampler, or what stands in for one: any iterable of keys."""
+    return keys if isinstance(keys, Sampler) else Keys(keys)
 
 
 def has_order(loader: Any) -> bool:

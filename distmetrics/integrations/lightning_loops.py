@@ -19,7 +19,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.data.counted_rows import being_read
 from distmetrics.data.dealing import ROUNDS
 from distmetrics.data.exact import exact_by
-from distmetrics.data.rank_loader import LoaderPart, RankLoader
+from distmetrics.data.rank_loader import RankLoader
 from distmetrics.errors import InputError
 
 
@@ -73,7 +73,9 @@ def _deal_exactly(trainer: Any, comm: Communicator, replaced: Replaced) -> None:
             return prepare(dataloader, shuffle=shuffle, mode=mode)
         if _is_ours_to_deal(trainer, dataloader, comm):
             part = exact_by(dataloader, comm, ROUNDS, equal_batches=True)
-            return part if _may_fill_up(part) else part.loader
+            dealer = getattr(part, "dealer", None)
+            needs_no_filler = dealer is not None and dealer.is_even()
+            return part.loader if needs_no_filler else part
         loader = prepare(dataloader, shuffle=shuffle, mode=mode)
         _refuse_empty_ranks(trainer, loader, comm)
         return loader
@@ -92,13 +94,6 @@ def _is_ours_to_deal(trainer: Any, loader: Any, comm: Communicator) -> bool:
     if isinstance(loader, RankLoader):
         return True
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-
-
-def _may_fill_up(part: RankLoader) -> bool:
-    """True unless every rank has as many batches anyway."""
-    if not isinstance(part, LoaderPart):
-        return True
-    return part.dealer.least_steps() < part.dealer.most_steps()
 
 
 def _length(loader: Any) -> int | None:

@@ -3,10 +3,10 @@
 import warnings
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from distmetrics.data.exact import deal
-from distmetrics.data.sampling import Dealt, Keys, TrainingSampler, clone, has_order
+from distmetrics.data.sampling import Dealt, TrainingSampler, as_sampler, clone, has_order
 
 
 def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0) -> Any:
@@ -30,16 +30,20 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
     if isinstance(loader.batch_sampler, Dealt):
         return loader
 
-    def dealt(source: Any) -> TrainingSampler:
-        keys = source if isinstance(source, Sampler) else Keys(source)
-        return TrainingSampler(keys, world_size, rank, seed=seed, drop_last=loader.drop_last)
+    batches = loader.batch_sampler
+    is_plain = type(batches) is BatchSampler  # then its sampler is the order, not the loader's
+    drop_last = batches.drop_last if is_plain else loader.drop_last
 
-    if loader.batch_sampler is None:
+    def dealt(source: Any) -> TrainingSampler:
+        keys = as_sampler(source)
+        return TrainingSampler(keys, world_size, rank, seed=seed, drop_last=drop_last)
+
+    if batches is None:
         return clone(loader, sampler=dealt(loader.sampler))
-    if type(loader.batch_sampler) is not BatchSampler:
-        return clone(loader, batch_sampler=dealt(loader.batch_sampler))
-    sampler = dealt(loader.sampler)
-    batches = BatchSampler(sampler, loader.batch_sampler.batch_size, loader.drop_last)
+    if not is_plain:
+        return clone(loader, batch_sampler=dealt(batches))
+    sampler = dealt(batches.sampler)
+    batches = BatchSampler(sampler, batches.batch_size, drop_last)
     return clone(loader, sampler=sampler, batch_sampler=batches)
 
 

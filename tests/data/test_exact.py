@@ -109,6 +109,39 @@ def test_loaders_of_all_kinds_twice_over(kind: str, equal: bool) -> None:
         assert sorted(flat(list(epoch))) == list(range(9))
 
 
+class Backwards:
+    """A sampler by its methods alone; a shuffled epoch is marked by its first key."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Any:
+        return iter([8, 6, 4, 2, self.epoch])
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda keys: {"batch_size": 2, "sampler": keys},
+        lambda keys: {"batch_sampler": BatchSampler(keys, 2, False)},
+        lambda keys: {"batch_size": None, "sampler": keys},
+    ],
+)
+def test_keys_of_any_kind_are_what_is_dealt_out(make: Any) -> None:
+    """A list of places, or a class of one's own that is no ``Sampler``, not the first places of the data."""
+    for keys in ([8, 6, 4, 2, 0], Backwards()):
+        parts = [deal(DataLoader(range(9), **make(keys)), world_size=2, rank=rank) for rank in range(2)]
+        assert flat([read(part) for part in parts]) == [8, 6, 4, 2, 0]
+    for part in parts:
+        (part.batch_sampler or part.sampler).set_epoch(1)
+    assert flat([read(part) for part in parts]) == [8, 6, 4, 2, 1]
+
+
 def test_a_weighted_sampler_deals_out_one_draw() -> None:
     def job(comm: Any) -> Any:
         sampler = WeightedRandomSampler([1.0, 2.0, 3.0], 20, generator=torch.Generator().manual_seed(comm.rank))

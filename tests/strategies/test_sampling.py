@@ -94,6 +94,12 @@ def test_epochs_shuffle_differently_and_repeatably():
     assert list(sampler) == first != second
 
 
+def test_training_keeps_the_order_and_drop_last_of_a_batch_sampler_that_is_passed():
+    batches = BatchSampler(WeightedRandomSampler([0.0, 1.0, 0.0], 7), 2, True)
+    parts = [shard(DataLoader(range(3), batch_sampler=batches), world_size=2, rank=r, train=True) for r in range(2)]
+    assert [[batch.tolist() for batch in part] for part in parts] == [[[1, 1]]] * 2
+
+
 def test_an_order_that_weights_draw_is_dealt_out():
     source = WeightedRandomSampler([0.0, 1.0, 0.0], 10)
     assert parts(EvaluationSampler, source, 3) == [[1] * 3, [1] * 3, [1] * 4]
