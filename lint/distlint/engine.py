@@ -16,8 +16,9 @@ from distlint.edits import Editor
 from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
 from distlint.facts.summary import summarise_functions
-from distlint.model import Finding, Hit, Rule, TraceStep
+from distlint.model import Finding, Hit, Query, Rule, TraceStep
 from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
+from distlint.queries import ask, join_summaries
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
 from distlint.text import Text
@@ -93,8 +94,10 @@ def examine(
                 return Examined([])
         facts = ModuleFacts(cst.parse_module(text.text), path, project)
         hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
-        functions = tuple(summarise_functions(facts)) if summarise else ()
         findings = _locate(facts, text, hits) if hits else []
+        queried = ask(text.text, path, [rule for rule in rules if isinstance(rule, Query)], project, summarise)
+        findings += queried.findings
+        functions = join_summaries(summarise_functions(facts), queried.summaries, path) if summarise else ()
     except RecursionError:
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except cst.ParserSyntaxError as error:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 if TYPE_CHECKING:
     import libcst as cst
 
+    from distlint.analysis import Analysis
     from distlint.facts import ModuleFacts
     from distlint.facts.project import CallPlace
     from distlint.facts.sketch import Sketch
+    from distlint.syntax import Located
 
 
 class Severity(enum.Enum):
@@ -210,3 +212,30 @@ class Rule(ABC):
     def summary(cls) -> str:
         """The first line of the page."""
         return cls.page().partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a query yields: a node of Python's own tree.
+
+    Attributes:
+        node: the place.
+        message: one sentence.
+        trace: further places: path, line, label and text.
+    """
+
+    node: Located
+    message: str
+    trace: tuple[tuple[str, int, str, str], ...] = ()
+
+
+class Query(Rule):
+    """A rule that asks the abstract interpreter."""
+
+    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+        """Nothing: these rules don't read the concrete tree."""
+        return iter(())
+
+    @abstractmethod
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Everything that this rule has to say about one file."""

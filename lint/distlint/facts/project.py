@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distlint.analysis import Summary
 
 __all__ = ["MOVING", "NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
 
@@ -36,12 +40,14 @@ class FunctionSummary:
         path: the file.
         collectives: names of the collectives that every call makes, at any depth, in order.
         calls: the places of these, in whatever files they are.
+        analysis: what the interpreter knows of it.
     """
 
     name: str
     path: str
     collectives: tuple[str, ...] = ()
     calls: tuple[CallPlace, ...] = ()
+    analysis: Summary | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,143 @@
+"""Comparisons as formulas, above all those that ask for the rank."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from distlint.analysis.formula import (
+    FALSE,
+    LOCAL_ZERO,
+    RANK,
+    TRUE,
+    ZERO,
+    Atom,
+    Constant,
+    Formula,
+    Not,
+    negate,
+    varies,
+)
+from distlint.analysis.value import Reason, Value, combine
+
+if TYPE_CHECKING:
+    from distlint.analysis.state import State
+
+_ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
+_OPERATORS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+
+
+def flag(value: bool) -> Formula:
+    """Return a constant as a formula."""
+    return TRUE if value else FALSE
+
+
+def told(kind: str, reason: Reason) -> Value:
+    """Return the value of a name or call that tells the rank, or how many there are."""
+    if kind in _ZEROS:
+        return Value(RANK, reason, Not(_ZEROS[kind]), family=kind)
+    if kind == "zero":
+        return Value(RANK, reason, ZERO, family="flag")
+    if kind == "local_zero":
+        return Value(RANK, reason, LOCAL_ZERO, family="flag")
+    if kind == "last":
+        return Value(RANK, reason, Atom("last rank", RANK), family="flag")
+    if kind == "distributed":
+        return Value(0, formula=TRUE, family="distributed")
+    return Value(0, family=kind)
+
+
+def compared(state: State, node: ast.Compare, values: list[Value]) -> Value:
+    """Return the value of a comparison.
+
+    A test of the rank is one of a few atoms, so that ``rank == 0``, ``not rank`` and ``is_main_process`` are one. A
+    test for several ranks is true, since nothing can go wrong on one.
+    """
+    whole = combine(values)
+    formula = None
+    if len(values) == 2:
+        formula = _formula(node, values[0], node.ops[0], values[1])
+        if formula is None and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            formula = _formula(node, values[1], _mirrored(node.ops[0]), values[0])
+    if formula is None:
+        formula = _atom(state, node, values, whole)
+    family = "mask" if any(value.family == "batch" or value.grad for value in values) else "flag"
+    return Value(max(varies(formula), 0), whole.reason, formula, family, sources=whole.sources)
+
+
+def _mirrored(operator: ast.cmpop) -> ast.cmpop:
+    pairs = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
+    return pairs.get(type(operator), type(operator))()
+
+
+def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) -> Formula:
+    text = state.index.text_of(node)
+    varying = whole.varies
+    if any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops) and not whole.is_rank:
+        varying = min(varying, 1)
+    formula: Formula = Atom(text, varying, reason=whole.reason)
+    if len(values) == 2 and type(node.ops[0]) in (ast.NotEq, ast.IsNot, ast.NotIn):
+        plain = {"!=": "==", "is not": "is", "not in": "in"}
+        written = {ast.NotEq: "!=", ast.IsNot: "is not", ast.NotIn: "not in"}[type(node.ops[0])]
+        return negate(Atom(text.replace(f" {written} ", f" {plain[written]} ", 1), varying, reason=whole.reason))
+    return formula
+
+
+def _formula(node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Formula | None:
+    """The formula of ``left operator right`` where the left side tells something about ranks."""
+    if left.family in _ZEROS:
+        return _rank_formula(left.family, operator, right)
+    if left.family == "world":
+        return _world_formula(operator, right.constant)
+    if left.formula is not None and isinstance(right.constant, bool):
+        same = right.constant is isinstance(operator, ast.Eq | ast.Is)
+        return left.formula if same else negate(left.formula)
+    return None
+
+
+def _rank_formula(kind: str, operator: ast.cmpop, right: Value) -> Formula | None:
+    zero = _ZEROS[kind]
+    if isinstance(operator, ast.In | ast.NotIn):
+        members = [part.constant for part in right.elements]
+        if members and set(members) <= {0, -1, None} and 0 in members:
+            return zero if isinstance(operator, ast.In) else negate(zero)
+        return None
+    if isinstance(operator, ast.Is | ast.IsNot) and right.family == "none":
+        return flag(isinstance(operator, ast.IsNot))
+    number = right.constant
+    if number is None and right.family != "":
+        return None
+    if not isinstance(number, int):
+        return _other_rank(kind, operator, right)
+    if number == -1:
+        return {ast.Eq: FALSE, ast.NotEq: TRUE, ast.Gt: TRUE, ast.LtE: FALSE}.get(type(operator))
+    if number == 0:
+        return _against_zero(zero, operator)
+    if number == 1 and isinstance(operator, ast.Lt | ast.GtE):
+        return zero if isinstance(operator, ast.Lt) else Not(zero)
+    return _other_rank(kind, operator, right)
+
+
+def _against_zero(zero: Formula, operator: ast.cmpop) -> Formula | None:
+    if isinstance(operator, ast.Eq | ast.LtE):
+        return zero
+    if isinstance(operator, ast.NotEq | ast.Gt):
+        return negate(zero)
+    return {ast.GtE: TRUE, ast.Lt: FALSE}.get(type(operator))
+
+
+def _other_rank(kind: str, operator: ast.cmpop, right: Value) -> Formula | None:
+    if type(operator) not in (ast.Eq, ast.NotEq) or right.constant is None:
+        return None
+    atom = Atom(f"{kind}=={right.constant}", RANK)
+    return atom if isinstance(operator, ast.Eq) else Not(atom)
+
+
+def _world_formula(operator: ast.cmpop, number: object) -> Constant | None:
+    if number == 1:
+        return {ast.Eq: FALSE, ast.NotEq: TRUE, ast.Gt: TRUE, ast.LtE: FALSE, ast.GtE: TRUE}.get(type(operator))
+    if number == 0:
+        return {ast.Eq: FALSE, ast.NotEq: TRUE, ast.Gt: TRUE}.get(type(operator))
+    if number == 2:
+        return {ast.Lt: FALSE, ast.GtE: TRUE}.get(type(operator))
+    return None

@@ -1,0 +1,199 @@
+"""What a function does, in order: events for rules to ask about, and the tree of control that they stand in."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from distlint.analysis.formula import Formula
+from distlint.analysis.value import UNKNOWN_VALUE, Value
+from distlint.api import Effect
+from distlint.syntax import FunctionNode, Located
+
+
+class Guard(NamedTuple):
+    """Something that decides whether, or how often, a place is reached.
+
+    Attributes:
+        kind: "branch", "and", "for", "while", "try", "except", "finally", "decorator", or of an early exit before it
+            "exit return", "exit continue" or "exit break".
+        test: the value of the test, of the iterable of a loop, or what is unknown.
+        node: the test, the iterable, or the statement.
+        taken: whether the place is reached where the test is true.
+    """
+
+    kind: str
+    test: Value
+    node: Located
+    taken: bool = True
+
+
+@dataclass(eq=False)
+class Event:
+    """A call, or another thing that a rule may ask about.
+
+    Attributes:
+        effect: what kind of thing it is, from the tables of APIs.
+        node: the call or expression.
+        function: where it stands.
+        guards: what decides whether it is reached, outermost first.
+        receiver: the value that a method is called on.
+        args: values of the positional arguments.
+        options: values of the arguments by name.
+        result: what it returns.
+        number: its place in the order of the function's events.
+        is_lost: whether it changes a value in place that nobody can read: a temporary one.
+        is_dropped: whether its result is thrown away where it stands.
+    """
+
+    effect: Effect
+    node: ast.expr
+    function: FunctionNode
+    guards: tuple[Guard, ...]
+    receiver: Value = UNKNOWN_VALUE
+    args: tuple[Value, ...] = ()
+    options: dict[str, Value] = field(default_factory=dict)
+    result: Value = UNKNOWN_VALUE
+    number: int = 0
+    is_lost: bool = False
+    is_dropped: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of its effect."""
+        return self.effect.kind
+
+    @property
+    def label(self) -> str:
+        """What the call is named in messages."""
+        return self.effect.label
+
+    def argument(self, position: int, name: str) -> Value | None:
+        """Return the value of an argument by position or name; None if it is not given."""
+        if name in self.options:
+            return self.options[name]
+        return self.args[position] if 0 <= position < len(self.args) else None
+
+    def argument_node(self, position: int, name: str) -> ast.expr | None:
+        """Return the expression of an argument by position or name."""
+        if not isinstance(self.node, ast.Call):
+            return None
+        for keyword in self.node.keywords:
+            if keyword.arg == name:
+                return keyword.value
+        return self.node.args[position] if 0 <= position < len(self.node.args) else None
+
+
+class Place(NamedTuple):
+    """A line of a file, for traces and for helpers in other files."""
+
+    path: str
+    line: int
+    text: str
+
+
+class Step(NamedTuple):
+    """A call that needs all ranks, or ends a rank's way through a step.
+
+    Attributes:
+        label: by which calls are matched.
+        place: where it is.
+        event: the event in this file; None in summaries of other files.
+        effect: what it does.
+    """
+
+    label: str
+    place: Place
+    event: Event | None
+    effect: Effect
+
+
+class Branch(NamedTuple):
+    """Two ways on; ``node`` is the test, None in summaries."""
+
+    test: Formula
+    then: tuple[Node, ...]
+    other: tuple[Node, ...]
+    place: Place
+    node: Located | None = None
+
+
+class Loop(NamedTuple):
+    """Statements that run again and again; ``value`` is what decides how often."""
+
+    body: tuple[Node, ...]
+    place: Place
+    varies: int
+    is_length_local: bool
+    node: Located | None = None
+
+
+class Exit(NamedTuple):
+    """The end of a function ("return"), of a turn ("continue"), of a loop ("break"), or of the job ("raise")."""
+
+    kind: str
+
+
+class Handled(NamedTuple):
+    """A ``try`` statement: what is tried, and what each handler does instead."""
+
+    body: tuple[Node, ...]
+    handlers: tuple[tuple[Node, ...], ...]
+
+
+class Inlined(NamedTuple):
+    """The body of a function that is called here."""
+
+    body: tuple[Node, ...]
+    place: Place
+    event: Event | None
+
+
+Node: TypeAlias = Step | Branch | Loop | Exit | Handled | Inlined
+
+
+def bodies(node: Node) -> list[tuple[Node, ...]]:
+    """Return the bodies inside a node."""
+    if isinstance(node, Branch):
+        return [node.then, node.other]
+    if isinstance(node, Loop | Inlined):
+        return [node.body]
+    return [node.body, *node.handlers] if isinstance(node, Handled) else []
+
+
+@dataclass(eq=False)
+class FunctionReport:
+    """What one function does.
+
+    Attributes:
+        function: its syntax.
+        events: in the order of the text.
+        body: the tree of control; only what holds collectives or exits.
+        returns: what is known of its result.
+        read: numbers of the collectives whose results are read.
+        environment: its local names at the end.
+    """
+
+    function: FunctionNode
+    events: list[Event] = field(default_factory=list)
+    body: tuple[Node, ...] = ()
+    returns: Value = UNKNOWN_VALUE
+    read: set[int] = field(default_factory=set)
+    environment: dict[str, Value] = field(default_factory=dict)
+
+
+class Summary(NamedTuple):
+    """What other files must know of a function: can be pickled.
+
+    Attributes:
+        name: full name.
+        parameters: in order.
+        body: as of ``FunctionReport``, without syntax.
+        returns: what is known of its result, without syntax.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    body: tuple[Node, ...]
+    returns: Value

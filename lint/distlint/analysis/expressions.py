@@ -1,0 +1,319 @@
+"""Values of expressions."""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from distlint.analysis.conditions import compared, flag, told
+from distlint.analysis.events import Guard, Node
+from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.state import State
+from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
+from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.syntax import ClassNode, FunctionNode, Located
+
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
+_SUMS = (ast.Add, ast.Sub)
+
+
+class Expressions(State):
+    """Evaluates everything but calls, which are told apart in a class of their own."""
+
+    def value(self, node: ast.expr | None) -> Value:
+        """Return what is known of an expression, and note what it does."""
+        if node is None:
+            return NONE_VALUE
+        handler = _HANDLERS.get(type(node))
+        if handler is not None:
+            return handler(self, node)
+        parts = [self.value(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return combine(parts)
+
+    @abstractmethod
+    def call(self, node: ast.Call) -> Value:
+        """Return the result of a call, and note what it does."""
+
+    def reason(self, node: Located) -> Reason:
+        """Return a reason that begins at a node."""
+        return Reason(node.lineno, self.index.text_of(node))
+
+    def _constant(self, node: ast.Constant) -> Value:
+        if node.value is None:
+            return NONE_VALUE
+        formula = flag(node.value) if isinstance(node.value, bool) else None
+        return Value(0, constant=node.value, formula=formula)
+
+    def _name(self, node: ast.Name) -> Value:
+        found = self.look_up(node.id)
+        if found is None:
+            return self._conventional(node, node.id)
+        self.read |= found.sources
+        if found.varies <= UNKNOWN and not found.family and not found.target:
+            believed = self._conventional(node, node.id)
+            return found if believed is UNKNOWN_VALUE or found.constant is not None else believed
+        return found
+
+    def look_up(self, name: str) -> Value | None:
+        """Return the value of a name: of this function, of one around it, or of the file."""
+        if name in self.names:
+            return self.names[name]
+        function: FunctionNode | None = self.function
+        while function is not None:
+            if name in function.local:
+                return Value(0, target=function.local[name])
+            if name in function.imports:
+                return self._imported(function.imports[name])
+            if function.parent is not None:
+                known = self.facts.read(("name", function.parent, name), self.function)
+                if known is not None:
+                    return known
+            function = function.parent
+        return self._global(name)
+
+    def _global(self, name: str) -> Value | None:
+        if name in self.index.imports:
+            return self._imported(self.index.imports[name])
+        if name in self.index.functions:
+            return Value(0, target=self.index.functions[name])
+        if name in self.index.classes:
+            return Value(0, target=self.index.classes[name])
+        return self.facts.read(("name", self.index, name), self.function)
+
+    def _imported(self, name: str) -> Value:
+        return Value(0, name=name, family=family_of(name) and "class")
+
+    def _conventional(self, node: ast.expr, name: str) -> Value:
+        """What a name says by convention, where what it stands for cannot be seen."""
+        effect = name_effect(name)
+        if effect is not None:
+            return self.ranked(effect.kind, node)
+        family = named_family(name)
+        return Value(family=family, instance=True) if family else UNKNOWN_VALUE
+
+    def ranked(self, kind: str, node: Located) -> Value:
+        """Return the value of something that tells the rank, or how many ranks there are."""
+        return told(kind, self.reason(node))
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        receiver = self.value(node.value)
+        return self.attribute(receiver, node)
+
+    def attribute(self, receiver: Value, node: ast.Attribute) -> Value:
+        """Return an attribute of a value."""
+        name = node.attr
+        if receiver.name and not receiver.instance:
+            return Value(0, name=f"{receiver.name}.{name}", family=family_of(f"{receiver.name}.{name}") and "class")
+        owner = receiver.target
+        if isinstance(owner, ClassNode):
+            known = self._member(owner, name)
+            if known is not None:
+                self.read |= known.sources
+                return known
+        if name == "module" and receiver.wrapped:
+            return receiver._replace(wrapped="")
+        effect = attribute_effect(name)
+        if effect is not None and not receiver.is_rank:
+            return self.ranked(effect.kind, node)
+        family = named_family(name)
+        if family:
+            return Value(family=family, instance=True)
+        if name in _SAME_ATTRIBUTES:
+            return Value(UNKNOWN, family="shape" if name == "shape" else "")
+        if name == "loss" and receiver.is_local:
+            return receiver._replace(scale="mean", family="")
+        if name in ("data", "grad"):
+            return receiver
+        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources)
+
+    def _member(self, owner: ClassNode, name: str) -> Value | None:
+        for each in self.index.lineage(owner):
+            if name in each.methods:
+                return Value(0, target=each.methods[name])
+            known = self.facts.read(("attribute", each, name), self.function)
+            if known is not None and (known.is_local or known.family or known.target or known.wrapped):
+                return known
+        return None
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        whole, index = self.value(node.value), self.value(node.slice)
+        if whole.name == "os.environ" and isinstance(index.constant, str):
+            return self.environment(index.constant, node)
+        number, most = index.constant, len(whole.elements)
+        if isinstance(number, int) and -most <= number < most:
+            return whole.elements[number]
+        if whole.family == "shape":
+            return Value(UNKNOWN, family="length")
+        result = combine([whole, index])
+        if isinstance(node.slice, ast.Slice) or index.family == "mask":
+            result = result._replace(length=result.length or index.is_local, scale=whole.scale)
+        family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
+        return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+
+    def environment(self, name: str, node: Located) -> Value:
+        """Return the value of an environment variable."""
+        kind = environment_kind(name)
+        return self.ranked(kind, node) if kind else UNKNOWN_VALUE
+
+    def _bool(self, node: ast.BoolOp) -> Value:
+        formulas, values = [], []
+        before = self.guards
+        for part in node.values:
+            value = self.value(part)
+            values.append(value)
+            formulas.append(self.as_formula(value, part))
+            self.guards = (*self.guards, Guard("and", value, part, isinstance(node.op, ast.And)))
+        self.guards = before
+        formula = every(formulas) if isinstance(node.op, ast.And) else some(formulas)
+        return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))
+
+    def _unary(self, node: ast.UnaryOp) -> Value:
+        inside = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            formula = negate(self.as_formula(inside, node.operand))
+            return Value(varies(formula), inside.reason, formula, sources=inside.sources)
+        if isinstance(inside.constant, int | float) and isinstance(node.op, ast.USub):
+            return Value(0, constant=-inside.constant)
+        return inside._replace(constant=None)
+
+    def _compare(self, node: ast.Compare) -> Value:
+        values = [self.value(part) for part in (node.left, *node.comparators)]
+        return compared(self, node, values)
+
+    def _binary(self, node: ast.BinOp) -> Value:
+        left, right = self.value(node.left), self.value(node.right)
+        return self.arithmetic(node.op, left, right, node)
+
+    def arithmetic(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Value:
+        """Return the result of an operation on two values."""
+        result = combine([left, right])
+        if isinstance(operator, ast.Div | ast.FloorDiv):
+            return self._quotient(left, right, result)
+        main = left if left.varies >= right.varies else right
+        scale, reduced = main.scale, main.reduced
+        if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
+            scale = ""
+        if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
+            reduced, scale = "scaled", main.scale
+        family = "length" if "length" in (left.family, right.family) else ""
+        if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
+            family = left.family if left.family.endswith("rank") else right.family
+        return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
+
+    def _quotient(self, left: Value, right: Value, result: Value) -> Value:
+        """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
+        if right.family == "world" or right.sources or right.reduced:
+            return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
+        if left.scale == "sum" and right.scale == "count":
+            return result._replace(scale="mean", reduced=left.reduced)
+        return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
+
+    def _conditional(self, node: ast.IfExp) -> Value:
+        test = self.value(node.test)
+        arms = []
+        for taken, part in ((True, node.body), (False, node.orelse)):
+            with self.guarded(Guard("branch", test, node.test, taken)), self.collected() as block:
+                arms.append((self.value(part), block))
+        (first, then), (second, other) = arms
+        self.branch(test, node.test, then, other)
+        return self.merged(first, second, test, node.test)
+
+    @abstractmethod
+    def branch(self, test: Value, node: Located, then: list[Node], other: list[Node]) -> None:
+        """Note two ways on."""
+
+    def merged(self, first: Value, second: Value, test: Value, node: Located) -> Value:
+        """Return the value of what two ways make of it; where ranks go different ways, they differ in it."""
+        if first == second and (first.constant is not None or first.family == "none"):
+            return first
+        formula = self._chosen(first, second, test, node)
+        value = join(first, second)
+        if test.is_local and test.varies > value.varies:
+            reason = test.reason or self.reason(node)
+            value = value._replace(varies=test.varies, reason=reason._replace(control=True))
+        return value._replace(formula=formula)
+
+    def _chosen(self, first: Value, second: Value, test: Value, node: Located) -> Formula | None:
+        if first.formula is None or second.formula is None:
+            return None
+        asked = self.as_formula(test, node)
+        return some([every([asked, first.formula]), every([negate(asked), second.formula])])
+
+    def _written_out(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
+        elements = tuple(self.value(part) for part in node.elts)
+        family = {ast.Tuple: "tuple", ast.List: "list", ast.Set: "set"}[type(node)]
+        if any(isinstance(part, ast.Starred) for part in node.elts):
+            return combine(list(elements))._replace(family=family)
+        whole = combine(list(elements)) if elements else SAME_VALUE
+        return whole._replace(family=family, elements=elements)
+
+    def _starred(self, node: ast.Starred) -> Value:
+        return self.value(node.value)
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        return Value(0, family="lambda")
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+        names, guards = dict(self.names), self.guards
+        outer = UNKNOWN_VALUE
+        with self.collected() as block:
+            for each in node.generators:
+                outer = self.value(each.iter)
+                self.bind(each.target, self.element(outer))
+                self.guards = (*self.guards, Guard("for", outer, each.iter))
+                for test in each.ifs:
+                    value = self.value(test)
+                    outer = outer._replace(length=outer.length or value.is_local)
+                    self.guards = (*self.guards, Guard("branch", value, test))
+            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            inside = combine([self.value(part) for part in parts])
+        self.names, self.guards = names, guards
+        self.loop(node, outer, block)
+        family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
+        return inside._replace(family=family, length=outer.length)
+
+    @abstractmethod
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Give a value to a name, an attribute, or the parts of a tuple."""
+
+    @abstractmethod
+    def element(self, value: Value) -> Value:
+        """Return one turn's value of what is iterated over."""
+
+    @abstractmethod
+    def loop(self, node: Located, value: Value, block: list[Node]) -> None:
+        """Note statements that run again and again."""
+
+    def _walrus(self, node: ast.NamedExpr) -> Value:
+        value = self.value(node.value)
+        self.bind(node.target, value)
+        return value
+
+    def _call(self, node: ast.Call) -> Value:
+        return self.call(node)
+
+
+_HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
+    ast.Constant: Expressions._constant,
+    ast.Name: Expressions._name,
+    ast.Attribute: Expressions._attribute,
+    ast.Subscript: Expressions._subscript,
+    ast.BoolOp: Expressions._bool,
+    ast.UnaryOp: Expressions._unary,
+    ast.Compare: Expressions._compare,
+    ast.BinOp: Expressions._binary,
+    ast.IfExp: Expressions._conditional,
+    ast.Tuple: Expressions._written_out,
+    ast.List: Expressions._written_out,
+    ast.Set: Expressions._written_out,
+    ast.Starred: Expressions._starred,
+    ast.Lambda: Expressions._lambda,
+    ast.ListComp: Expressions._comprehension,
+    ast.SetComp: Expressions._comprehension,
+    ast.GeneratorExp: Expressions._comprehension,
+    ast.DictComp: Expressions._comprehension,
+    ast.NamedExpr: Expressions._walrus,
+    ast.Call: Expressions._call,
+}

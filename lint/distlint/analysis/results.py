@@ -1,0 +1,221 @@
+"""What known calls return: collectives, wrappers, methods of tensors, Python's own functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from distlint.analysis.formula import RANK, SAME, UNKNOWN
+from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine
+
+if TYPE_CHECKING:
+    from distlint.analysis.events import Event
+    from distlint.analysis.expressions import Expressions
+
+_RANKS = frozenset({"rank", "local_rank", "world", "zero", "local_zero", "last", "distributed"})
+_MEAN = frozenset({"avg", "mean"})
+
+
+def result_of(state: Expressions, event: Event) -> Value:
+    """Return the result of a call that the tables of APIs know."""
+    kind = event.kind
+    if kind in _RANKS:
+        return state.ranked(kind, event.node)
+    if kind == "collective":
+        return _of_collective(event)
+    if kind == "wrap":
+        return _of_wrapper(event)
+    if kind == "loader":
+        return event.args[0] if event.args and event.args[0].family == "loader" else _instance("loader")
+    if kind == "share":
+        return Value(RANK, state.reason(event.node), family="list", length=True)
+    if kind in ("list_files", "local_file", "clock"):
+        return Value(UNKNOWN, family="files" if kind == "list_files" else "flag" if kind == "local_file" else "clock")
+    if kind in ("select", "split"):
+        whole = combine(list(event.args))
+        return whole._replace(length=whole.is_local or whole.length, family="list")
+    return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
+
+
+def _instance(family: str) -> Value:
+    return Value(SAME, family=family, instance=True)
+
+
+def operation_of(event: Event) -> str:
+    """Return how a reduction joins values: "sum", "mean", "max", "min", "product", "gathered" or ""."""
+    if "gather" in event.label:
+        return "gathered"
+    if "reduce" not in event.label:
+        return ""
+    said = next(
+        (event.argument_node(-1, name) for name in ("op", "reduce_op", "reduction") if name in event.options), None
+    )
+    if said is None and event.effect.group == 2 and len(event.args) > 1:
+        said = event.argument_node(1, "op")
+    if said is not None:
+        text = said.value if isinstance(said, ast.Constant) else getattr(said, "attr", "")
+        word = str(text).lower()
+        return "mean" if word in _MEAN else word
+    return "mean" if event.receiver.family in ("fabric", "strategy") else "sum"
+
+
+def _of_collective(event: Event) -> Value:
+    subject = event.args[0] if event.args else UNKNOWN_VALUE
+    sources = frozenset({event.number})
+    if event.effect.returns in ("local", ""):
+        return combine(list(event.args))._replace(sources=sources)
+    return Value(
+        SAME,
+        reduced=operation_of(event),
+        scale=subject.scale.replace("mean?", "mean?"),
+        sources=sources | subject.sources,
+        grad=subject.grad,
+        family=subject.family if subject.family in ("batch", "length", "count") else "",
+    )
+
+
+def _of_wrapper(event: Event) -> Value:
+    wrapped = tuple(_wrap(value, event.effect.wrapped) for value in event.args)
+    if len(wrapped) == 1 or event.effect.wrapped != "prepared":
+        return wrapped[0] if wrapped else UNKNOWN_VALUE
+    if event.receiver.family == "fabric" and event.label != "setup_dataloaders":
+        return Value(SAME, family="tuple", elements=wrapped)
+    return Value(SAME, family="tuple", elements=wrapped)
+
+
+def _wrap(value: Value, how: str) -> Value:
+    if value.family in ("loader", "optimizer", "scheduler"):
+        return value
+    return value._replace(wrapped=how, varies=min(value.varies, UNKNOWN))
+
+
+Method = Callable[[Value, Value, dict[str, Value]], Value]
+
+
+def _reduce_to(scale: str) -> Method:
+    def method(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+        is_mask = receiver.family == "mask"
+        kept = receiver.scale if receiver.scale and scale in ("mean", "sum") else scale
+        return whole._replace(
+            scale="count" if is_mask and scale == "sum" else kept,
+            reduced=receiver.reduced if receiver.reduced != "gathered" else "",
+            divided=receiver.divided,
+            family="number",
+        )
+
+    return method
+
+
+def _same_value(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return receiver._replace(constant=None, formula=None, elements=())
+
+
+def _without_gradient(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return receiver._replace(grad=False, constant=None, elements=())
+
+
+def _fresh(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """``torch.tensor(x)``: the value, but not the gradient."""
+    return receiver._replace(grad=False, constant=None, elements=(), formula=None, family="")
+
+
+def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return whole._replace(family="mask", grad=False, scale="")
+
+
+def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return whole._replace(length=whole.is_local, family="list", grad=False)
+
+
+def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return Value(UNKNOWN, family="length")
+
+
+def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    if receiver.length:
+        return Value(receiver.varies, receiver.reason, family="length")
+    return Value(UNKNOWN, family="length", sources=receiver.sources)
+
+
+METHODS_OF_TENSORS: dict[str, Method] = {
+    **dict.fromkeys(("mean", "nanmean", "average"), _reduce_to("mean")),
+    **dict.fromkeys(("sum", "nansum"), _reduce_to("sum")),
+    **dict.fromkeys(("max", "min", "amax", "amin", "median", "std", "var", "norm"), _reduce_to("")),
+    **dict.fromkeys(
+        ("cpu", "cuda", "to", "float", "double", "half", "bfloat16", "contiguous", "view", "reshape", "squeeze"),
+        _same_value,
+    ),
+    **dict.fromkeys(("unsqueeze", "clone", "flatten", "requires_grad_", "copy", "deepcopy", "bool"), _same_value),
+    **dict.fromkeys(("detach", "item", "tolist", "numpy", "int", "long", "argmax"), _without_gradient),
+    **dict.fromkeys(("tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"), _fresh),
+    **dict.fromkeys(("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "gt", "lt", "ge", "le"), _condition),
+    **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
+    **dict.fromkeys(("size", "dim"), _size),
+    "numel": _length,
+}
+
+Builtin = Callable[["Expressions", ast.Call, tuple[Value, ...], Value], Value]
+
+
+def _pass_on(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return args[0]._replace(constant=None, elements=()) if args else SAME_VALUE
+
+
+def _len(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return _length(args[0] if args else UNKNOWN_VALUE, whole, {})
+
+
+def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return whole._replace(family="range", length=whole.is_local)
+
+
+def _set(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return whole._replace(family="set")
+
+
+def _sorted(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return (args[0] if args else whole)._replace(family="list")
+
+
+def _enumerate(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    inside = args[0] if args else whole
+    return Value(inside.varies, inside.reason, family="enumerate", elements=(inside,), length=inside.length)
+
+
+def _zip(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return whole._replace(family="zip", elements=args)
+
+
+def _test(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return Value(UNKNOWN if whole.varies != RANK else RANK, whole.reason, family="flag")
+
+
+def _bool_of(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return whole._replace(family="flag", formula=args[0].formula if args else None)
+
+
+def _nothing(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    from distlint.api import Effect
+
+    state.emit(Effect("show", "print"), node, args=args)
+    return NONE_VALUE
+
+
+def _joined(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return whole._replace(scale=args[0].scale if args else "")
+
+
+BUILTINS: dict[str, Builtin] = {
+    **dict.fromkeys(("float", "int", "abs", "round", "list", "tuple", "iter", "next", "reversed", "tqdm"), _pass_on),
+    **dict.fromkeys(("isinstance", "hasattr", "callable", "issubclass"), _test),
+    **dict.fromkeys(("set", "frozenset"), _set),
+    **dict.fromkeys(("sum", "min", "max"), _joined),
+    "bool": _bool_of,
+    "enumerate": _enumerate,
+    "len": _len,
+    "print": _nothing,
+    "range": _range,
+    "sorted": _sorted,
+    "zip": _zip,
+}

@@ -1,0 +1,143 @@
+"""What the interpreter keeps: facts of the file that functions share, and the state of the function at hand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from distlint.analysis.events import Event, Guard, Node, Place, Summary, bodies
+from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
+from distlint.analysis.value import Value, join
+from distlint.api import Effect
+from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
+
+Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
+
+
+class Facts:
+    """What functions tell each other: attributes, arguments, results. Values only grow, so that rounds come to an end.
+
+    Args:
+        index: the file.
+        find: returns the summary of a function of another file by its dotted name, or None.
+        family_of: returns the family of a class by its dotted name, or "".
+    """
+
+    def __init__(
+        self, index: SyntaxIndex, find: Callable[[str], Summary | None], family_of: Callable[[str], str]
+    ) -> None:
+        self.index = index
+        self.find = find
+        self.family_of = family_of
+        self.families: dict[ClassNode, str] = {}
+        self.values: dict[Key, Value] = {}
+        self.readers: dict[Key, set[FunctionNode]] = {}
+        self.bodies: dict[FunctionNode, tuple[Node, ...]] = {}
+        self.callers: dict[FunctionNode, set[FunctionNode]] = {}
+        self.stale: set[FunctionNode] = set()
+
+    def family(self, owner: ClassNode) -> str:
+        """Return the family that a class of the file has by its bases, or ""."""
+        if owner not in self.families:
+            bases = (base for each in self.index.lineage(owner) for base in each.bases)
+            self.families[owner] = next(filter(None, map(self.family_of, bases)), "")
+        return self.families[owner]
+
+    def read(self, key: Key, reader: FunctionNode) -> Value | None:
+        """Return what is known under a key, and remember who has to be asked again when it changes."""
+        self.readers.setdefault(key, set()).add(reader)
+        return self.values.get(key)
+
+    def tell(self, key: Key, value: Value) -> None:
+        """Join a value to what is known."""
+        value = value._replace(sources=frozenset(), elements=value.elements[:8])
+        known = self.values.get(key)
+        joined = value if known is None else join(known, value)
+        if joined != known:
+            self.values[key] = joined
+            self.stale |= self.readers.get(key, set())
+
+    def tell_body(self, function: FunctionNode, body: tuple[Node, ...]) -> None:
+        """Keep what a function does; its callers have to be asked again when that is new."""
+        known = self.bodies.get(function, ())
+        self.bodies[function] = body
+        if shape(known) != shape(body):
+            self.stale |= self.callers.get(function, set())
+
+    def body(self, function: FunctionNode, reader: FunctionNode) -> tuple[Node, ...]:
+        """Return what a function does, as far as it is known yet."""
+        self.callers.setdefault(function, set()).add(reader)
+        return self.bodies.get(function, ())
+
+
+def shape(body: tuple[Node, ...]) -> tuple[object, ...]:
+    """Return what two rounds are compared by: kinds, labels and tests."""
+    return tuple((type(node), node[0] if not bodies(node) else "", *map(shape, bodies(node))) for node in body)
+
+
+class State:
+    """The state of one function while it is interpreted."""
+
+    def __init__(self, function: FunctionNode, facts: Facts) -> None:
+        self.function = function
+        self.facts = facts
+        self.index = facts.index
+        self.names: dict[str, Value] = {}
+        self.guards: tuple[Guard, ...] = ()
+        self.block: list[Node] = []
+        self.events: list[Event] = []
+        self.returns: Value | None = None
+        self.read: set[int] = set()
+        self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
+        self.by_node: dict[tuple[int, str], int] = {}
+
+    def place(self, node: Located) -> Place:
+        """Return the line of a node with its text."""
+        return Place(self.index.path, node.lineno, self.index.text_of(node))
+
+    @contextmanager
+    def guarded(self, guard: Guard) -> Iterator[None]:
+        """Within, places are reached only as the guard says; exits found inside stay in force afterwards."""
+        before = self.guards
+        self.guards = (*before, guard)
+        try:
+            yield
+        finally:
+            self.guards = before
+
+    @contextmanager
+    def collected(self) -> Iterator[list[Node]]:
+        """Within, what happens is put into a list of its own."""
+        outer, self.block = self.block, []
+        try:
+            yield self.block
+        finally:
+            self.block = outer
+
+    def number(self, node: ast.AST) -> int:
+        """Return the number of a call, the same each time it is interpreted."""
+        return self.numbers.setdefault(id(node), len(self.numbers))
+
+    def emit(self, effect: Effect, node: ast.expr, **what: object) -> Event:
+        """Note an event; an earlier one of the same node is replaced, since a loop's second round knows more."""
+        event = Event(effect, node, self.function, self.guards, number=self.number(node), **what)  # type: ignore[arg-type]
+        key = (id(node), effect.kind)
+        if key in self.by_node:
+            self.events[self.by_node[key]] = event
+        else:
+            self.by_node[key] = len(self.events)
+            self.events.append(event)
+        return event
+
+    def as_formula(self, value: Value, node: Located) -> Formula:
+        """Return a value as a condition; what it is not known to be is an atom of its own text."""
+        if value.formula is not None:
+            return value.formula
+        if value.constant is not None or value.family == "none":
+            return TRUE if value.constant else FALSE
+        if value.family == "world":
+            return TRUE
+        text = self.index.text_of(node)
+        local = "" if text.startswith("self.") else self.function.name
+        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason)

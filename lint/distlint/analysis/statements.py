@@ -1,0 +1,311 @@
+"""Statements: names, branches, loops, exits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distlint.analysis.calls import Calls
+from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
+from distlint.analysis.formula import DATA, SAME, UNKNOWN
+from distlint.analysis.state import Facts
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
+from distlint.syntax import ClassNode, FunctionNode, Located
+
+_ENDS = ("return", "raise", "continue", "break")
+
+
+class Interpreter(Calls):
+    """Interprets the statements of one function."""
+
+    def __init__(self, function: FunctionNode, facts: Facts) -> None:
+        super().__init__(function, facts)
+        self.is_quick = False  # a loop's first round: it tells what the second begins with
+        self.breaks: list[list[Value]] = []
+        self.assigned: set[str] = set()
+
+    def run(self, body: Sequence[ast.stmt]) -> str:
+        """Interpret statements; return how they end where every way through them does: one of _ENDS, or ""."""
+        for statement in body:
+            handler = _STATEMENTS.get(type(statement))
+            end = handler(self, statement) if handler is not None else ""
+            if end:
+                return end
+        return ""
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Give a value to a name, an attribute, or the parts of a tuple."""
+        if isinstance(target, ast.Name):
+            self.names[target.id] = value
+            self.assigned.add(target.id)
+        elif isinstance(target, ast.Tuple | ast.List):
+            self._bind_parts(target.elts, value)
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, value._replace(elements=()))
+        elif isinstance(target, ast.Attribute):
+            owner = self.value(target.value).target
+            if isinstance(owner, ClassNode):
+                self.facts.tell(("attribute", owner, target.attr), value)
+        elif isinstance(target, ast.Subscript):
+            self._bind_item(target, value)
+
+    def _bind_parts(self, targets: list[ast.expr], value: Value) -> None:
+        if len(value.elements) == len(targets) and not any(isinstance(each, ast.Starred) for each in targets):
+            for each, part in zip(targets, value.elements, strict=True):
+                self.bind(each, part)
+            return
+        part = self.element(value) if value.family != "batch" else value
+        for each in targets:
+            self.bind(each, part)
+
+    def _bind_item(self, target: ast.Subscript, value: Value) -> None:
+        """An item of a list or dict is in it from now on."""
+        self.value(target.slice)
+        if isinstance(target.value, ast.Name):
+            known = self.names.get(target.value.id)
+            if known is not None and known.target is None:
+                joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
+                self.names[target.value.id] = joined._replace(scale="", elements=())
+
+    def element(self, value: Value) -> Value:
+        """Return one turn's value of what is iterated over."""
+        if value.family == "loader":
+            return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
+        if value.family == "enumerate":
+            return Value(
+                SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
+            )
+        if value.family == "zip":
+            return Value(value.varies, value.reason, family="tuple", elements=tuple(map(self.element, value.elements)))
+        if value.elements and value.family in ("list", "tuple"):
+            whole = value.elements[0]
+            for part in value.elements[1:]:
+                whole = join(whole, part)
+            return whole._replace(constant=None)
+        return Value(value.varies, value.reason, sources=value.sources, grad=value.grad, reduced=value.reduced)
+
+    def branch(self, test: Value, node: Located, then: list[Node], other: list[Node]) -> None:
+        """Note two ways on."""
+        if then or other:
+            self.block.append(Branch(self.as_formula(test, node), tuple(then), tuple(other), self.place(node), node))
+
+    def loop(self, node: Located, value: Value, block: list[Node]) -> None:
+        """Note statements that run again and again."""
+        if block:
+            is_while = isinstance(node, ast.While)
+            is_local = value.is_local if is_while else value.length
+            self.block.append(Loop(tuple(block), self.place(node), value.varies, is_local, node))
+
+    def _expression(self, node: ast.Expr) -> str:
+        self.value(node.value)
+        if isinstance(node.value, ast.Call):
+            if self.events and self.events[-1].node is node.value:
+                self.events[-1].is_dropped = True
+            if self.events and self.events[-1].kind == "exit" and self.events[-1].node is node.value:
+                self.block.append(Exit("raise"))
+                return "raise"
+        return ""
+
+    def _assign(self, node: ast.Assign) -> str:
+        value = self.value(node.value)
+        for target in node.targets:
+            self.bind(target, value)
+        return ""
+
+    def _annotated(self, node: ast.AnnAssign) -> str:
+        if node.value is not None:
+            self.bind(node.target, self.value(node.value))
+        return ""
+
+    def _augmented(self, node: ast.AugAssign) -> str:
+        before, added = self.value(node.target), self.value(node.value)
+        result = self.arithmetic(node.op, before, added, node.target)
+        if not before.scale and added.scale and before.varies <= UNKNOWN:
+            result = result._replace(scale=added.scale)
+        self.bind(node.target, result._replace(sources=before.sources | added.sources))
+        return ""
+
+    def _if(self, node: ast.If) -> str:
+        test = self.value(node.test)
+        before, ends, names, blocks = dict(self.names), [], [], []
+        assigned, self.assigned = self.assigned, set()
+        inner: list[Guard] = []
+        for taken, body in ((True, node.body), (False, node.orelse)):
+            self.names = dict(before)
+            with self.collected() as block:
+                outer, self.guards = self.guards, (*self.guards, Guard("branch", test, node.test, taken))
+                ends.append(self.run(body))
+                inner += self.guards[len(outer) + 1 :]
+                self.guards = outer
+            names.append(self.names)
+            blocks.append(block)
+        self.branch(test, node.test, *blocks)
+        self._merge(test, node.test, names, ends)
+        self.assigned |= assigned
+        self._remember_exits(test, node, ends, inner)
+        return ends[0] if ends[0] and ends[1] else ""
+
+    def _merge(self, test: Value, node: Located, names: list[dict[str, Value]], ends: list[str]) -> None:
+        left, right = names
+        if ends[0] or ends[1]:
+            self.names = right if ends[0] else left
+            return
+        for name in self.assigned:
+            first, second = left.get(name, NONE_VALUE), right.get(name, NONE_VALUE)
+            left[name] = self.merged(first, second, test, node)
+        self.names = left
+
+    def _remember_exits(self, test: Value, node: ast.If, ends: list[str], inner: Sequence[Guard]) -> None:
+        """What follows is reached only by those who did not leave."""
+        for guard in inner:
+            if guard.kind.startswith("exit"):
+                both = combine([test, guard.test])
+                self.guards = (*self.guards, guard._replace(test=both))
+        for taken, end in ((True, ends[0]), (False, ends[1])):
+            if end and end != "raise" and not all(ends):
+                self.guards = (*self.guards, Guard(f"exit {end}", test, node.test, not taken))
+                if end == "break" and self.breaks:
+                    self.breaks[-1].append(test)
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> str:
+        iterable = self.value(node.iter)
+        return self._repeat(node, "for", node.iter, iterable, target=node.target)
+
+    def _while(self, node: ast.While) -> str:
+        return self._repeat(node, "while", node.test, None)
+
+    def _repeat(
+        self,
+        node: ast.For | ast.AsyncFor | ast.While,
+        kind: str,
+        asked: ast.expr,
+        iterable: Value | None,
+        target: ast.expr | None = None,
+    ) -> str:
+        """Run a loop's body twice, the second time with what the first has changed; in a first round, once."""
+        outer, was_quick, stopped = self.guards, self.is_quick, UNKNOWN_VALUE
+        for is_last in (True,) if was_quick else (False, True):
+            self.is_quick = was_quick or not is_last
+            before = dict(self.names)
+            value = iterable if iterable is not None else self.value(asked)
+            decides = combine([value, stopped]) if stopped.is_local else value
+            if target is not None:
+                self.bind(target, self.element(value))
+            self.breaks.append([])
+            with self.collected() as block:
+                self.guards = (*outer, Guard(kind, decides, asked))
+                self.run(node.body)
+                inner, self.guards = self.guards[len(outer) + 1 :], outer
+            stopped = combine([each for each in self.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
+            self.names = {
+                name: join(before.get(name, NONE_VALUE), now) for name, now in {**before, **self.names}.items()
+            }
+        self.is_quick = was_quick
+        self.loop(node, decides, block)
+        self.guards = (*outer, *(guard for guard in inner if guard.kind == "exit return"))
+        self.run(node.orelse)
+        return ""
+
+    def _try(self, node: ast.Try) -> str:
+        outer = self.guards
+        before = dict(self.names)
+        with self.collected() as block:
+            self.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
+            end = self.run(node.body) or self.run(node.orelse)
+            inner, self.guards = self.guards[len(outer) + bool(node.handlers) :], outer
+        after, handlers, ends = self.names, [], [end]
+        for handler in node.handlers:
+            self.names = {name: join(before.get(name, value), value) for name, value in {**before, **after}.items()}
+            with self.collected() as caught:
+                self.guards = (*outer, Guard("except", UNKNOWN_VALUE, handler))
+                ends.append(self.run(handler.body))
+                self.guards = outer
+            handlers.append(tuple(caught))
+        self.names = after
+        if block or any(handlers):
+            self.block.append(Handled(tuple(block), tuple(handlers)))
+        self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
+        last = self.run(node.finalbody)
+        self.guards = (*outer, *inner)
+        return last or (end if all(ends) else "")
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> str:
+        for item in node.items:
+            value = self.value(item.context_expr)
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, value)
+        return self.run(node.body)
+
+    def _match(self, node: ast.Match) -> str:
+        self.value(node.subject)
+        before, names = dict(self.names), []
+        for case in node.cases:
+            self.names = dict(before)
+            with self.collected() as block:
+                outer, self.guards = self.guards, (*self.guards, Guard("branch", UNKNOWN_VALUE, case.pattern))
+                self.run(case.body)
+                self.guards = outer
+            self.branch(UNKNOWN_VALUE, case.pattern, block, [])
+            names.append(self.names)
+        for each in names:
+            self.names = {
+                name: join(self.names.get(name, value), value) for name, value in {**self.names, **each}.items()
+            }
+        return ""
+
+    def _return(self, node: ast.Return) -> str:
+        value = self.value(node.value)
+        guards = [guard.test for guard in self.guards if guard.kind in ("branch", "exit return")]
+        rank = max((test.varies for test in guards), default=SAME)
+        if self.returns is not None and rank >= DATA and value != self.returns:
+            reason = next(test.reason for test in guards if test.varies == rank)
+            value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
+        self.returns = value if self.returns is None else join(self.returns, value)
+        self.read |= value.sources
+        self.block.append(Exit("return"))
+        return "return"
+
+    def _raise(self, node: ast.Raise) -> str:
+        self.value(node.exc)
+        self.block.append(Exit("raise"))
+        return "raise"
+
+    def _continue(self, node: ast.Continue) -> str:
+        self.block.append(Exit("continue"))
+        return "continue"
+
+    def _break(self, node: ast.Break) -> str:
+        self.block.append(Exit("break"))
+        return "break"
+
+    def _delete(self, node: ast.Delete) -> str:
+        return ""
+
+    def _assert(self, node: ast.Assert) -> str:
+        self.value(node.test)
+        return ""
+
+
+_STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {
+    ast.Expr: Interpreter._expression,
+    ast.Assign: Interpreter._assign,
+    ast.AnnAssign: Interpreter._annotated,
+    ast.AugAssign: Interpreter._augmented,
+    ast.If: Interpreter._if,
+    ast.For: Interpreter._for,
+    ast.AsyncFor: Interpreter._for,
+    ast.While: Interpreter._while,
+    ast.Try: Interpreter._try,
+    ast.With: Interpreter._with,
+    ast.AsyncWith: Interpreter._with,
+    ast.Return: Interpreter._return,
+    ast.Raise: Interpreter._raise,
+    ast.Continue: Interpreter._continue,
+    ast.Break: Interpreter._break,
+    ast.Assert: Interpreter._assert,
+}
+if hasattr(ast, "Match"):
+    _STATEMENTS[ast.Match] = Interpreter._match
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[ast.TryStar] = Interpreter._try

@@ -1,0 +1,27 @@
+"""What the calls and attributes of torch and the frameworks do, as plain tables."""
+
+from distlint.api.effects import Effect
+from distlint.api.lookup import (
+    attribute_effect,
+    brings_together,
+    environment_kind,
+    family_of,
+    function_effect,
+    guard_decorator,
+    method_effect,
+    name_effect,
+    named_family,
+)
+
+__all__ = [
+    "Effect",
+    "attribute_effect",
+    "brings_together",
+    "environment_kind",
+    "family_of",
+    "function_effect",
+    "guard_decorator",
+    "method_effect",
+    "name_effect",
+    "named_family",
+]

@@ -1,0 +1,109 @@
+"""Questions to the tables."""
+
+from __future__ import annotations
+
+import re
+
+from distlint.api.effects import Effect
+from distlint.api.tables import ATTRIBUTES, CONVENTIONS, ENVIRONMENT, FAMILIES, FUNCTIONS, METHODS, TELLING
+
+_ALIASES = (
+    ("torch.distributed.distributed_c10d.", "torch.distributed."),
+    ("pytorch_lightning.", "lightning.pytorch."),
+    ("lightning_fabric.", "lightning.fabric."),
+    ("accelerate.utils.operations.", "accelerate.utils."),
+    ("accelerate.utils.other.", "accelerate.utils."),
+)
+_ZERO = re.compile(r"is_(global_|world_)?(main|master|primary|root|chief|rank_?(zero|0))(_(process|rank|proc|worker))?")
+_LOCAL_ZERO = re.compile(r"is_local_(main|master|primary|root|zero|rank_zero)(_process|_rank|_proc)?")
+_LOCAL_RANK = re.compile(r"(get_|my_|ddp_|node_)?local_rank|LOCAL_RANK")
+_RANK = re.compile(r"(get_)?(my_|global_|world_|proc_|dist_|ddp_|distributed_|data_parallel_|dp_)?rank(_id)?|RANK")
+_WORLD = re.compile(r"(get_)?(global_|distributed_|data_parallel_|dp_)?world_size|nprocs")
+_GUARD = re.compile(r"(is_|only_on_|on_)?(main|master)_(process|only)(_only)?|rank_?(zero|0)_only")
+_LOCAL_GUARD = re.compile(r"on_local_main_process")
+_DISTRIBUTED = re.compile(r"(is|use)_(dist|distributed|ddp)(_\w*initialized)?|distributed|\w*dist\w*_initialized")
+_LOADER = re.compile(r"(\w*_)?(data_?)?loader|\w*_(dl|dataloader)")
+_TOGETHER = re.compile(r"gather|reduc|sync|broadcast|across|average|agree|world|global", re.IGNORECASE)
+_BY_NAME = (
+    (_LOCAL_ZERO, Effect("local_zero")),
+    (_ZERO, Effect("zero")),
+    (_LOCAL_RANK, Effect("local_rank")),
+    (_RANK, Effect("rank")),
+    (_WORLD, Effect("world")),
+    (_DISTRIBUTED, Effect("distributed")),
+)
+_known_names: dict[str, Effect | None] = {}
+
+
+def canonical(name: str) -> str:
+    """Return the name by which the tables know what frameworks export from several places."""
+    for prefix, public in _ALIASES:
+        if name.startswith(prefix):
+            return public + name[len(prefix) :]
+    return name
+
+
+def function_effect(name: str) -> Effect | None:
+    """Return the effect of a function or class by its qualified name."""
+    name = canonical(name)
+    effect = FUNCTIONS.get(name)
+    if effect is None and name.startswith("torch.distributed.fsdp."):
+        return FUNCTIONS.get("torch.distributed.fsdp." + ".".join(name.split(".")[-1:]))
+    if effect is None and name.startswith("accelerate."):
+        return FUNCTIONS.get("accelerate.utils." + name.rpartition(".")[2])
+    return effect
+
+
+def family_of(name: str) -> str:
+    """Return the family of a framework's class by its qualified name, or ""."""
+    name = canonical(name)
+    root, _, last = name.partition(".")[0], "", name.rpartition(".")[2]
+    if root == "torchmetrics" and last[:1].isupper():
+        return "metric"
+    return FAMILIES.get((root, last), "")
+
+
+def named_family(name: str) -> str:
+    """Return what is believed of a receiver of this name, or ""."""
+    name = name.lstrip("_")
+    return CONVENTIONS.get(name) or ("loader" if _LOADER.fullmatch(name) else "")
+
+
+def environment_kind(name: str) -> str:
+    """Return what an environment variable tells of the rank: "rank", "local_rank", "world", or ""."""
+    return ENVIRONMENT.get(name, "")
+
+
+def method_effect(family: str, method: str) -> Effect | None:
+    """Return the effect of a method by the family of its receiver."""
+    methods = METHODS.get(family)
+    effect = methods.get(method) if methods else None
+    return effect or TELLING.get(method)
+
+
+def attribute_effect(attribute: str) -> Effect | None:
+    """Return the effect of reading an attribute, or of calling one of this name without arguments."""
+    kind = ATTRIBUTES.get(attribute)
+    return Effect(kind) if kind else name_effect(attribute)
+
+
+def name_effect(name: str) -> Effect | None:
+    """Return what a name says by convention, where what it stands for cannot be seen."""
+    name = name.lstrip("_")
+    if name not in _known_names:
+        matching = (effect for pattern, effect in _BY_NAME if pattern.fullmatch(name))
+        _known_names[name] = next(matching, None)
+    return _known_names[name]
+
+
+def guard_decorator(name: str) -> str:
+    """Return "rank==0" or "local_rank==0" of a decorator that lets one process alone run a function, or ""."""
+    last = name.rpartition(".")[2]
+    if _LOCAL_GUARD.fullmatch(last):
+        return "local_rank==0"
+    return "rank==0" if _GUARD.fullmatch(last) else ""
+
+
+def brings_together(name: str) -> bool:
+    """True if an unseen function of this name may return what all ranks agree on."""
+    return _TOGETHER.search(name) is not None

@@ -1,0 +1,201 @@
+"""Qualified name to effect; family of class and method to effect."""
+
+from __future__ import annotations
+
+from distlint.api.effects import Effect, collective
+
+_DIST = {
+    "all_reduce": collective("all_reduce", changes=(0,), group=2),
+    "all_gather": collective("all_gather", changes=(0,), group=2),
+    "all_gather_coalesced": collective("all_gather_coalesced", changes=(0,), group=2),
+    "all_gather_into_tensor": collective("all_gather_into_tensor", changes=(0,), group=2),
+    "all_gather_object": collective("all_gather_object", changes=(0,), group=2),
+    "all_reduce_coalesced": collective("all_reduce_coalesced", changes=(0,), group=2),
+    "all_to_all": collective("all_to_all", "local", group=2),
+    "all_to_all_single": collective("all_to_all_single", "local", group=4),
+    "barrier": collective("barrier", group=0),
+    "monitored_barrier": collective("monitored_barrier", group=0),
+    "broadcast": collective("broadcast", changes=(0,), group=2),
+    "broadcast_object_list": collective("broadcast_object_list", changes=(0,), group=2),
+    "gather": collective("gather", "local", group=3),
+    "gather_object": collective("gather_object", "local", group=3),
+    "reduce": collective("reduce", "local", group=3),
+    "reduce_scatter": collective("reduce_scatter", "local", group=3),
+    "reduce_scatter_tensor": collective("reduce_scatter_tensor", "local", group=3),
+    "scatter": collective("scatter", "local", group=3),
+    "scatter_object_list": collective("scatter_object_list", "local", group=3),
+    "new_group": collective("new_group"),
+    "new_subgroups": collective("new_subgroups"),
+    "get_rank": Effect("rank", group=0),
+    "get_node_local_rank": Effect("local_rank"),
+    "get_world_size": Effect("world", group=0),
+    "is_initialized": Effect("distributed"),
+    "is_available": Effect("distributed"),
+    "is_torchelastic_launched": Effect("distributed"),
+}
+_CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
+_STATE = ("get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "set_state_dict")
+_FSDP = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
+_DDP = Effect("wrap", wrapped="ddp")
+_FSDP_WRAP = Effect("wrap", wrapped="fsdp")
+
+FUNCTIONS: dict[str, Effect] = {
+    **{f"torch.distributed.{name}": effect for name, effect in _DIST.items()},
+    **{f"deepspeed.comm.{name}": effect for name, effect in _DIST.items()},
+    **{f"torch.distributed.nn.functional.{name}": collective(name) for name in ("all_reduce", "all_gather")},
+    **{f"torch.distributed.checkpoint.{name}": collective(name) for name in _CHECKPOINT},
+    **{f"torch.distributed.checkpoint.state_dict.{name}": collective(name) for name in _STATE},
+    **{f"torch.distributed.fsdp.FullyShardedDataParallel.{name}": collective(name) for name in _FSDP},
+    **{f"accelerate.utils.{name}": collective(name) for name in ("gather", "gather_object", "broadcast", "reduce")},
+    "accelerate.utils.wait_for_everyone": collective("wait_for_everyone"),
+    "torchmetrics.utilities.distributed.gather_all_tensors": collective("gather_all_tensors"),
+    "torcheval.metrics.toolkit.sync_and_compute": collective("sync_and_compute"),
+    "torch.nn.parallel.DistributedDataParallel": _DDP,
+    "torch.nn.parallel.distributed.DistributedDataParallel": _DDP,
+    "torch.distributed.fsdp.FullyShardedDataParallel": _FSDP_WRAP,
+    "torch.distributed.fsdp.fully_shard": _FSDP_WRAP,
+    "torch.utils.data.DataLoader": Effect("loader"),
+    "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
+    "torch.utils.data.DistributedSampler": Effect("sampler"),
+    "torch.load": Effect("call", returns="unknown"),
+    **{f"distmetrics.{name}": collective(name) for name in ("all_reduce", "all_gather", "barrier", "broadcast")},
+    "distmetrics.gather_samples": collective("gather_samples"),
+    "sys.exit": Effect("exit", "exit"),
+    "os._exit": Effect("exit", "exit"),
+    "os.listdir": Effect("list_files"),
+    "os.scandir": Effect("list_files"),
+    "glob.glob": Effect("list_files"),
+    "glob.iglob": Effect("list_files"),
+    "os.path.exists": Effect("local_file"),
+    "os.path.isfile": Effect("local_file"),
+    "os.path.isdir": Effect("local_file"),
+    "time.time": Effect("clock"),
+    "time.monotonic": Effect("clock"),
+    "time.perf_counter": Effect("clock"),
+    "numpy.array_split": Effect("split"),
+    "torch.unique": Effect("select"),
+    "torch.nonzero": Effect("select"),
+    "torch.masked_select": Effect("select"),
+    "numpy.unique": Effect("select"),
+}
+ENVIRONMENT = {
+    "RANK": "rank",
+    "SLURM_PROCID": "rank",
+    "LOCAL_RANK": "local_rank",
+    "SLURM_LOCALID": "local_rank",
+    "WORLD_SIZE": "world",
+}
+_SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
+_LOOPS = ("fit", "predict", "test", "validate")
+_COMM = ("all_gather", "all_reduce", "barrier", "broadcast", "reduce")
+_LOG = Effect("log", "log")
+
+METHODS: dict[str, dict[str, Effect]] = {
+    "accelerator": {
+        "gather": collective("gather", "gathered"),
+        "gather_for_metrics": collective("gather_for_metrics", "gathered"),
+        "pad_across_processes": collective("pad_across_processes", "local"),
+        "reduce": collective("reduce"),
+        "check_trigger": collective("check_trigger"),
+        "wait_for_everyone": collective("wait_for_everyone"),
+        "load_state": collective("load_state"),
+        "save_state": Effect("collective", "save_state", sharded=True),
+        "save_model": Effect("collective", "save_model", sharded=True),
+        "get_state_dict": Effect("collective", "get_state_dict", sharded=True),
+        "main_process_first": collective("main_process_first"),
+        "split_between_processes": Effect("share"),
+        "backward": Effect("backward", "backward"),
+        "prepare": Effect("wrap", wrapped="prepared"),
+        "prepare_model": Effect("wrap", wrapped="prepared"),
+        "prepare_data_loader": Effect("loader"),
+    },
+    "fabric": {
+        **{name: collective(name) for name in _COMM},
+        "all_gather": collective("all_gather", "gathered"),
+        "load": collective("load"),
+        "save": collective("save"),
+        "setup": Effect("wrap", wrapped="prepared"),
+        "setup_module": Effect("wrap", wrapped="prepared"),
+        "setup_dataloaders": Effect("loader"),
+        "backward": Effect("backward", "backward"),
+    },
+    "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
+    "lightning_trainer": {
+        "save_checkpoint": collective("save_checkpoint", ""),
+        **{name: collective(name, "") for name in _LOOPS},
+    },
+    "hf_trainer": {
+        **{name: collective(name, "") for name in ("evaluate", "predict", "train")},
+        "save_model": Effect("collective", "save_model", sharded=True),
+    },
+    "strategy": {
+        **{name: collective(name) for name in _COMM},
+        "reduce_boolean_decision": collective("reduce_boolean_decision"),
+        "save_checkpoint": _SHARDED_SAVE,
+    },
+    "lightning_module": {
+        "all_gather": collective("all_gather", "gathered"),
+        "manual_backward": Effect("backward", "backward"),
+        "log": _LOG,
+        "log_dict": Effect("log", "log_dict"),
+    },
+    "deepspeed": {
+        "save_checkpoint": collective("save_checkpoint", ""),
+        "load_checkpoint": collective("load_checkpoint", ""),
+        "save_16bit_model": collective("save_16bit_model", ""),
+        "backward": Effect("backward", "backward"),
+    },
+    "metric": {"compute": collective("compute")},
+    "ddp": {"no_sync": Effect("no_sync")},
+}
+# Methods whose name alone says that they are collective, whatever they are called on.
+TELLING = {
+    name: collective(name, "gathered")
+    for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
+}
+ATTRIBUTES: dict[str, str] = {
+    "is_global_zero": "zero",
+    "is_main_process": "zero",
+    "is_world_process_zero": "zero",
+    "is_local_main_process": "local_zero",
+    "is_local_process_zero": "local_zero",
+    "is_last_process": "last",
+    "global_rank": "rank",
+    "process_index": "rank",
+    "local_process_index": "local_rank",
+    "num_processes": "world",
+    "world_size": "world",
+}
+# First and last part of a class's qualified name: everything between is where the framework keeps it.
+FAMILIES: dict[tuple[str, str], str] = {
+    ("lightning", "LightningModule"): "lightning_module",
+    ("lightning", "LightningDataModule"): "data_module",
+    ("lightning", "Callback"): "callback",
+    ("lightning", "Trainer"): "lightning_trainer",
+    ("lightning", "Fabric"): "fabric",
+    ("lightning", "LightningLite"): "fabric",
+    ("lightning", "Strategy"): "strategy",
+    ("accelerate", "Accelerator"): "accelerator",
+    ("accelerate", "PartialState"): "accelerator",
+    ("deepspeed", "initialize"): "deepspeed",
+    ("deepspeed", "DeepSpeedEngine"): "deepspeed",
+    ("transformers", "Trainer"): "hf_trainer",
+    ("transformers", "Seq2SeqTrainer"): "hf_trainer",
+    ("torch", "Module"): "module",
+    ("torch", "Dataset"): "dataset",
+    ("torch", "IterableDataset"): "dataset",
+    ("torch", "DataLoader"): "loader",
+    ("torchmetrics", "MetricCollection"): "metric",
+    ("torchmetrics", "Metric"): "metric",
+}
+# What is believed of a receiver whose class cannot be seen.
+CONVENTIONS = {
+    "accelerator": "accelerator",
+    "fabric": "fabric",
+    "trainer": "trainer",
+    "strategy": "strategy",
+    "training_type_plugin": "strategy",
+    "pl_module": "lightning_module",
+    "lightning_module": "lightning_module",
+    "model_engine": "deepspeed",
+}

@@ -1,0 +1,118 @@
+"""Rules that ask the interpreter: one analysis a file, reports with positions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from distlint.analysis import Analysis, Summary
+from distlint.facts.project import FunctionSummary, Project
+from distlint.model import Finding, Query, Report, TraceStep
+from distlint.modules import module_key
+from distlint.syntax import Located, SyntaxIndex, index_source
+
+# What classes of other files are, by the kinds that the linker gives them.
+_FAMILIES = {
+    "lightning": "lightning_module",
+    "module": "module",
+    "datamodule": "data_module",
+    "callback": "callback",
+    "metric": "metric",
+    "dataset": "dataset",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What queries and callers in other files get.
+
+    Attributes:
+        findings: in no order.
+        summaries: of functions that make collectives or tell the rank.
+    """
+
+    findings: list[Finding]
+    summaries: tuple[Summary, ...] = ()
+
+
+def ask(source: str, path: str, queries: Sequence[Query], project: Project, summarise: bool) -> Asked:
+    """Return what queries find in one file, and its summaries if they are wanted."""
+    if not queries and not summarise:
+        return Asked([])
+    analysis = analyse(source, path, project)
+    findings = [_finding(analysis.index, query, report) for query in queries for report in query.query(analysis)]
+    return Asked(findings, tuple(analysis.summaries()) if summarise else ())
+
+
+def analyse(source: str, path: str, project: Project) -> Analysis:
+    """Return the analysis of one file, which knows what the project tells of the others."""
+
+    def find(name: str) -> Summary | None:
+        found = project.find_function(name)
+        return found.analysis if found is not None else None
+
+    def find_family(name: str) -> str:
+        found = project.find_class(name)
+        return next((_FAMILIES[kind] for kind in sorted(found.kinds) if kind in _FAMILIES), "") if found else ""
+
+    return Analysis(index_source(source, path, module_key(path)), find, find_family)
+
+
+def join_summaries(
+    known: Iterable[FunctionSummary], summaries: Sequence[Summary], path: str
+) -> tuple[FunctionSummary, ...]:
+    """Return what callers must know of the functions of a file, each once."""
+    by_name = {each.name: each for each in known}
+    for each in summaries:
+        by_name[each.name] = replace(by_name.get(each.name, FunctionSummary(each.name, path)), analysis=each)
+    return tuple(by_name.values())
+
+
+def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
+    node = report.node
+    line, column = _position(index, node.lineno, node.col_offset)
+    end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
+    return Finding(
+        code=query.code,
+        name=query.name,
+        message=report.message,
+        path=index.path,
+        line=line,
+        column=column,
+        end_line=end_line,
+        end_column=end_column,
+        severity=query.severity,
+        trace=tuple(TraceStep(*each) for each in report.trace),
+        statement=_statement_lines(index.tree, node),
+    )
+
+
+def _position(index: SyntaxIndex, line: int, offset: int) -> tuple[int, int]:
+    """A line and a column from 1; Python's tree counts bytes."""
+    text = index.line(line)
+    return line, len(text[:offset].decode(errors="replace")) + 1
+
+
+def _statement_lines(tree: ast.Module, node: Located) -> tuple[int, int]:
+    """First and last line of the statement around a node; of a compound one, as far as the node."""
+    last = node.end_lineno or node.lineno
+    found = node.lineno, last
+    for statement in _around(tree.body, node.lineno):
+        is_compound = getattr(statement, "body", None) is not None
+        found = statement.lineno, last if is_compound else statement.end_lineno or last
+    return found
+
+
+def _around(body: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
+    """The statements that a line is in, outermost first."""
+    pending = list(body)
+    while pending:
+        statement = pending.pop(0)
+        if not statement.lineno <= line <= (statement.end_lineno or line):
+            continue
+        yield statement
+        inner = (getattr(statement, name, ()) for name in ("body", "orelse", "finalbody"))
+        handled = (each.body for each in getattr(statement, "handlers", ()))
+        cases = (each.body for each in getattr(statement, "cases", ()))
+        pending = [each for part in (*inner, *handled, *cases) for each in part]
