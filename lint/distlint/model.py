@@ -222,11 +222,13 @@ class Report:
         node: the place.
         message: one sentence.
         trace: further places: path, line, label and text.
+        condition: what the finding depends on that the code does not say, as "if …"; "" where it is sure.
     """
 
     node: Located
     message: str
     trace: tuple[tuple[str, int, str, str], ...] = ()
+    condition: str = ""
 
 
 class Query(Rule):

@@ -76,7 +76,7 @@ def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
     return Finding(
         code=query.code,
         name=query.name,
-        message=report.message,
+        message=f"{report.message}, {report.condition}" if report.condition else report.message,
         path=index.path,
         line=line,
         column=column,
