@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project
-from distlint.model import Finding, Query, Report, TraceStep
+from distlint.model import Finding, Fix, Query, Report, TraceStep
 from distlint.modules import module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
 
@@ -36,12 +36,23 @@ class Asked:
     summaries: tuple[Summary, ...] = ()
 
 
-def ask(source: str, path: str, queries: Sequence[Query], project: Project, summarise: bool) -> Asked:
-    """Return what queries find in one file, and its summaries if they are wanted."""
+def ask(
+    source: str,
+    path: str,
+    queries: Sequence[Query],
+    project: Project,
+    summarise: bool,
+    mend: Callable[[Finding, Report], Fix | None] = lambda finding, report: None,
+) -> Asked:
+    """Return what queries find in one file, and its summaries if they are wanted; ``mend`` makes a report's fix."""
     if not queries and not summarise:
         return Asked([])
     analysis = analyse(source, path, project)
-    findings = [_finding(analysis.index, query, report) for query in queries for report in query.query(analysis)]
+    findings = []
+    for query in queries:
+        for report in query.query(analysis):
+            finding = _finding(analysis.index, query, report)
+            findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
     return Asked(findings, tuple(analysis.summaries()) if summarise else ())
 
 

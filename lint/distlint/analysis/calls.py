@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import sys
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, Formula, substitute
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode
@@ -18,6 +19,8 @@ _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten",
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
+_OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
@@ -66,7 +69,7 @@ class Calls(Expressions):
         return event.result
 
     def _collective(self, event: Event) -> None:
-        self.block.append(Step(event.label, self.place(event.node), event, event.effect))
+        self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
         for position in event.effect.changes:
             node = event.argument_node(position, ("tensor", "object_list", "tensor_list", "input")[0])
             value = event.argument(position, "tensor")
@@ -167,13 +170,15 @@ class Calls(Expressions):
         return combine([*args, *options.values()])
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
-        """Note a call into code that cannot be seen: it may make collectives."""
-        if name.partition(".")[0] not in _SEEN:
+        """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
+        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
         self, family: str, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if family == "lightning_trainer" and has_one_device(options):
+            family = "lone_trainer"  # what it runs needs no other process
         result = Value(0, family=family, instance=True, name=name)
         self.emit(Effect("make", name, returns=family), node, args=args, options=options, result=result)
         return result
@@ -191,6 +196,8 @@ class Calls(Expressions):
     def _unknown(
         self, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if not args and not options and (callee.is_rank or callee.family in ("world", "distributed")):
+            return callee
         whole = combine([*args, *options.values()])
         if isinstance(node.func, ast.Name):
             builtin = BUILTINS.get(node.func.id) if node.func.id not in self.names else None
@@ -235,7 +242,7 @@ class Calls(Expressions):
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
             return function(receiver, whole, options)
-        if isinstance(receiver.target, ClassNode):
+        if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
@@ -303,6 +310,7 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
             node = node._replace(body=tuple(_given(node.body, formulas, owner)))
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
-            node = Handled(tuple(_given(node.body, formulas, owner)), handlers)
+            body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
+            node = Handled(body, handlers, last)
         result.append(node)
     return result

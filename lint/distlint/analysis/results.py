@@ -42,6 +42,13 @@ def _instance(family: str) -> Value:
     return Value(SAME, family=family, instance=True)
 
 
+def has_one_device(options: dict[str, Value]) -> bool:
+    """True if a trainer is made for one process: ``devices=1``, ``devices=[gpu]``."""
+    nodes = options.get("num_nodes", SAME_VALUE).constant
+    devices = [options[name] for name in ("devices", "gpus") if name in options]
+    return nodes in (None, 1) and any(each.constant in (0, 1, "1") or len(each.elements) == 1 for each in devices)
+
+
 def operation_of(event: Event) -> str:
     """Return how a reduction joins values: "sum", "mean", "max", "min", "product", "gathered" or ""."""
     if "gather" in event.label:
