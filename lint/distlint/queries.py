@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distlint.analysis import Analysis, Summary
-from distlint.facts.project import FunctionSummary, Project
+from distlint.facts.project import FunctionSummary, Project, declares
+from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
 from distlint.model import Finding, Fix, Query, Report, TraceStep
 from distlint.modules import module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
@@ -60,14 +61,27 @@ def analyse(source: str, path: str, project: Project) -> Analysis:
     """Return the analysis of one file, which knows what the project tells of the others."""
 
     def find(name: str) -> Summary | None:
-        found = project.find_function(name)
+        found = project.find_function(name) or project.find_method(*name.rpartition(".")[::2])
         return found.analysis if found is not None else None
 
     def find_family(name: str) -> str:
         found = project.find_class(name)
         return next((_FAMILIES[kind] for kind in sorted(found.kinds) if kind in _FAMILIES), "") if found else ""
 
-    return Analysis(index_source(source, path, module_key(path)), find, find_family)
+    index = index_source(source, path, module_key(path))
+    declared = project.settings.collectives
+
+    def is_declared(name: str) -> bool:
+        return bool(declared) and declares(declared, project.names.get(name, name)) is not None
+
+    return Analysis(index, find, find_family, is_declared, saves_alone=_saves_alone(index, project))
+
+
+def _saves_alone(index: SyntaxIndex, project: Project) -> bool:
+    """True if a checkpoint is saved without waiting: Lightning before 2.1 does, unless states are sharded."""
+    found = read_releases(index.tree)
+    hooks = (method for owner in index.all_classes for method in owner.methods)
+    return SHARDED not in found and (OLD in found or project.saves_alone or not OLD_HOOKS.isdisjoint(hooks))
 
 
 def join_summaries(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from distlint.analysis import Analysis, Event, Guard
 from distlint.analysis.formula import atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
+from distlint.syntax import dotted
 
 _MOST_TESTS = 8
 Trace = tuple[str, int, str, str]
@@ -30,7 +31,8 @@ def place_of(found: Divergence) -> tuple[str, Event | None]:
     name = found.visit.step.effect.label
     if found.visit.step.effect.kind == "log":
         name += " with sync_dist=True"
-    inside = f" (inside {event.label})" if calls and event is not None else ""
+    func = event.node.func if event is not None and isinstance(event.node, ast.Call) else None
+    inside = f" (inside {dotted(func).rpartition('.')[2]})" if calls and func is not None else ""
     return name + inside, event
 
 

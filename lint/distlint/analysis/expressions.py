@@ -9,10 +9,10 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import SAME, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
@@ -49,7 +49,8 @@ class Expressions(State):
     def _name(self, node: ast.Name) -> Value:
         found = self.look_up(node.id)
         if found is None:
-            return self._conventional(node, node.id)
+            name = unbound(node.id)
+            return self._imported(name) if name else self._conventional(node, node.id)
         self.read |= found.sources
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)
@@ -90,7 +91,7 @@ class Expressions(State):
         effect = name_effect(name)
         if effect is not None:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         return Value(family=family, instance=True) if family else UNKNOWN_VALUE
 
     def ranked(self, kind: str, node: Located) -> Value:
@@ -117,7 +118,7 @@ class Expressions(State):
         effect = attribute_effect(name)
         if effect is not None and not receiver.is_rank:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
@@ -206,7 +207,8 @@ class Expressions(State):
             scale = ""
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
-        family = "length" if "length" in (left.family, right.family) else ""
+        families = left.family, right.family
+        family = next((each for each in ("length", "clock") if each in families), "")
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
         return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
@@ -239,6 +241,8 @@ class Expressions(State):
             return first
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
+        if first.reduced and second.reduced and value.varies == SAME:
+            return value  # the same collective on both ways
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))

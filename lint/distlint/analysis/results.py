@@ -31,7 +31,7 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind == "share":
         return Value(RANK, state.reason(event.node), family="list", length=True)
     if kind in ("list_files", "local_file", "clock"):
-        return Value(UNKNOWN, family="files" if kind == "list_files" else "flag" if kind == "local_file" else "clock")
+        return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind))
     if kind in ("select", "split"):
         whole = combine(list(event.args))
         return whole._replace(length=whole.is_local or whole.length, family="list")

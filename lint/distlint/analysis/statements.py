@@ -13,6 +13,7 @@ from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.syntax import ClassNode, FunctionNode, Located
 
+_NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
 
 
@@ -236,7 +237,11 @@ class Interpreter(Calls):
             value = self.value(item.context_expr)
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
-        return self.run(node.body)
+        before = self.keeps_gradients
+        self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
+        end = self.run(node.body)
+        self.keeps_gradients = before
+        return end
 
     def _match(self, node: ast.Match) -> str:
         self.value(node.subject)
@@ -286,6 +291,11 @@ class Interpreter(Calls):
     def _assert(self, node: ast.Assert) -> str:
         self.value(node.test)
         return ""
+
+
+def _keeps_gradients(node: ast.expr) -> bool:
+    """``model.no_sync()``: gradients stay where they are."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {
