@@ -91,11 +91,18 @@ class Calls(Expressions):
     ) -> Value:
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
-        if effect.kind == "collective" or (effect.kind == "log" and _is_on(options.get("sync_dist"))):
+        if effect.kind == "collective" or (effect.kind == "log" and self._is_synced(receiver, options)):
             self._collective(event)
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
+
+    def _is_synced(self, receiver: Value, options: dict[str, Value]) -> bool:
+        """Whether a log is reduced over ranks; modules of distmetrics do that by name where an epoch is evaluated."""
+        name = self.function.name
+        is_by_name = name in ("validation_step", "test_step") or name.startswith("on_")
+        is_ours = receiver.family == "distmetrics_module"
+        return _is_on(options.get("sync_dist")) and not (is_ours and is_by_name)
 
     def _collective(self, event: Event) -> None:
         self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))

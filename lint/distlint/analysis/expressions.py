@@ -9,13 +9,13 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
 _SUMS = (ast.Add, ast.Sub)
 
 
@@ -122,7 +122,7 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, family="shape" if name == "shape" else "")
+            return Value(UNKNOWN, receiver.reason, family="shape" if name == "shape" else "", length=receiver.length)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -146,7 +146,8 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return Value(UNKNOWN, family="length")
+            is_own = whole.length and index.constant == 0
+            return Value(DATA if is_own else UNKNOWN, whole.reason, family="length")
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice) or index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)

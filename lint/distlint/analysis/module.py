@@ -37,6 +37,7 @@ _SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
     "lightning_module": ("training_step", "validation_step", "test_step", "predict_step", "forward"),
+    "distmetrics_module": ("training_step", "validation_step", "test_step", "shared_step", "forward"),
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }

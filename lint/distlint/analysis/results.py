@@ -169,6 +169,10 @@ def _pass_on(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole:
     return args[0]._replace(constant=None, elements=()) if args else SAME_VALUE
 
 
+def _next(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return state.element(args[0]) if args else UNKNOWN_VALUE
+
+
 def _len(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
     return _length(args[0] if args else UNKNOWN_VALUE, whole, {})
 
@@ -214,13 +218,14 @@ def _joined(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: 
 
 
 BUILTINS: dict[str, Builtin] = {
-    **dict.fromkeys(("float", "int", "abs", "round", "list", "tuple", "iter", "next", "reversed", "tqdm"), _pass_on),
+    **dict.fromkeys(("float", "int", "abs", "round", "list", "tuple", "iter", "reversed", "tqdm"), _pass_on),
     **dict.fromkeys(("isinstance", "hasattr", "callable", "issubclass"), _test),
     **dict.fromkeys(("set", "frozenset"), _set),
     **dict.fromkeys(("sum", "min", "max"), _joined),
     "bool": _bool_of,
     "enumerate": _enumerate,
     "len": _len,
+    "next": _next,
     "print": _nothing,
     "range": _range,
     "sorted": _sorted,

@@ -171,6 +171,8 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> str:
         iterable = self.value(node.iter)
+        if not iterable.family and isinstance(node.iter, ast.Call):
+            iterable = next(filter(_is_loader, map(self.value, filter(_is_plain, node.iter.args))), iterable)
         return self._repeat(node, "for", node.iter, iterable, target=node.target)
 
     def _while(self, node: ast.While) -> str:
@@ -296,6 +298,15 @@ class Interpreter(Calls):
 def _keeps_gradients(node: ast.expr) -> bool:
     """``model.no_sync()``: gradients stay where they are."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_loader(value: Value) -> bool:
+    """What a loop is wrapped in, to show or count its turns, hands on the batches."""
+    return value.family == "loader"
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

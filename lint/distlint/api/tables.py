@@ -140,6 +140,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
+    "distmetrics_module": {"log": _LOG, "log_dict": Effect("log", "log_dict")},
     "deepspeed": {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
@@ -170,6 +171,7 @@ ATTRIBUTES: dict[str, str] = {
 # First and last part of a class's qualified name: everything between is where the framework keeps it.
 FAMILIES: dict[tuple[str, str], str] = {
     ("lightning", "LightningModule"): "lightning_module",
+    ("distmetrics", "Module"): "distmetrics_module",
     ("lightning", "LightningDataModule"): "data_module",
     ("lightning", "Callback"): "callback",
     ("lightning", "Trainer"): "lightning_trainer",
