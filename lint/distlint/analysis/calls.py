@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, Constant, Formula, substitute
+from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import (
@@ -29,6 +29,8 @@ _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "me
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_VIEWS = frozenset({"items", "keys", "values"})
+_OF_SETS = frozenset({"difference", "intersection", "symmetric_difference", "union"})
 _TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
@@ -201,6 +203,8 @@ class Calls(Expressions):
             whole = combine([*args, *options.values()])
             reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
             return whole._replace(scale=reduction if is_loss else "")
+        if name.startswith("tqdm.") and args:
+            return args[0]
         self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
@@ -271,6 +275,12 @@ class Calls(Expressions):
         if name in _ADDS and args:
             self._add(func.value, args[-1])
             return NONE_VALUE
+        if name in _VIEWS and not args:
+            return receiver._replace(family=name if receiver.family in ("batch", "dict", "") else receiver.family)
+        if name in ("iterdir", "rglob"):
+            return Value(UNKNOWN, family="files", order="files")
+        if name in _OF_SETS and receiver.order in ("set", "texts"):
+            return whole._replace(family="set", order=receiver.order if name == "difference" else "set")
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
             if not self.keeps_gradients:
@@ -297,8 +307,16 @@ class Calls(Expressions):
         known = self.value(node)
         if root is not None and known.target is None and not known.name:
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
+            if isinstance(node, ast.Subscript) and self.is_own_key(root, node.slice):
+                joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
-            self.bind(root, joined._replace(family=known.family, length=length))
+            family = self.value(root).family if isinstance(node, ast.Subscript) else known.family
+            self.bind(root, joined._replace(family=family, length=length))
+
+    def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
+        """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
+        index = self.value(key)
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "entry"
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:

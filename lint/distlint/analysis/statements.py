@@ -67,12 +67,21 @@ class Interpreter(Calls):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
                 joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
+                if self.is_own_key(target.value, target.slice):
+                    joined = joined._replace(order="keys")
                 self.names[target.value.id] = joined._replace(scale="", elements=())
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
         if value.family == "loader":
             return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
+        if value.family == "items":
+            entry = Value(value.varies, value.reason, family="entry")
+            return Value(value.varies, value.reason, family="tuple", elements=(_key_of(value), entry))
+        if value.family in ("keys", "dict"):
+            return _key_of(value)
+        if value.family == "batch":
+            return Value(value.varies, value.reason, family="entry")
         if value.family == "enumerate":
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
@@ -298,6 +307,11 @@ class Interpreter(Calls):
 def _keeps_gradients(node: ast.expr) -> bool:
     """``model.no_sync()``: gradients stay where they are."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
+
+
+def _key_of(value: Value) -> Value:
+    """A key of a dict: one of its own rank's batches, or the same everywhere as far as is known."""
+    return Value(DATA if value.order == "keys" else UNKNOWN, value.reason)
 
 
 def _is_plain(node: ast.expr) -> bool:

@@ -44,6 +44,8 @@ class Value(NamedTuple):
         grad: whether gradients flow through it.
         elements: its parts, of a tuple that is written out.
         constant: the constant that it is.
+        order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
+            "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
     """
 
     varies: int = UNKNOWN
@@ -62,6 +64,7 @@ class Value(NamedTuple):
     grad: bool = False
     elements: tuple[Value, ...] = ()
     constant: Any = None
+    order: str = ""
 
     @property
     def is_local(self) -> bool:
@@ -104,11 +107,21 @@ def join(first: Value, second: Value) -> Value:
         length=first.length or second.length,
         grad=first.grad or second.grad,
         elements=_joined_elements(first.elements, second.elements),
+        order=_joined_order(first.order, second.order),
     )
 
 
 def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
+
+
+def _joined_order(first: str, second: str) -> str:
+    """The order of a value that is one of two: a dict's keys come from wherever it is filled."""
+    if "keys" in (first, second):
+        return "keys"
+    if first == second:
+        return first
+    return "set" if {first, second} == {"set", "texts"} else ""
 
 
 def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tuple[Value, ...]:
