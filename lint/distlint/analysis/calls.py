@@ -95,6 +95,8 @@ class Calls(Expressions):
         event.result = result_of(self, event)
         if effect.kind == "collective" or (effect.kind == "log" and self._is_synced(receiver, options)):
             self._collective(event)
+        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
+            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
