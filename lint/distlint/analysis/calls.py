@@ -11,7 +11,7 @@ from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node
 from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
 from distlint.api import (
     Effect,
     brings_together,
@@ -210,7 +210,7 @@ class Calls(Expressions):
         self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
-        return combine([*args, *options.values()])
+        return of_unseen([*args, *options.values()])
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
@@ -252,11 +252,12 @@ class Calls(Expressions):
                 return UNKNOWN_VALUE
             if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
                 return self._forward(callee, node, args, options)
-            return self._of_unknown_callable(node.func.id, whole)
+            return self._of_unknown_callable(node.func.id, of_unseen([*args, *options.values()]))
         if callee.wrapped or callee.family in ("module", "metric", "loss"):
             return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Attribute):
-            return self._method(node, node.func, receiver, args, options, combine([receiver, whole]))
+            seen = of_unseen([*args, *options.values()])
+            return self._method(node, node.func, receiver, args, options, combine([receiver, seen]))
         return whole
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:

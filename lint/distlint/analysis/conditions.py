@@ -74,7 +74,9 @@ def _mirrored(operator: ast.cmpop) -> ast.cmpop:
 def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) -> Formula:
     text = state.index.text_of(node)
     varying = max(whole.varies, DATA) if any(value.family == "clock" for value in values) else whole.varies
-    is_of_kind = any(isinstance(value.constant, str) for value in values)  # a key or a mode, alike in every batch
+    # A key or a mode is alike in every batch.
+    is_of_kind = any(isinstance(value.constant, str) for value in values)
+    is_of_kind |= not values[0].is_local and any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops)
     if (is_of_kind or any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)) and not whole.is_rank:
         varying = min(varying, 1)
     formula: Formula = Atom(text, varying, reason=whole.reason)

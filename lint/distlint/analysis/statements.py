@@ -11,7 +11,7 @@ from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
 from distlint.analysis.formula import DATA, SAME, UNKNOWN
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.syntax import ClassNode, FunctionNode, Located
+from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
@@ -82,7 +82,7 @@ class Interpreter(Calls):
             return _key_of(value)
         if value.family == "batch":
             return Value(value.varies, value.reason, family="entry")
-        if value.family == "enumerate":
+        if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
             )
@@ -120,8 +120,17 @@ class Interpreter(Calls):
     def _assign(self, node: ast.Assign) -> str:
         value = self.value(node.value)
         for target in node.targets:
-            self.bind(target, value)
+            self.bind(target, self._given_back(target, node.value, value))
         return ""
+
+    def _given_back(self, target: ast.expr, node: ast.expr, value: Value) -> Value:
+        """``state = update(state, batch)``: what an unseen function is given and gives back is what it was before."""
+        if not isinstance(node, ast.Call) or not _is_plain(target):
+            return value
+        if any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective")):
+            return value
+        handed = any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args)
+        return self.value(target)._replace(constant=None, formula=None) if handed else value
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:

@@ -130,6 +130,14 @@ def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tup
     return tuple(join(*each) for each in zip(first, second, strict=True))
 
 
+def of_unseen(given: list[Value]) -> Value:
+    """Return what is known of what an unseen function makes of values: of this rank's data, something of it.
+
+    What is told the rank, to place or to name something, seldom returns it.
+    """
+    return combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE])
+
+
 def combine(values: list[Value]) -> Value:
     """Return what is known of a value that is computed from others."""
     result = UNKNOWN_VALUE if not values else SAME_VALUE
