@@ -306,14 +306,17 @@ class Calls(Expressions):
 
     def _add(self, node: ast.expr, value: Value) -> None:
         """What is added to a list is in it from now on."""
-        root, _ = _root(node)
+        given, (root, _) = node, _root(node)
         known = self.value(node)
-        if root is not None and known.target is None and not known.name:
+        while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
+            node = node.value
+        is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
+        if root is not None and known.target is None and not known.name and not is_part:
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
-            if isinstance(node, ast.Subscript) and self.is_own_key(root, node.slice):
+            if isinstance(given, ast.Subscript) and self.is_own_key(root, given.slice):
                 joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
-            family = self.value(root).family if isinstance(node, ast.Subscript) else known.family
+            family = self.value(root).family if isinstance(given, ast.Subscript) else known.family
             self.bind(root, joined._replace(family=family, length=length))
 
     def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:

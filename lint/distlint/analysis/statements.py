@@ -129,8 +129,10 @@ class Interpreter(Calls):
             return value
         if any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective")):
             return value
-        handed = any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args)
-        return self.value(target)._replace(constant=None, formula=None) if handed else value
+        if not any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args):
+            return value
+        before = self.value(target)
+        return before._replace(constant=None, formula=None) if before.varies < value.varies else value
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:

@@ -301,7 +301,7 @@ def _condition(found: Divergence, event: Event) -> str:
 
 
 def _other_tests(found: Divergence, event: Event) -> str:
-    """The tests that decide, besides the rank, who leaves early and what those who stay do: they may rule each other out."""
+    """The tests that decide, besides the rank, who leaves early and who stays: they may rule each other out."""
     step, guard = found.visit.step.event, found.visit.guard
     if step is None or guard is None:
         return ""
