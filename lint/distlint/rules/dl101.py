@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
 from distlint.analysis.sequences import LAST_TURN, Divergence
 from distlint.facts import known
-from distlint.facts.hoisting import hoist
 from distlint.facts.rank_names import RANK_TOKENS
+from distlint.hoisting import hoist
 from distlint.model import Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import guard_of, lets_others_in, way_to
