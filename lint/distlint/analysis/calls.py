@@ -126,7 +126,7 @@ class Calls(Expressions):
         result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
-            self.block.append(Step("forward", self.place(node), event, _FORWARD))
+            self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:

@@ -10,6 +10,7 @@ from typing import Any
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
@@ -121,7 +122,7 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, family="shape" if name == "shape" else "")
+            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -145,11 +146,13 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return Value(UNKNOWN, family="length")
+            return whole._replace(family="length")
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice) or index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
+        if whole.family == "batch" and isinstance(index.constant, str):
+            family = "batch"
         return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
 
     def environment(self, name: str, node: Located) -> Value:
