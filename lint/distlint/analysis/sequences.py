@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step
+from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies
 from distlint.analysis.formula import Atom, atoms, is_true
 from distlint.analysis.module import matters
 
@@ -118,6 +118,15 @@ def _answers(texts: list[str]) -> Iterator[dict[str, bool]]:
     for chosen in itertools.product((True, False), repeat=len(some)):
         for answer in (False, True) if rest else (False,):
             yield {**dict(zip(some, chosen, strict=True)), **dict.fromkeys(rest, answer)}
+
+
+def steps(body: Iterable[Node]) -> Iterator[Step]:
+    """The steps of a body at any depth."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node
+        for inner in bodies(node):
+            yield from steps(inner)
 
 
 def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
