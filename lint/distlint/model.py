@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -223,12 +223,14 @@ class Report:
         message: one sentence.
         trace: further places: path, line, label and text.
         condition: what the finding depends on that the code does not say, as "if …"; "" where it is sure.
+        repair: makes a repair, if there is one, given the place in the concrete tree; asked for files with findings.
     """
 
     node: Located
     message: str
     trace: tuple[tuple[str, int, str, str], ...] = ()
     condition: str = ""
+    repair: Callable[[ModuleFacts, cst.CSTNode], Repair | None] | None = None
 
 
 class Query(Rule):
