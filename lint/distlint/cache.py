@@ -19,7 +19,7 @@ from distlint.facts.joins import Joiner
 from distlint.facts.outline import Outline
 from distlint.facts.project import CallPlace, ClassSummary, FunctionSummary, Project, Settings
 from distlint.fix import write_atomically
-from distlint.model import Edit, Finding, Fix, Severity, TraceStep
+from distlint.model import Condition, Edit, Finding, Fix, Severity, TraceStep
 from distlint.scan import Scanned
 
 FOLDER = ".distlint_cache"
@@ -31,6 +31,7 @@ _STORED: dict[tuple[str, str], type] = {
     for kind in (
         CallPlace,
         ClassSummary,
+        Condition,
         Edit,
         Examined,
         Finding,

@@ -87,6 +87,7 @@ class Check:
             if self._args.diff:
                 return CLEAN if self._args.exit_zero or not changed else FINDINGS
         self._heed_baseline(checked)
+        checked.hide(self._config.shows)
         if self._args.add_ignores:
             self._add_ignores(checked)
         self._print(checked)
@@ -140,7 +141,8 @@ class Check:
         """Write the files, or show how they would differ; whether any does."""
         changed, number, undone = 0, 0, 0
         fixed = self._stdin
-        for path, before, done in fix_findings(checked, self._read, self._rules_for, unsafe=self._args.unsafe_fixes):
+        shows, unsafe = self._config.shows, self._args.unsafe_fixes
+        for path, before, done in fix_findings(checked, self._read, self._rules_for, is_wanted=shows, unsafe=unsafe):
             number, undone = number + len(done.applied), undone + len(done.undone)
             self._said += [
                 f"not fixed, the fix would break the file or raise another finding: "
@@ -179,20 +181,22 @@ class Check:
             known = Baseline.read(file)
         except BaselineError as error:
             raise UsageError(str(error)) from None
-        every = len(checked.findings)
+        shown = sum(map(self._config.shows, checked.findings))
         checked.findings, left = known.split(checked.findings, checked.sources)
         gone = known.gone(left, checked.paths, codes)
-        hidden = every - len(checked.findings)
+        hidden = shown - sum(map(self._config.shows, checked.findings))
         if hidden:
             self._said.append(f"{count(hidden, 'finding')} known from {file}\n")
         if gone:
             self._said.append(f"{count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n")
 
     def _write_baseline(self, checked: Checked, file: Path, codes: Sequence[str]) -> None:
+        every = Baseline.of(checked.findings, checked.sources, file.parent)
+        checked.hide(self._config.shows)
         known = Baseline.of(checked.findings, checked.sources, file.parent)
         try:
             if file.exists():
-                known.keep(Baseline.read(file), checked.paths, codes)
+                known.keep(Baseline.read(file), checked.paths, codes, every.entries - known.entries)
         except BaselineError as error:
             self._said.append(f"warning: replaced what was there: {error}\n")
         write_atomically(file, known.text().encode())
@@ -209,7 +213,7 @@ class Check:
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)
-                checked.replace(path, done.findings, done.source)
+                checked.replace(path, list(filter(self._config.shows, done.findings)), done.source)
         self._said.append(f"{count(number, 'finding')} ignored by new comments: give each its reason\n")
 
     def _print(self, checked: Checked) -> None:

@@ -99,7 +99,8 @@ def examine(
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
-    return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
+    kept = _heed_comments(text, path, findings, applied)
+    return Examined(sorted(filter(project.settings.may_hold, kept), key=_place), functions)
 
 
 class _Positions(PositionProvider):
@@ -124,8 +125,7 @@ def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequ
     for rule in applied:
         if rule.code == UNUSED:
             codes = [each.code for each in applied]
-            known = {each.code: each.pedantic for each in RULES.values()}
-            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=known)
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=RULES)
     return kept
 
 
@@ -184,11 +184,12 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
     for rule, hit in hits:
         here = position(hit.node)
         trace = tuple(step(*each) for each in hit.trace)
+        condition = None if facts.project.settings.grants(hit.condition) else hit.condition
         findings.append(
             Finding(
                 code=rule.code,
                 name=rule.name,
-                message=hit.message,
+                message=hit.message if condition is None else f"{hit.message}, {condition.text}",
                 path=facts.path,
                 line=here.start.line,
                 column=here.start.column + 1,
@@ -198,6 +199,7 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
                 fix=None if hit.repair is None else editor.fix(hit.repair),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
+                condition=condition,
             )
         )
     return findings

@@ -183,7 +183,7 @@ def test_rules_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [item["code"] for item in shown] == list(RULES)
-    assert set(shown[0]) == {"code", "name", "group", "severity", "pedantic", "fix", "summary"}
+    assert set(shown[0]) == {"code", "name", "group", "severity", "fix", "summary"}
     fixes = {item["code"]: item["fix"] for item in shown}
     assert (fixes["DL900"], fixes["DL201"]) == ("safe", "no")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from distlint.cli import main
-from distlint.config import Config, ConfigError, find_config, read_config
-from distlint.model import Rule
+from distlint.config import ConfigError, find_config, read_config
 from distlint.rules import RULES
 
 HANG = RULES["DL101"].bad[0].source
@@ -95,7 +94,8 @@ def test_named_files_are_checked_unless_exclusion_is_forced(project: Path, capsy
         ('trainer_bases = ["a.B"]', "did you mean 'trainer-bases'?"),
         ('select = "DL101"', "select in [tool.distlint] must be a list of strings, not 'DL101'"),
         ("ignore = [1]", "ignore in [tool.distlint] must be a list of strings, not [1]"),
-        ("pedantic = 1", "pedantic in [tool.distlint] must be true or false, not 1"),
+        ("review = 1", "review in [tool.distlint] must be true or false, not 1"),
+        ('devices = "two"', 'devices in [tool.distlint] must be "one" or "many", not \'two\''),
         ('per-path-ignores = ["DL1"]', "must be a table of patterns and lists of codes"),
         ('per-path-ignores = {"tests/**" = "DL1"}', "per-path-ignores.'tests/**' in [tool.distlint] must be a list"),
         ('per-path-ignores = {"tests/**" = ["DL999"]}', "no rule has the code DL999"),
@@ -143,31 +143,6 @@ def test_show_settings(project: Path, capsys) -> None:
     assert shown["collectives"] == "['a.sync', 'b.sync']"
     assert shown["non-averageable"] == "{'m.kappa': ''}"
     assert shown["rules"] == "DL101"
-
-
-class Fussy(Rule):
-    """Is often wrong."""
-
-    code, name, group, pedantic, tokens = "DL999", "fussy", "none", True, ()
-    check = None  # type: ignore[assignment]
-
-
-Fussy.__abstractmethods__ = frozenset()
-
-
-@pytest.mark.parametrize(
-    ("config", "applies"),
-    [
-        (Config(), False),
-        (Config(pedantic=True), True),
-        (Config(select=("DL",)), False),
-        (Config(select=("DL999",)), True),
-        (Config(extend_select=("DL999",)), True),
-        (Config(pedantic=True, ignore=("DL9",)), False),
-    ],
-)
-def test_pedantic_rules_have_to_be_asked_for(config: Config, applies: bool) -> None:
-    assert config.rules([Fussy()]) == [] if not applies else len(config.rules([Fussy()])) == 1
 
 
 def test_declared_names_reach_the_rules(project: Path, capsys) -> None:

@@ -98,6 +98,7 @@ def test_json_has_exactly_the_documented_fields() -> None:
         "end_line": 3,
         "end_column": 16,
         "severity": "error",
+        "confidence": "sure",
         "fix": None,
         "trace": [{"path": "model.py", "line": 2, "text": "guard: if dist.get_rank() == 0"}],
     }

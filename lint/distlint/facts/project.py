@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from distlint.model import Condition, Finding
 
 __all__ = ["MOVING", "NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
 
@@ -92,12 +96,22 @@ class Settings:
         averageable: full names whose mean over ranks is right.
         non_averageable: full names whose mean over ranks is not, each with the reason or "".
         trainer_bases: full names of classes whose subclasses a trainer places and drives.
+        devices: whether the code runs on one device or on many, where the user says so.
     """
 
     collectives: frozenset[str] = frozenset()
     averageable: frozenset[str] = frozenset()
     non_averageable: Mapping[str, str] = field(default_factory=dict)
     trainer_bases: frozenset[str] = frozenset()
+    devices: Literal["", "one", "many"] = ""
+
+    def grants(self, condition: Condition | None) -> bool:
+        """Whether the user says that a condition holds."""
+        return self.devices == "many" and condition is not None and condition.lacks == "devices"
+
+    def may_hold(self, found: Finding) -> bool:
+        """Whether the user does not say that a finding's condition never holds."""
+        return self.devices != "one" or found.condition is None or found.condition.lacks != "devices"
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def _one(found: Finding) -> dict[str, Any]:
         "end_line": found.end_line,
         "end_column": found.end_column,
         "severity": found.severity.value,
+        "confidence": found.confidence,
         "fix": fix,
         "trace": [_step(step) for step in found.trace],
     }
