@@ -1,4 +1,4 @@
-"""For programs: one array of objects."""
+"""For programs: one array of objects, or one object a line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from distlint.model import Finding, TraceStep
 def report_json(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
     """All findings as one JSON array."""
     return json.dumps([_one(found) for found in findings], indent=1) + "\n"
+
+
+def report_json_lines(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
+    """All findings as one JSON object a line."""
+    return "".join(json.dumps(_one(found)) + "\n" for found in findings)
 
 
 def _one(found: Finding) -> dict[str, Any]:
