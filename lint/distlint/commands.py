@@ -139,16 +139,12 @@ class Check:
 
     def _fix(self, checked: Checked) -> bool:
         """Write the files, or show how they would differ; whether any does."""
-        changed, number, undone = 0, 0, 0
+        changed, number = 0, 0
         fixed = self._stdin
         shows, unsafe = self._config.shows, self._args.unsafe_fixes
         for path, before, done in fix_findings(checked, self._read, self._rules_for, is_wanted=shows, unsafe=unsafe):
-            number, undone = number + len(done.applied), undone + len(done.undone)
-            self._said += [
-                f"not fixed, the fix would break the file or raise another finding: "
-                f"{found.place}:{found.line}:{found.column} {found.code}\n"
-                for found in done.undone
-            ]
+            number += len(done.applied)
+            self._tell_undone("fixed, the fix would break the file or raise another finding", done.undone)
             if done.source == before:
                 continue
             changed += 1
@@ -167,6 +163,10 @@ class Check:
         if self._args.diff:
             sys.stderr.write("".join(self._said))
         return changed > 0
+
+    def _tell_undone(self, what: str, undone: Sequence[Finding]) -> None:
+        places = (f"{found.place}:{found.line}:{found.column} {found.code}" for found in undone)
+        self._said += [f"not {what}: {place}\n" for place in places]
 
     def _heed_baseline(self, checked: Checked) -> None:
         if self._args.baseline is None:
@@ -210,6 +210,7 @@ class Check:
             known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
             project = checked.projects.get(path, NO_PROJECT)
             done = ignore_document(before, path, self._rules_for(path), known, project=project)
+            self._tell_undone("ignored, the line has no room for a comment", done.undone)
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)
