@@ -15,6 +15,7 @@ from typing import Any
 from distlint.engine import SYNTAX_ERROR
 from distlint.facts.project import Settings
 from distlint.model import Finding, Rule
+from distlint.modules import is_test
 
 if sys.version_info >= (3, 11):  # noqa: UP036 - distlint runs on 3.10, too
     import tomllib
@@ -22,6 +23,7 @@ else:
     import tomli as tomllib
 
 NAME = "pyproject.toml"
+_IN_TESTS = ("DL1", "DL2")
 
 
 class ConfigError(Exception):
@@ -70,8 +72,10 @@ class Config:
         return not (self.ignore and rule.code.startswith(self.ignore))
 
     def reports(self, code: str, path: str) -> bool:
-        """Whether a finding of this code is to be shown for a file."""
+        """Whether a finding of this code is to be shown for a file; in tests, only those of hangs and wrong values."""
         if self.ignore and code.startswith(self.ignore):
+            return False
+        if not code.startswith(_IN_TESTS) and is_test(path):
             return False
         for pattern, codes in self.per_path_ignores.items():
             if code.startswith(codes) and self.matches(path, (pattern,)):

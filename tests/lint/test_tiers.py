@@ -120,3 +120,33 @@ def test_a_baseline_keeps_what_is_hidden(file: Path, capsys: Capture) -> None:
 def test_a_baseline_does_not_take_what_is_hidden_for_known(file: Path, capsys: Capture) -> None:
     main(["check", "model.py", "--baseline", "known.json", "--write-baseline"])
     assert shown(capsys, "--baseline", "known.json", "--review") == [REVIEW]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_test"),
+    [
+        ("tests/unit/helper.py", True),
+        ("test/helper.py", True),
+        ("src/test_model.py", True),
+        ("src/model_test.py", True),
+        ("conftest.py", True),
+        ("src/testing/model.py", False),
+        ("src/latest.py", False),
+        ("tests/project/model.py", False),
+    ],
+)
+def test_in_tests_only_hangs_and_wrong_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, name: str, is_test: bool
+) -> None:
+    """What is above the top of a project does not count: here, tests/project is one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests" / "project").mkdir(parents=True)
+    (tmp_path / "tests" / "project" / "pyproject.toml").touch()
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text(f"{SOURCE}\nx = 1  # distlint: ignore[DL003]\n")
+    broken = path.with_name(f"{path.stem}{'_test' if is_test else ''}.ipynb")
+    broken.write_text("no notebook")
+    main(["check", str(path), str(broken), "--output-format", "json"])
+    expected = ["DL101"] if is_test else ["DL101", "DL900", "DL000"]
+    assert [each["code"] for each in json.loads(capsys.readouterr().out)] == expected
