@@ -15,6 +15,7 @@ from typing import Any
 import libcst
 
 from distlint.engine import Examined
+from distlint.facts.handed import Handed
 from distlint.facts.joins import Joiner
 from distlint.facts.outline import Outline
 from distlint.facts.project import CallPlace, ClassSummary, FunctionSummary, Project, Settings
@@ -37,6 +38,7 @@ _STORED: dict[tuple[str, str], type] = {
         Finding,
         Fix,
         FunctionSummary,
+        Handed,
         Joiner,
         Outline,
         Scanned,
@@ -124,6 +126,9 @@ class Cache:
             b"saves alone" if project.saves_alone else b"",
             b"is alone" if project.is_alone else b"",
             b"is placed" if project.is_placed else b"",
+            b"spawns" if project.spawns else b"",
+            tuple(sorted(project.placed)),
+            tuple(sorted(project.pickled)),
             project.evidence,
             tuple(sorted(project.opt_outs)),
             tuple(sorted(project.devices)),

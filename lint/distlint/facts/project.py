@@ -134,6 +134,9 @@ class Project:
             ``facts.versions``.
         is_alone: whether the project makes trainers, and nothing in it says or offers several devices; or uses
             this file nowhere.
+        placed: full names of the file's classes whose objects are handed to a trainer, Fabric or Accelerate.
+        pickled: the same of those that are saved whole, or handed to processes that are spawned.
+        spawns: whether some file makes that the way to start processes.
         is_placed: whether what places modules on devices, a trainer say, is in the file or one that imports it, or that
             cannot be told.
         evidence: what the prefilter must take for present in the file, since other files have it.
@@ -150,6 +153,9 @@ class Project:
     saves_alone: bool = False
     is_alone: bool = False
     is_placed: bool = True
+    placed: frozenset[str] = frozenset()
+    pickled: frozenset[str] = frozenset()
+    spawns: bool = False
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""

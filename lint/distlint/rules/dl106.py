@@ -250,7 +250,7 @@ def _is_harmless(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
 
 
 def _is_teardown(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
-    """Whether a test or a job ends with the arm: it leaves the group, or what runs as a whole has no collective left."""
+    """Whether a test or a job ends with the arm: it leaves the group, or no collective follows in what runs whole."""
     function = facts.function_of(arm)
     above = facts.ancestors(arm)
     if any(isinstance(each, cst.For | cst.While) and facts.function_of(each) is function for each in above):
