@@ -50,8 +50,8 @@ class Unpicklable(Rule):
     How to fix: a function at module level, with ``functools.partial`` for what it must know; a method;
     ``operator.itemgetter``.
 
-    For review, unless an object of the class is seen in the project to be saved whole (``torch.save(model)``) or given to
-    processes that are spawned (``strategy="ddp_spawn"``, ``mp.spawn``, ``multiprocessing_context="spawn"``).
+    For review, unless an object of the class is seen in the project to be saved whole (``torch.save(model)``) or given
+    to processes that are spawned (``strategy="ddp_spawn"``, ``mp.spawn``, ``multiprocessing_context="spawn"``).
 
     Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
     plain objects, a loader without workers, what a module sets on itself later than in ``__init__``, modules whose
