@@ -16,7 +16,7 @@ from distlint.edits import Editor
 from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
 from distlint.facts.summary import summarise_functions
-from distlint.model import Finding, Hit, Rule, TraceStep
+from distlint.model import Condition, Finding, Hit, Rule, TraceStep
 from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
@@ -100,7 +100,9 @@ def examine(
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
     kept = _heed_comments(text, path, findings, applied)
-    return Examined(sorted(filter(project.settings.may_hold, kept), key=_place), functions)
+    if project.settings.devices == "one":
+        kept = [found for found in kept if not _lacks_devices(found.condition)]
+    return Examined(sorted(kept, key=_place), functions)
 
 
 class _Positions(PositionProvider):
@@ -184,7 +186,9 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
     for rule, hit in hits:
         here = position(hit.node)
         trace = tuple(step(*each) for each in hit.trace)
-        condition = None if facts.project.settings.grants(hit.condition) else hit.condition
+        condition = hit.condition
+        if facts.project.settings.devices == "many" and _lacks_devices(condition):
+            condition = None
         findings.append(
             Finding(
                 code=rule.code,
@@ -203,6 +207,10 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
             )
         )
     return findings
+
+
+def _lacks_devices(condition: Condition | None) -> bool:
+    return condition is not None and condition.lacks == "devices"
 
 
 def _line_of(place: CallPlace) -> int:

@@ -134,7 +134,7 @@ def test_select_and_ignore(
     tmp_path: Path, options: list[str], codes: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.py").write_text(BAD.replace("self.scores)", "self.scores.cuda())"))
-    assert main(["check", str(tmp_path), "--output-format", "json", *options]) == (1 if codes else 0)
+    assert main(["check", str(tmp_path), "--review", "--output-format", "json", *options]) == (1 if codes else 0)
     assert sorted(item["code"] for item in json.loads(capsys.readouterr().out)) == codes
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from distlint.model import Condition, Finding
+from typing import Literal
 
 __all__ = ["MOVING", "NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
 
@@ -104,14 +101,6 @@ class Settings:
     non_averageable: Mapping[str, str] = field(default_factory=dict)
     trainer_bases: frozenset[str] = frozenset()
     devices: Literal["", "one", "many"] = ""
-
-    def grants(self, condition: Condition | None) -> bool:
-        """Whether the user says that a condition holds."""
-        return self.devices == "many" and condition is not None and condition.lacks == "devices"
-
-    def may_hold(self, found: Finding) -> bool:
-        """Whether the user does not say that a finding's condition never holds."""
-        return self.devices != "one" or found.condition is None or found.condition.lacks != "devices"
 
 
 @dataclass(frozen=True)
