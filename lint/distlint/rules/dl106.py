@@ -175,27 +175,6 @@ def train(trainer, model):
     finally:
         dist.destroy_process_group()
 """,
-        """\
-import torch.distributed as dist
-
-def main(model, batches):
-    try:
-        for batch in batches:
-            dist.all_reduce(model(batch))
-    finally:
-        dist.barrier()
-
-def work(rank, model, batch):
-    try:
-        dist.all_reduce(model(batch))
-    except RuntimeError:
-        dist.barrier()
-        dist.destroy_process_group()
-        raise
-
-if __name__ == "__main__":
-    main(build(), load())
-""",
     )
 
     def can_matter(self, source: bytes) -> bool:
