@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project, declares
 from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
-from distlint.model import Finding, Fix, Query, Report, TraceStep
+from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
 from distlint.modules import module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
 
@@ -52,7 +52,7 @@ def ask(
     findings = []
     for query in queries:
         for report in query.query(analysis):
-            finding = _finding(analysis.index, query, report)
+            finding = _finding(analysis.index, query, report, project.settings.devices)
             findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
     return Asked(findings, tuple(analysis.summaries()) if summarise else ())
 
@@ -94,14 +94,15 @@ def join_summaries(
     return tuple(by_name.values())
 
 
-def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
+def _finding(index: SyntaxIndex, query: Query, report: Report, devices: str) -> Finding:
     node = report.node
+    condition = remaining(report.condition, devices)
     line, column = _position(index, node.lineno, node.col_offset)
     end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
     return Finding(
         code=query.code,
         name=query.name,
-        message=f"{report.message}, {report.condition}" if report.condition else report.message,
+        message=report.message if condition is None else f"{report.message}, {condition.text}",
         path=index.path,
         line=line,
         column=column,
@@ -110,6 +111,7 @@ def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
         severity=query.severity,
         trace=tuple(TraceStep(*each) for each in report.trace),
         statement=_statement_lines(index.tree, node),
+        condition=condition,
     )
 
 

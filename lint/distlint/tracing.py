@@ -58,6 +58,15 @@ def guard_of(found: Divergence) -> Iterator[Trace]:
         yield place.path, place.line, "guard", f"if {place.text}"
 
 
+def stands_in(visit: Visit, kind: str, word: str) -> bool:
+    """True if a step, or a call that leads to it, is under a guard whose source has a word."""
+    events = [visit.step.event, *(call.event for call in visit.calls)]
+    guards = [(event, guard) for event in events if event is not None for guard in event.guards]
+    return any(
+        guard.kind == kind and word in event.function.module.text_of(guard.node).lower() for event, guard in guards
+    )
+
+
 def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     """The trace of a guard of an event."""
     words = {"while": "while", "for": "for … in"}

@@ -170,7 +170,7 @@ class Calls(Expressions):
         result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
-            self.block.append(Step("forward", self.place(node), event, _FORWARD))
+            self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
@@ -322,7 +322,7 @@ class Calls(Expressions):
     def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
         """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
         index = self.value(key)
-        return self.value(root).family == "dict" and index.varies == DATA and index.family != "entry"
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:

@@ -11,6 +11,7 @@ from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.orders import order_of, order_of_sets
+from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
@@ -124,7 +125,11 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, receiver.reason, family="shape" if name == "shape" else "", length=receiver.length)
+            if name != "shape":
+                return UNKNOWN_VALUE
+            own = receiver.reason if receiver.length else None
+            shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+            return shape._replace(reason=shape.reason or own)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -149,7 +154,7 @@ class Expressions(State):
             return whole.elements[number]
         if whole.family == "shape":
             is_own = whole.length and index.constant == 0
-            return Value(DATA if is_own else UNKNOWN, whole.reason, family="length")
+            return whole._replace(varies=DATA if is_own else UNKNOWN, family="length", length=False)
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice):
             return self._sliced(whole, index, result, node.slice)
@@ -157,7 +162,7 @@ class Expressions(State):
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         if whole.family == "shares" and index.is_rank:
             result = result._replace(length=True)
-        family = "entry" if whole.family == "batch" and isinstance(index.constant, str) else ""
+        family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
         return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
 
     def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:

@@ -157,13 +157,14 @@ class Analysis:
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
         is_step = function.name in _STEPS.get(family, ())
+        settings = function.with_default if is_step else frozenset()
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
             if position == 0 and owner is not None and not function.is_static:
                 interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
-            if is_step and not name.endswith(("_idx", "model")):
+            if is_step and not name.endswith(("_idx", "model")) and name not in settings:
                 known = Value(DATA, Reason(parameter.lineno, name), family="batch")
             annotated = self._annotated(parameter)
             interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE

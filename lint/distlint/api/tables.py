@@ -155,6 +155,7 @@ _SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
 _LOOPS = ("fit", "predict", "test", "validate")
 _COMM = ("all_gather", "all_reduce", "barrier", "broadcast", "reduce")
 _LOG = Effect("log", "log")
+_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 
 METHODS: dict[str, dict[str, Effect]] = {
     "accelerator": {
@@ -170,7 +171,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "get_state_dict": Effect("collective", "get_state_dict", sharded=True),
         "main_process_first": collective("main_process_first"),
         "split_between_processes": Effect("share"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
         "prepare": Effect("wrap", wrapped="prepared"),
         "prepare_model": Effect("wrap", wrapped="prepared"),
         "prepare_data_loader": Effect("loader"),
@@ -183,7 +184,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "setup": Effect("wrap", wrapped="prepared"),
         "setup_module": Effect("wrap", "setup_module", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
     "lightning_trainer": {
@@ -201,7 +202,7 @@ METHODS: dict[str, dict[str, Effect]] = {
     },
     "lightning_module": {
         "all_gather": collective("all_gather", "gathered"),
-        "manual_backward": Effect("backward", "backward"),
+        "manual_backward": _BACKWARD,
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
@@ -210,7 +211,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
         "save_16bit_model": collective("save_16bit_model", ""),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "metric": {"compute": collective("compute")},
     "ddp": {"no_sync": Effect("no_sync")},
