@@ -14,6 +14,7 @@ from typing import Any
 
 import libcst
 
+from distlint.analysis.events import OF_SUMMARIES
 from distlint.engine import Examined
 from distlint.facts.handed import Handed
 from distlint.facts.joins import Joiner
@@ -46,6 +47,7 @@ _STORED: dict[tuple[str, str], type] = {
         TraceStep,
         frozenset,
         set,
+        *OF_SUMMARIES,
     )
 }
 

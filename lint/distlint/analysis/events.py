@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import Formula
-from distlint.analysis.value import UNKNOWN_VALUE, Value
+from distlint.analysis.formula import All, Any, Atom, Constant, Formula, Not
+from distlint.analysis.value import UNKNOWN_VALUE, Reason, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
 
@@ -212,3 +212,24 @@ class Summary(NamedTuple):
     body: tuple[Node, ...]
     returns: Value
     defaults: tuple[tuple[str, Formula], ...] = ()
+
+
+# What a summary is made of: all that a cache of them may hold.
+OF_SUMMARIES: tuple[type, ...] = (
+    Summary,
+    Value,
+    Reason,
+    Effect,
+    Place,
+    Step,
+    Branch,
+    Loop,
+    Exit,
+    Handled,
+    Inlined,
+    Atom,
+    Not,
+    Any,
+    All,
+    Constant,
+)

@@ -209,7 +209,7 @@ class _Walker:
             return self._loop(node, calls, guard)
         if isinstance(node, Inlined):
             end = self.run(node.body, (*calls, node), guard)
-            return end if end == "raise" else ""
+            return end if end in ("raise", "exit") else ""
         end = self.run(node.body, calls, guard)
         return self.run(node.last, calls, guard) or end
 
@@ -228,6 +228,6 @@ class _Walker:
         """One turn; that it is the last one is a step of its own, where others may go on."""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
-        if end == "break" and len(self.visits) > before:
+        if end in ("break", "return") and len(self.visits) > before:
             self.visits.append(self.visits[before]._replace(label=LAST_TURN))
-        return end if end in ("return", "raise") else ""
+        return end if end in ("return", "raise", "exit") else ""
