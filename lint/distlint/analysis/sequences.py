@@ -29,6 +29,7 @@ class Visit(NamedTuple):
         calls: the calls that lead to it, outermost first.
         guard: the branch on the test in question that it stands in.
         depth: how many of the calls that branch stands in as well.
+        loop: the loop whose last turn this is.
     """
 
     label: str
@@ -36,6 +37,7 @@ class Visit(NamedTuple):
     calls: tuple[Inlined, ...]
     guard: Branch | None = None
     depth: int = 0
+    loop: Loop | None = None
 
 
 class Way(NamedTuple):
@@ -124,7 +126,7 @@ def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[
     more, other, way = (first, second, there) if is_first else (second, first, here)
     instead = other[0] if other else None
     for visit in more:
-        if visit.label == LAST_TURN and not any(each.step is visit.step for each in way.visits):
+        if visit.loop is not None and not any(_is_inside(each.step, visit.loop) for each in way.visits):
             continue  # how often those turn who are alone in a loop is their affair
         is_around = visit.guard is not None
         if not is_around:
@@ -134,6 +136,10 @@ def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[
         yield Divergence(atom, visit, is_first, is_around, instead)
         if not is_around or instead is not None:
             return  # what follows an early exit is told of once
+
+
+def _is_inside(step: Step, node: Node) -> bool:
+    return node is step or any(_is_inside(step, each) for part in bodies(node) for each in part)
 
 
 def _also(atom: Atom) -> dict[str, bool]:
@@ -229,5 +235,5 @@ class _Walker:
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
         if end in ("break", "return") and len(self.visits) > before:
-            self.visits.append(self.visits[before]._replace(label=LAST_TURN))
+            self.visits.append(self.visits[before]._replace(label=LAST_TURN, loop=node))
         return end if end in ("return", "raise", "exit") else ""
