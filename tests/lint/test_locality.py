@@ -129,10 +129,7 @@ def test_a_value_that_was_brought_together_is_not(before: str) -> None:
     ],
 )
 def test_it_is_followed_through_variables(test: str, expected: list[int]) -> None:
-    assert (
-        lines(STEP.format(test=test, before="flag = mask.any(); other = self.on"), "DL103")
-        == expected
-    )
+    assert lines(STEP.format(test=test, before="flag = mask.any(); other = self.on"), "DL103") == expected
 
 
 BATCHES = """\

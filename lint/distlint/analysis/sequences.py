@@ -13,10 +13,11 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies
-from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms, is_true
+from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms, is_true
 from distlint.analysis.module import matters
 
 LAST_TURN = "(the last turn)"
+_EDGES = ("(a loop begins)", "(a loop ends)")
 _MOST_TESTS = 7  # besides the one in question; ways double with each
 
 
@@ -29,7 +30,7 @@ class Visit(NamedTuple):
         calls: the calls that lead to it, outermost first.
         guard: the branch on the test in question that it stands in.
         depth: how many of the calls that branch stands in as well.
-        loop: the loop whose last turn this is.
+        loop: the loop that begins or ends here, or whose last turn this is.
     """
 
     label: str
@@ -105,7 +106,9 @@ def _compare(
         return
     if there.end == "raise" and len(there.visits) <= len(here.visits):
         return
-    for first, second in _unmatched(here.visits, there.visits, lambda visit: (id(visit.step), visit.label)):
+    for first, second in _unmatched(
+        here.visits, there.visits, lambda visit: (id(visit.loop or visit.step), visit.label)
+    ):
         for more, other in _unmatched(first, second, lambda visit: visit.label):
             yield from _parted(atom, here, there, more, other)
 
@@ -122,6 +125,7 @@ def _unmatched(
 
 def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[Visit]) -> Iterator[Divergence]:
     """What one side makes more than the other at one point; where both make something, one of them is told of."""
+    first, second = ([visit for visit in part if visit.label not in _EDGES] for part in (first, second))
     is_first = bool(first) and (not second or first[0].guard is not None)
     more, other, way = (first, second, there) if is_first else (second, first, here)
     instead = other[0] if other else None
@@ -175,7 +179,19 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
                 yield from atoms(node.test)
             yield from _relevant((*node.then, *node.other))
         elif isinstance(node, Loop | Inlined | Handled):
+            if isinstance(node, Loop) and _leaves_function(node.body):
+                yield _turns(node)
             yield from (atom for part in bodies(node) for atom in _relevant(part))
+
+
+def _leaves_function(body: tuple[Node, ...]) -> bool:
+    """True if a loop may end the function, so that it matters whether it turns at all."""
+    inside = (part for node in body if not isinstance(node, Inlined) for part in bodies(node))
+    return Exit("return") in body or any(map(_leaves_function, inside))
+
+
+def _turns(loop: Loop) -> Atom:
+    return Atom(f"{loop.place.path}:{loop.place.line} turns", UNKNOWN)
 
 
 def walk(body: tuple[Node, ...], answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> Way:
@@ -232,8 +248,14 @@ class _Walker:
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""
+        if not self.answers.get(_turns(node).text, True):
+            return ""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
-        if end in ("break", "return") and len(self.visits) > before:
-            self.visits.append(self.visits[before]._replace(label=LAST_TURN, loop=node))
+        if len(self.visits) > before:
+            edge = self.visits[before]._replace(loop=node)
+            self.visits.insert(before, edge._replace(label=_EDGES[0]))
+            if end in ("break", "return"):
+                self.visits.append(edge._replace(label=LAST_TURN))
+            self.visits.append(edge._replace(label=_EDGES[1]))
         return end if end in ("return", "raise", "exit") else ""
