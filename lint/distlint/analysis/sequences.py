@@ -146,14 +146,19 @@ def _is_inside(step: Step, node: Node) -> bool:
     return node is step or any(_is_inside(step, each) for part in bodies(node) for each in part)
 
 
+def _is_for_one(atom: Atom) -> bool:
+    """True if a test picks out a rank by its number, not by something that follows from it."""
+    return atom.varies == RANK and atom.reason is None
+
+
 def _also(atom: Atom) -> dict[str, bool]:
     """What else is true of a rank of which an atom is: the first rank is the first of its node."""
     return {LOCAL_ZERO.text: True} if atom == ZERO else {}
 
 
 def _answers(atom: Atom, relevant: list[Atom], asked: list[Atom]) -> Iterator[dict[str, bool]]:
-    """The ways to answer the other tests: alike on both sides, and of those for the rank, each one alone."""
-    alone = {each.text for each in asked if each.varies == RANK} if atom.varies == RANK else set()
+    """The ways to answer the other tests: alike on both sides, and of those for one certain rank, each one alone."""
+    alone = {each.text for each in asked if _is_for_one(each)} if _is_for_one(atom) else set()
     texts = sorted({each.text for each in relevant} - {atom.text} - alone)
     some, rest = texts[:_MOST_TESTS], texts[_MOST_TESTS:]
     for chosen in itertools.product((True, False), repeat=len(some)):
