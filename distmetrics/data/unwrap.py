@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from distmetrics.data.rank_loader import RankLoader
-from distmetrics.data.sampling import Dealt, EvaluationBatches, clone
+from distmetrics.data.sampling import Dealt, EvaluationBatches, clone, samplers_in
 from distmetrics.errors import InputError, InputTypeError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
@@ -161,11 +161,7 @@ def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
     yield loader.dataset
     for part in (loader.sampler, loader.batch_sampler):
-        seen: list[Any] = []
-        while part is not None and not any(part is other for other in seen):
-            yield part
-            seen.append(part)
-            part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
+        yield from samplers_in(part)
 
 
 def _whole(sampler: Any) -> Any:

@@ -125,6 +125,8 @@ def special_cases(comm: Any) -> dict[str, Any]:
     torch.manual_seed(comm.rank)  # Accelerate's sampler then has another seed on each rank
     shuffled = accelerator.prepare(DataLoader(range(11), batch_size=2, shuffle=True))
     loader = prepare(accelerator, shuffled)
+    if comm.rank == 0:
+        next(iter(loader.loader.loader))  # a look at a batch; the order stays that of all ranks
     orders = [read(accelerator, loader)[1] for _ in range(2)]
     result["shuffled"] = [sorted(order) for order in orders]
 
