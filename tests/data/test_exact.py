@@ -162,6 +162,16 @@ def test_batches_come_in_order() -> None:
     assert read(deal(loader, world_size=2, rank=0, layout=ROUNDS, equal_batches=True)) == [[0], [2], [4], [6]]
 
 
+def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
+    for equal in (False, True):
+        parts = []
+        for rank in range(2):
+            loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
+            parts.append(deal(loader, world_size=2, rank=rank, equal_batches=equal))
+        for _ in range(2):
+            assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
+
+
 class Backwards:
     """A sampler by its methods alone; a shuffled epoch is marked by its first key."""
 
