@@ -65,13 +65,17 @@ def exact(
 
     Raises:
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
-            a way that is not known (on every rank).
+            a way that is not known (on every rank); when the loader is read, that there were no
+            other ranks when this was called, and now there are.
 
     >>> from torch.utils.data import DataLoader
     >>> [batch.tolist() for batch in exact(DataLoader(range(5), batch_size=2))]
     [[0, 1], [2, 3], [4]]
     """
-    return exact_by(loader, chosen(comm), RUNS, equal_batches=equal_batches, seed=seed)
+    ranks = chosen(comm)
+    part = exact_by(loader, ranks, RUNS, equal_batches=equal_batches, seed=seed)
+    part.is_alone = comm is None and ranks.world_size == 1
+    return part
 
 
 def exact_by(

@@ -253,6 +253,18 @@ def test_options_of_one_rank_are_an_error_on_every_rank(options: Any) -> None:
     run(2, job)
 
 
+def test_a_loader_from_before_there_were_ranks_is_refused() -> None:
+    """Every rank would read all of the data."""
+    loader = exact(DataLoader(range(9), batch_size=2))
+    assert len(flat([read(loader)])) == 9
+
+    def job(comm: Any) -> None:
+        with pytest.raises(InputError, match="now there are 2"):
+            read(loader)
+
+    run(2, job)
+
+
 def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
     def job(comm: Any) -> list[list[int]]:
         long = exact(DataLoader(range(4), batch_size=1))
