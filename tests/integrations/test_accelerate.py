@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from distmetrics import all_gather_object
-from distmetrics.data import exact
+from distmetrics.data import exact, fresh
 from distmetrics.errors import InputError
 from distmetrics.testing import run
 from tests.integrations.modules import elastic
@@ -59,8 +59,6 @@ def read(accelerator: Any, loader: Any) -> tuple[list[int], list[int], list[str]
     """Return what a loop updates a metric with, what it gathers, and what it gathers as texts."""
     seen, gathered, texts = [], [], []
     warnings.filterwarnings("ignore", message="gather_for_metrics: the rows of the last round")
-    from distmetrics.data import fresh
-
     for batch in loader:
         seen += fresh(batch).tolist()
         tree = accelerator.gather_for_metrics({"x": (batch, batch.float()), "y": [batch[:, None].repeat(1, 2)]})
@@ -92,7 +90,12 @@ def every_loop(comm: Any) -> int:
                 continue
             size = 2 * comm.world_size if options.get("split_batches") else 2 - count % 2
             plain = DataLoader(source(kind, count), batch_size=size)
-            loader = prepare(accelerator, accelerator.prepare(plain) if first else plain, equal_batches=equal)
+            theirs = accelerator.prepare(plain)
+            cuts = kind != "stream" or options.get("dispatch_batches") is not False
+            if first and equal and count and cuts:  # Accelerate's own loader, with its repeats cut off
+                kept = all_gather_object([row for batch in theirs for row in fresh(batch).tolist()])
+                assert sorted(itertools.chain(*kept)) == list(range(count)), (options, kind, count)
+            loader = prepare(accelerator, theirs if first else plain, equal_batches=equal)
             seen, gathered, texts = read(accelerator, loader)
             case = (options, kind, count, first, equal)
             ranks = all_gather_object((seen, len(list(loader))))
