@@ -16,7 +16,7 @@ from distlint.edits import Editor
 from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
 from distlint.facts.summary import summarise_functions
-from distlint.model import Finding, Hit, Rule, TraceStep
+from distlint.model import Condition, Finding, Hit, Rule, TraceStep
 from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
@@ -99,7 +99,10 @@ def examine(
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
-    return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
+    kept = _heed_comments(text, path, findings, applied)
+    if project.settings.devices == "one":
+        kept = [found for found in kept if not _lacks_devices(found.condition)]
+    return Examined(sorted(kept, key=_place), functions)
 
 
 class _Positions(PositionProvider):
@@ -124,8 +127,7 @@ def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequ
     for rule in applied:
         if rule.code == UNUSED:
             codes = [each.code for each in applied]
-            known = {each.code: each.pedantic for each in RULES.values()}
-            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=known)
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=RULES)
     return kept
 
 
@@ -184,11 +186,14 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
     for rule, hit in hits:
         here = position(hit.node)
         trace = tuple(step(*each) for each in hit.trace)
+        condition = hit.condition
+        if facts.project.settings.devices == "many" and _lacks_devices(condition):
+            condition = None
         findings.append(
             Finding(
                 code=rule.code,
                 name=rule.name,
-                message=hit.message,
+                message=hit.message if condition is None else f"{hit.message}, {condition.text}",
                 path=facts.path,
                 line=here.start.line,
                 column=here.start.column + 1,
@@ -198,9 +203,14 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
                 fix=None if hit.repair is None else editor.fix(hit.repair),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
+                condition=condition,
             )
         )
     return findings
+
+
+def _lacks_devices(condition: Condition | None) -> bool:
+    return condition is not None and condition.lacks == "devices"
 
 
 def _line_of(place: CallPlace) -> int:

@@ -25,6 +25,20 @@ class Severity(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What a finding depends on and the code does not say: such a finding is for review.
+
+    Attributes:
+        lacks: what is not known: that several devices run the code, that the object is pickled, or what the ranks' data
+            are.
+        text: the same as the end of the message, such as "if this module is trained on several devices".
+    """
+
+    lacks: Literal["devices", "pickled", "data"]
+    text: str
+
+
+@dataclass(frozen=True)
 class TraceStep:
     """A further place that a finding is about, such as the guard that hides a collective.
 
@@ -86,6 +100,7 @@ class Finding:
         trace: further places, in the order of reading.
         statement: first and last line of the statement, where a suppression comment may stand.
         cell: number of the cell of a notebook that lines count in, from 1, cells of text counted.
+        condition: what it depends on, told by the message too; None where it follows from the code.
     """
 
     code: str
@@ -101,11 +116,22 @@ class Finding:
     trace: tuple[TraceStep, ...] = ()
     statement: tuple[int, int] = field(default=(0, 0), compare=False)
     cell: int | None = None
+    condition: Condition | None = None
 
     @property
     def place(self) -> str:
         """The file, or the cell of a notebook."""
         return place(self.path, self.cell)
+
+    @property
+    def confidence(self) -> Literal["sure", "review"]:
+        """Whether it follows from the code, or depends on what only the reader knows."""
+        return "sure" if self.condition is None else "review"
+
+    @property
+    def level(self) -> str:
+        """Error, warning, or note for what is for review: its severity in the words of other programs."""
+        return "note" if self.condition is not None else self.severity.value
 
 
 def place(path: str, cell: int | None) -> str:
@@ -142,15 +168,17 @@ class Hit:
 
     Attributes:
         node: the place.
-        message: one sentence.
+        message: one sentence, without the condition.
         trace: further nodes, or calls in other files, each with a label and a text.
         repair: how it can be removed, if that is known.
+        condition: what it depends on, where it does not follow from the code.
     """
 
     node: cst.CSTNode
     message: str
     trace: tuple[tuple[cst.CSTNode | CallPlace, str, str], ...] = ()
     repair: Repair | None = None
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True)
@@ -175,7 +203,6 @@ class Rule(ABC):
         group: the family that the page is filed under.
         severity: error where a job hangs, crashes or reports a wrong number.
         tokens: for the prefilter. A file can matter when at least one token of *each* group occurs.
-        pedantic: whether it is applied only where it is asked for, since it is wrong too often.
         bad: what must be reported.
         good: what must not.
     """
@@ -184,7 +211,6 @@ class Rule(ABC):
     name: ClassVar[str]
     group: ClassVar[str]
     severity: ClassVar[Severity] = Severity.ERROR
-    pedantic: ClassVar[bool] = False
     tokens: ClassVar[tuple[tuple[bytes, ...], ...]]
     bad: ClassVar[Sequence[Example]]
     good: ClassVar[Sequence[str]]
