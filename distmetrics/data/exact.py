@@ -11,6 +11,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS, Layout
+from distmetrics.data.drawing import held, random_state, set_generator
 from distmetrics.data.rank_loader import LoaderPart, StreamPart
 from distmetrics.data.repeats import settle
 from distmetrics.data.sampling import (
@@ -19,9 +20,6 @@ from distmetrics.data.sampling import (
     as_sampler,
     clone,
     has_order,
-    held,
-    random_state,
-    set_generator,
 )
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
