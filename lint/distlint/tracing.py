@@ -24,12 +24,12 @@ def way_to(visit: Visit) -> Iterator[Trace]:
         yield place.path, place.line, "collective", place.text
 
 
-def place_of(found: Divergence) -> tuple[str, Event | None]:
+def named(visit: Visit) -> tuple[str, Event | None]:
     """Return what a step is called, and where the function in which ranks part makes it; None in another file."""
-    calls = found.visit.calls[found.visit.depth :]
-    event = calls[0].event if calls else found.visit.step.event
-    name = found.visit.step.effect.label
-    if found.visit.step.effect.kind == "log":
+    calls = visit.calls[visit.depth :]
+    event = calls[0].event if calls else visit.step.event
+    name = visit.step.effect.label
+    if visit.step.effect.kind == "log":
         name += " with sync_dist=True"
     func = event.node.func if event is not None and isinstance(event.node, ast.Call) else None
     inside = f" (inside {dotted(func).rpartition('.')[2]})" if calls and func is not None else ""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, Constant, Formula, substitute
+from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
 from distlint.api import (
     Effect,
     brings_together,
@@ -29,6 +29,8 @@ _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "me
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_VIEWS = frozenset({"items", "keys", "values"})
+_OF_SETS = frozenset({"difference", "intersection", "symmetric_difference", "union"})
 _TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
@@ -91,11 +93,20 @@ class Calls(Expressions):
     ) -> Value:
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
-        if effect.kind == "collective" or (effect.kind == "log" and _is_on(options.get("sync_dist"))):
+        if effect.kind == "collective" or (effect.kind == "log" and self._is_synced(receiver, options)):
             self._collective(event)
+        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
+            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
+
+    def _is_synced(self, receiver: Value, options: dict[str, Value]) -> bool:
+        """Whether a log is reduced over ranks; modules of distmetrics do that by name where an epoch is evaluated."""
+        name = self.function.name
+        is_by_name = name in ("validation_step", "test_step") or name.startswith("on_")
+        is_ours = receiver.family == "distmetrics_module"
+        return _is_on(options.get("sync_dist")) and not (is_ours and is_by_name)
 
     def _collective(self, event: Event) -> None:
         self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
@@ -194,10 +205,12 @@ class Calls(Expressions):
             whole = combine([*args, *options.values()])
             reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
             return whole._replace(scale=reduction if is_loss else "")
+        if name.startswith("tqdm.") and args:
+            return args[0]
         self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
-        return combine([*args, *options.values()])
+        return of_unseen([*args, *options.values()])
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
@@ -239,11 +252,12 @@ class Calls(Expressions):
                 return UNKNOWN_VALUE
             if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
                 return self._forward(callee, node, args, options)
-            return self._of_unknown_callable(node.func.id, whole)
+            return self._of_unknown_callable(node.func.id, of_unseen([*args, *options.values()]))
         if callee.wrapped or callee.family in ("module", "metric", "loss"):
             return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Attribute):
-            return self._method(node, node.func, receiver, args, options, combine([receiver, whole]))
+            seen = of_unseen([*args, *options.values()])
+            return self._method(node, node.func, receiver, args, options, combine([receiver, seen]))
         return whole
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
@@ -264,6 +278,12 @@ class Calls(Expressions):
         if name in _ADDS and args:
             self._add(func.value, args[-1])
             return NONE_VALUE
+        if name in _VIEWS and not args:
+            return receiver._replace(family=name if receiver.family in ("batch", "dict", "") else receiver.family)
+        if name in ("iterdir", "rglob"):
+            return Value(UNKNOWN, family="files", order="files")
+        if name in _OF_SETS and receiver.order in ("set", "texts"):
+            return whole._replace(family="set", order=receiver.order if name == "difference" else "set")
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
             if not self.keeps_gradients:
@@ -286,12 +306,23 @@ class Calls(Expressions):
 
     def _add(self, node: ast.expr, value: Value) -> None:
         """What is added to a list is in it from now on."""
-        root, _ = _root(node)
+        given, (root, _) = node, _root(node)
         known = self.value(node)
-        if root is not None and known.target is None and not known.name:
+        while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
+            node = node.value
+        is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
+        if root is not None and known.target is None and not known.name and not is_part:
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
+            if isinstance(given, ast.Subscript) and self.is_own_key(root, given.slice):
+                joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
-            self.bind(root, joined._replace(family=known.family, length=length))
+            family = self.value(root).family if isinstance(given, ast.Subscript) else known.family
+            self.bind(root, joined._replace(family=family, length=length))
+
+    def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
+        """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
+        index = self.value(key)
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:

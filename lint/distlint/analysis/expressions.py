@@ -9,14 +9,16 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _SUMS = (ast.Add, ast.Sub)
 
 
@@ -123,7 +125,11 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
+            if name != "shape":
+                return UNKNOWN_VALUE
+            own = receiver.reason if receiver.length else None
+            shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+            return shape._replace(reason=shape.reason or own)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -147,14 +153,27 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return whole._replace(family="length")
+            is_own = whole.length and index.constant == 0
+            return whole._replace(varies=DATA if is_own else UNKNOWN, family="length", length=False)
         result = combine([whole, index])
-        if isinstance(node.slice, ast.Slice) or index.family == "mask":
+        if isinstance(node.slice, ast.Slice):
+            return self._sliced(whole, index, result, node.slice)
+        if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
-        family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
-        if whole.family == "batch" and isinstance(index.constant, str):
-            family = "part"
+        if whole.family == "shares" and index.is_rank:
+            result = result._replace(length=True)
+        family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
         return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+
+    def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:
+        """A cut by this rank's data is as long as that says; one with steps that begins at the rank, one more or less.
+
+        What is cut to a multiple of the number of ranks gives them equal shares.
+        """
+        is_even = part.upper is not None and self.value(part.upper).family == "even"
+        is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
+        family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
+        return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -211,7 +230,11 @@ class Expressions(State):
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
         families = left.family, right.family
-        family = next((each for each in ("length", "clock") if each in families), "")
+        family = next((each for each in ("even", "length", "clock") if each in families), "")
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
+        if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
+            return result._replace(family="set", order=result_order)
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
         return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
@@ -219,7 +242,8 @@ class Expressions(State):
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
         """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
         if right.family == "world" or right.sources or right.reduced:
-            return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
+            family = "even" if right.family == "world" and left.varies <= UNKNOWN else ""
+            return result._replace(scale=left.scale, reduced=left.reduced, divided=True, family=family)
         if left.scale == "sum" and right.scale == "count":
             return result._replace(scale="mean", reduced=left.reduced)
         return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
@@ -263,7 +287,12 @@ class Expressions(State):
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
-        return whole._replace(family=family, elements=elements)
+        order = order_of(elements) if isinstance(node, ast.Set) else ""
+        return whole._replace(family=family, elements=elements, order=order)
+
+    def _dict(self, node: ast.Dict) -> Value:
+        parts = [self.value(each) for each in (*node.keys, *node.values) if each is not None]
+        return (combine(parts) if parts else SAME_VALUE)._replace(family="dict")
 
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
@@ -288,7 +317,10 @@ class Expressions(State):
         self.names, self.guards = names, guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
-        return inside._replace(family=family, length=outer.length)
+        order = outer.order
+        if isinstance(node, ast.SetComp):
+            order = "texts" if isinstance(node.elt, ast.JoinedStr) else "set"
+        return inside._replace(family=family, length=outer.length, order=order)
 
     @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:
@@ -324,6 +356,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Tuple: Expressions._written_out,
     ast.List: Expressions._written_out,
     ast.Set: Expressions._written_out,
+    ast.Dict: Expressions._dict,
     ast.Starred: Expressions._starred,
     ast.Lambda: Expressions._lambda,
     ast.ListComp: Expressions._comprehension,

@@ -37,6 +37,7 @@ _SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
     "lightning_module": ("training_step", "validation_step", "test_step", "predict_step", "forward"),
+    "distmetrics_module": ("training_step", "validation_step", "test_step", "shared_step", "forward"),
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
@@ -80,7 +81,7 @@ class Analysis:
         """True if a step is a collective of all ranks."""
         if step.label == "save_checkpoint" and self.saves_alone:
             return False
-        return step.effect.kind == "collective" and not step.is_grouped
+        return step.effect.kind in ("collective", "wrap") and not step.is_grouped
 
     def reduces_gradients(self, step: Step) -> bool:
         """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""

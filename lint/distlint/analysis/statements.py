@@ -12,7 +12,7 @@ from distlint.analysis.formula import DATA, SAME, UNKNOWN
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.api import Effect
-from distlint.syntax import ClassNode, FunctionNode, Located
+from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
@@ -70,12 +70,21 @@ class Interpreter(Calls):
             if known is not None and known.target is None:
                 inside = value._replace(constant=None, formula=None, elements=(), family=known.family)
                 joined = join(known, inside)
+                if self.is_own_key(target.value, target.slice):
+                    joined = joined._replace(order="keys")
                 self.names[target.value.id] = joined._replace(scale="", elements=(), length=known.length)
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
         if value.family == "loader":
             return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
+        if value.family == "items":
+            entry = Value(value.varies, value.reason, family="part")
+            return Value(value.varies, value.reason, family="tuple", elements=(_key_of(value), entry))
+        if value.family in ("keys", "dict"):
+            return _key_of(value)
+        if value.family == "batch":
+            return Value(value.varies, value.reason, family="part")
         if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
@@ -114,8 +123,19 @@ class Interpreter(Calls):
     def _assign(self, node: ast.Assign) -> str:
         value = self.value(node.value)
         for target in node.targets:
-            self.bind(target, value)
+            self.bind(target, self._given_back(target, node.value, value))
         return ""
+
+    def _given_back(self, target: ast.expr, node: ast.expr, value: Value) -> Value:
+        """``state = update(state, batch)``: what an unseen function is given and gives back is what it was before."""
+        if not isinstance(node, ast.Call) or not _is_plain(target):
+            return value
+        if any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective")):
+            return value
+        if not any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args):
+            return value
+        before = self.value(target)
+        return before._replace(constant=None, formula=None) if before.varies < value.varies else value
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
@@ -174,6 +194,8 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> str:
         iterable = self.value(node.iter)
+        if not iterable.family and isinstance(node.iter, ast.Call):
+            iterable = next(filter(_is_loader, map(self.value, filter(_is_plain, node.iter.args))), iterable)
         return self._repeat(node, "for", node.iter, iterable, target=node.target)
 
     def _while(self, node: ast.While) -> str:
@@ -323,6 +345,20 @@ def _declares(owner: ClassNode, name: str) -> bool:
 def _keeps_gradients(node: ast.expr) -> bool:
     """``model.no_sync()``: gradients stay where they are."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
+
+
+def _key_of(value: Value) -> Value:
+    """A key of a dict: one of its own rank's batches, or the same everywhere as far as is known."""
+    return Value(DATA if value.order == "keys" else UNKNOWN, value.reason)
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_loader(value: Value) -> bool:
+    """What a loop is wrapped in, to show or count its turns, hands on the batches."""
+    return value.family == "loader"
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

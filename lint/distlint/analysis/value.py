@@ -44,6 +44,8 @@ class Value(NamedTuple):
         grad: whether gradients flow through it.
         elements: its parts, of a tuple that is written out.
         constant: the constant that it is.
+        order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
+            "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
     """
 
     varies: int = UNKNOWN
@@ -62,6 +64,7 @@ class Value(NamedTuple):
     grad: bool = False
     elements: tuple[Value, ...] = ()
     constant: Any = None
+    order: str = ""
 
     @property
     def is_local(self) -> bool:
@@ -104,6 +107,7 @@ def join(first: Value, second: Value) -> Value:
         length=first.length or second.length,
         grad=first.grad or second.grad,
         elements=_joined_elements(first.elements, second.elements),
+        order=_joined_order(first.order, second.order),
     )
 
 
@@ -111,10 +115,27 @@ def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
 
 
+def _joined_order(first: str, second: str) -> str:
+    """The order of a value that is one of two: a dict's keys come from wherever it is filled."""
+    if "keys" in (first, second):
+        return "keys"
+    if first == second:
+        return first
+    return "set" if {first, second} == {"set", "texts"} else ""
+
+
 def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tuple[Value, ...]:
     if len(first) != len(second):
         return ()
     return tuple(join(*each) for each in zip(first, second, strict=True))
+
+
+def of_unseen(given: list[Value]) -> Value:
+    """Return what is known of what an unseen function makes of values: of this rank's data, something of it.
+
+    What is told the rank, to place or to name something, seldom returns it.
+    """
+    return combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE])
 
 
 def combine(values: list[Value]) -> Value:
