@@ -123,9 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tiers = Counter(row["reported"] or "not" for row in rows)
     silent = sum(row["silent_after"] is True for row in rows)
     told = len(rows) - tiers["not"]
-    print(
-        f"{told} of {len(rows)} reported ({tiers['sure']} sure), {silent} of these silent after the fix"
-    )
+    print(f"{told} of {len(rows)} reported ({tiers['sure']} sure), {silent} silent after the fix")
     if options.csv:
         with options.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
