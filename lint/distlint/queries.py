@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project
-from distlint.model import Finding, Query, Report, TraceStep
+from distlint.model import Finding, Fix, Query, Report, TraceStep
 from distlint.modules import module_key
+from distlint.patches import Patcher
 from distlint.syntax import Located, SyntaxIndex, index_source
+from distlint.text import Text
 
 # What classes of other files are, by the kinds that the linker gives them.
 _FAMILIES = {
@@ -83,9 +85,15 @@ def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
         end_line=end_line,
         end_column=end_column,
         severity=query.severity,
+        fix=_fix(index, report),
         trace=tuple(TraceStep(*each) for each in report.trace),
         statement=_statement_lines(index.tree, node),
     )
+
+
+def _fix(index: SyntaxIndex, report: Report) -> Fix | None:
+    rewrite = report.repair() if report.repair is not None else None
+    return Patcher(index, Text(index.source)).fix(rewrite) if rewrite is not None else None
 
 
 def _position(index: SyntaxIndex, line: int, offset: int) -> tuple[int, int]:
