@@ -6,14 +6,16 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from distlint import averageable
 from distlint.analysis import Analysis, Summary
-from distlint.facts.project import FunctionSummary, Project
+from distlint.facts.project import FunctionSummary, Project, Settings, declares
 from distlint.model import Finding, Fix, Query, Report, TraceStep
-from distlint.modules import module_key
+from distlint.modules import absolute_name, module_key
 from distlint.patches import Patcher
 from distlint.syntax import Located, SyntaxIndex, index_source
 from distlint.text import Text
 
+_DECLARED = "declared so in [tool.distlint]"
 # What classes of other files are, by the kinds that the linker gives them.
 _FAMILIES = {
     "lightning": "lightning_module",
@@ -58,7 +60,19 @@ def analyse(source: str, path: str, project: Project) -> Analysis:
         found = project.find_class(name)
         return next((_FAMILIES[kind] for kind in sorted(found.kinds) if kind in _FAMILIES), "") if found else ""
 
-    return Analysis(index_source(source, path, module_key(path)), find, find_family)
+    index = index_source(source, path, module_key(path))
+    return Analysis(index, find, find_family, lambda name: _reason_against(project.settings, index, name))
+
+
+def _reason_against(settings: Settings, index: SyntaxIndex, full: str) -> str | None:
+    """Why the mean over ranks of a metric is wrong; what the user has declared goes before the table."""
+    name = absolute_name(index.name, full)
+    if declares(settings.averageable, name) is not None:
+        return None
+    declared = declares(settings.non_averageable, name)
+    if declared is not None:
+        return settings.non_averageable[declared] or _DECLARED
+    return averageable.reason_against(full)
 
 
 def join_summaries(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Event, Guard
+from distlint.analysis.formula import LOCAL_ZERO, Atom
 from distlint.analysis.sequences import Divergence, Visit
 from distlint.syntax import Located
 
@@ -25,6 +26,15 @@ def way_to(visit: Visit) -> Iterator[Trace]:
     if visit.calls:
         place = visit.step.place
         yield place.path, place.line, "collective", place.text
+
+
+def who(atom: Atom) -> str:
+    """The ranks for which a test of the rank is true, in words."""
+    if atom.text == LOCAL_ZERO.text:
+        return "local rank 0"
+    if atom.text.startswith("rank==") and atom.text[6:].isdigit():
+        return f"rank {atom.text[6:]}"
+    return f"a rank where {atom.text}"
 
 
 def guard_of(found: Divergence) -> Iterator[Trace]:

@@ -8,13 +8,18 @@ import sys
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, Formula, substitute
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
+from distlint.analysis.measures import Measure, curved, measure_in, told_by_library
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, named_dtype, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode
 
 _FORWARD = Effect("forward", "forward")
+LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
+_CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
+_CURVES = frozenset({"exp", "sqrt"})
+_CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
@@ -29,11 +34,14 @@ class Calls(Expressions):
         receiver, callee = self._callee(node.func)
         args = tuple(self.value(part) for part in node.args)
         options = {each.arg or "**": self.value(each.value) for each in node.keywords}
-        name = callee.name
+        name = "" if callee.instance else callee.name
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
-        if effect is not None and not isinstance(callee.target, FunctionNode):
+        is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
+        if effect is not None and effect.kind == "log" and not self._is_log(receiver, node):
+            effect = None
+        if effect is not None and not is_own:
             return self._known(effect, node, receiver, args, options)
         if callee.target is not None:
             return self._own(callee, node, receiver, args, options)
@@ -59,11 +67,23 @@ class Calls(Expressions):
     ) -> Value:
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
-        if effect.kind == "collective" or (effect.kind == "log" and _is_on(options.get("sync_dist"))):
+        if effect.kind == "log":
+            is_synced = _is_on(options.get("sync_dist"))
+            self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
+        elif effect.kind == "collective":
             self._collective(event)
         elif effect.kind in ("backward", "exit"):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
+
+    def _is_log(self, receiver: Value, node: ast.Call) -> bool:
+        """Whether a call is that of a framework's ``log``, and not of a method or attribute of the user's own."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if name == "log" and len(node.args) + len(node.keywords) < 2:
+            return False  # other trainers log one dict
+        owner = receiver.target
+        lineage = self.index.lineage(owner) if isinstance(owner, ClassNode) else ()
+        return not any(("attribute", each, name) in self.facts.values for each in lineage)
 
     def _collective(self, event: Event) -> None:
         self.block.append(Step(event.label, self.place(event.node), event, event.effect))
@@ -75,7 +95,8 @@ class Calls(Expressions):
             root, is_fresh = _root(node)
             event.is_lost = is_fresh
             if root is not None:
-                self.bind(root, event.result._replace(scale=value.scale, grad=value.grad, family=value.family))
+                kept = {"scale": value.scale, "grad": value.grad, "family": value.family, "dtype": value.dtype}
+                self.bind(root, event.result._replace(**kept))
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
@@ -91,7 +112,7 @@ class Calls(Expressions):
             args = args if is_unbound else (receiver, *args)
         given = self._give(target, args, options)
         effect = Effect("call", target.name)
-        event = self.emit(effect, node, receiver=receiver, args=args, options=options)
+        event = self.emit(effect, node, receiver=receiver, args=args, options=options, target=target)
         formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
         self._inline(self.facts.body(target, self.function), formulas, target.name, event)
         returned = self.facts.read(("return", target, ""), self.function)
@@ -110,7 +131,8 @@ class Calls(Expressions):
             if "__init__" in each.methods:
                 init = each.methods["__init__"]
                 self._give(init, (result, *args), options)
-                event = self.emit(Effect("call", target.name), node, args=args, options=options, result=result)
+                effect = Effect("call", target.name)
+                event = self.emit(effect, node, args=args, options=options, result=result, target=init)
                 self._inline(self.facts.body(init, self.function), {}, "__init__", event)
                 break
         return result
@@ -118,16 +140,38 @@ class Calls(Expressions):
     def _call_instance(
         self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
-        if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
+        if callee.wrapped or callee.family in _CALLED:
             return self._forward(callee, node, args, options)
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
         result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        if callee.family == "metric":
+            result = self._of_metric(callee, node, result)
+        elif callee.name.startswith("torch.nn."):
+            result = result._replace(scale=_loss_scale(callee.name, constants_of(callee.call)))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
             self.block.append(Step("forward", self.place(node), event, _FORWARD))
         return result
+
+    def _of_metric(self, metric: Value, node: ast.Call, whole: Value) -> Value:
+        """What calling a metric object returns: its value for this batch."""
+        if constants_of(metric.call).get("dist_sync_on_step") is True:
+            return Value(0, reduced="gathered", family="result")
+        parts = metric.elements or (metric,)
+        measures = (self._measured_by(each.name, constants_of(each.call), whole, node, each) for each in parts)
+        return whole._replace(family="result", call=node, measure=next(filter(None, measures), None))
+
+    def _measured_by(
+        self, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
+    ) -> Measure | None:
+        """What a library's metric measures, if that must not be averaged and is of this rank's data."""
+        reason = told_by_library(name, options, self.facts.reason_against) if name and whole.is_local else None
+        if reason is None or whole.sources:
+            return None
+        place = made.call if made is not None and made.call is not None else node
+        return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
         """Tell a function what it is called with; the values by parameter."""
@@ -153,18 +197,33 @@ class Calls(Expressions):
         family = family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
+        if name in _CONTAINERS and args:
+            return args[0]._replace(family=args[0].family or "list")
+        measure = self._library_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
             function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
             if function is not None and args:
                 return function(args[0], combine([*args, *options.values()]), options)
-            is_loss = name.startswith("torch.nn.functional.") and name.endswith(("loss", "entropy"))
             whole = combine([*args, *options.values()])
-            reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
-            return whole._replace(scale=reduction if is_loss else "")
+            scale = _loss_scale(name, {key: value.constant for key, value in options.items()})
+            made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
+            return made or whole._replace(scale=scale if args else "", measure=measure)
         self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
-        return combine([*args, *options.values()])
+        return combine([*args, *options.values()])._replace(measure=measure)
+
+    def _library_measure(
+        self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
+    ) -> Measure | None:
+        """What an imported function measures, if that must not be averaged; one example after another may be."""
+        last = name.rpartition(".")[2]
+        if last in _CURVES and args:
+            return curved(args[0], node, self.index.text_of(node), is_root=last == "sqrt")
+        if any(value.family == "example" for value in args[:2]) or last[:1].isupper():
+            return None
+        known = {key: value.constant for key, value in options.items()}
+        return self._measured_by(name, known, combine([*args, *options.values()]), node)
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen: it may make collectives."""
@@ -174,7 +233,10 @@ class Calls(Expressions):
     def _instance(
         self, family: str, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
-        result = Value(0, family=family, instance=True, name=name)
+        inside = args[0] if len(args) == 1 and args[0].elements else None
+        elements = () if family != "metric" else inside.elements if inside is not None else args
+        elements = tuple(each for each in elements if each.family == "metric")
+        result = Value(0, family=family, instance=True, name=name, call=node, elements=elements)
         self.emit(Effect("make", name, returns=family), node, args=args, options=options, result=result)
         return result
 
@@ -192,6 +254,8 @@ class Calls(Expressions):
         self, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
         whole = combine([*args, *options.values()])
+        if callee.wrapped or callee.family in _CALLED:
+            return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Name):
             builtin = BUILTINS.get(node.func.id) if node.func.id not in self.names else None
             if builtin is not None:
@@ -199,11 +263,7 @@ class Calls(Expressions):
             self._opaque(node.func.id, node, args, options)
             if brings_together(node.func.id):
                 return UNKNOWN_VALUE
-            if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
-                return self._forward(callee, node, args, options)
             return self._of_unknown_callable(node.func.id, whole)
-        if callee.wrapped or callee.family in ("module", "metric", "loss"):
-            return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func, receiver, args, options, combine([receiver, whole]))
         return whole
@@ -232,9 +292,15 @@ class Calls(Expressions):
             return NONE_VALUE
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
+        if name in _CURVES and not args:
+            return whole._replace(measure=curved(receiver, node, self.index.text_of(node), is_root=name == "sqrt"))
+        if receiver.family == "metric" and name in ("clone", "to", "copy"):
+            return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
-            return function(receiver, whole, options)
+            result = function(receiver, whole, options)
+            dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
+            return result._replace(dtype=dtype) if dtype else result
         if isinstance(receiver.target, ClassNode):
             self._opaque(name, node, args, options)
         if brings_together(name):
@@ -247,9 +313,37 @@ class Calls(Expressions):
         root, _ = _root(node)
         known = self.value(node)
         if root is not None and known.target is None and not known.name:
-            joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
+            is_example = any(guard.kind == "for" and _runs_over_examples(guard.test) for guard in self.guards)
+            measure = None if is_example else measure_in(value)
+            added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
+            joined = join(known._replace(elements=(), keys=()), added)
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
             self.bind(root, joined._replace(family=known.family, length=length))
+
+
+def _runs_over_examples(iterable: Value) -> bool:
+    """Whether a loop's turns are for single examples, so that the mean over them is one over examples."""
+    if iterable.family in ("zip", "enumerate"):
+        return any(map(_runs_over_examples, iterable.elements))
+    return iterable.is_local and iterable.family not in ("loader", "outputs", "values", "list", "dict")
+
+
+def constants_of(call: ast.Call | None) -> dict[str, object]:
+    """Return the arguments of a call by name: those that are constants with their value, others with None."""
+    given = call.keywords if call is not None else ()
+    return {
+        each.arg: each.value.value if isinstance(each.value, ast.Constant) else None
+        for each in given
+        if each.arg is not None
+    }
+
+
+def _loss_scale(name: str, options: dict[str, object]) -> str:
+    """What a loss of torch is over its examples, by its name and options; "" of anything else."""
+    if not name.startswith("torch.nn.") or not name.lower().endswith(("loss", "entropy")):
+        return ""
+    given = options.get("reduction", "mean")
+    return given if isinstance(given, str) else ""
 
 
 def _is_super(node: ast.expr) -> bool:

@@ -45,6 +45,7 @@ class Event:
         number: its place in the order of the function's events.
         is_lost: whether it changes a value in place that nobody can read: a temporary one.
         is_dropped: whether its result is thrown away where it stands.
+        target: the function or method of this file that is called.
     """
 
     effect: Effect
@@ -58,6 +59,7 @@ class Event:
     number: int = 0
     is_lost: bool = False
     is_dropped: bool = False
+    target: FunctionNode | None = None
 
     @property
     def kind(self) -> str:

@@ -11,12 +11,24 @@ from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.state import State
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
+from distlint.analysis.measures import Measure, curved
+from distlint.analysis.value import (
+    NONE_VALUE,
+    SAME_VALUE,
+    UNKNOWN_VALUE,
+    Reason,
+    Value,
+    combine,
+    dtype_of,
+    join,
+)
 from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
 _SUMS = (ast.Add, ast.Sub)
+_SIZES = frozenset({"batch_size", "num_graphs"})
+_KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 
 
 class Expressions(State):
@@ -126,7 +138,12 @@ class Expressions(State):
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
             return receiver
-        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources)
+        if name in _SIZES:
+            return Value(UNKNOWN, family="length", dtype="int")
+        if receiver.family in ("trainer", "lightning_trainer") and name.endswith("_dataloaders"):
+            return Value(0, family="loader", instance=True, wrapped="prepared")
+        measure = receiver.measure if name in _KEPT else None
+        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources, measure=measure)
 
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
@@ -145,12 +162,34 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return Value(UNKNOWN, family="length")
+            return Value(UNKNOWN, family="length", dtype="int")
+        if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
+            return self._item(whole, index)
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice) or index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
-        return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+        if index.family == "counter" and whole.is_local:
+            family = "example"
+        is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
+        return result._replace(
+            family=family,
+            wrapped=whole.wrapped,
+            reduced=whole.reduced,
+            divided=whole.divided,
+            measure=whole.measure,
+            call=whole.call if whole.family == "result" else None,
+            scale="mean?" if is_loss else result.scale,
+        )
+
+    def _item(self, whole: Value, index: Value) -> Value:
+        """An item of a list or dict that is written out; any of them where it is not known which."""
+        if len(whole.keys) == len(whole.elements) and index.constant in whole.keys:
+            return whole.elements[whole.keys.index(index.constant)]
+        result = whole.elements[0]
+        for part in whole.elements[1:]:
+            result = join(result, part)
+        return result._replace(constant=None)
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -190,7 +229,8 @@ class Expressions(State):
         """Return the result of an operation on two values."""
         result = combine([left, right])
         if isinstance(operator, ast.Div | ast.FloorDiv):
-            return self._quotient(left, right, result)
+            quotient = self._quotient(left, right, result)
+            return quotient if isinstance(operator, ast.Div) else quotient._replace(dtype=dtype_of(left))
         main = left if left.varies >= right.varies else right
         scale, reduced = main.scale, main.reduced
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
@@ -200,10 +240,27 @@ class Expressions(State):
         family = "length" if "length" in (left.family, right.family) else ""
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
-        return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
+        measure = self._measured(operator, left, right, node)
+        dtype = dtype_of(left) if dtype_of(left) == dtype_of(right) else ""
+        return result._replace(
+            scale=scale, reduced=reduced, divided=main.divided, family=family, measure=measure, dtype=dtype
+        )
+
+    def _measured(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Measure | None:
+        """What a value measures that is scaled, or added to; the root of a mean of squares."""
+        if isinstance(operator, ast.Pow):
+            is_root = right.constant == 0.5
+            return curved(left, node, self.index.text_of(node), is_root=True) if is_root else None
+        if isinstance(operator, _SUMS):
+            return left.measure or right.measure
+        if isinstance(operator, ast.Mult):
+            return left.measure if not right.is_local else right.measure if not left.is_local else None
+        return None
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
         """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
+        measure = left.measure if not right.is_local or right.family == "length" else None
+        result = result._replace(dtype="float", measure=measure)
         if right.family == "world" or right.sources or right.reduced:
             return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
         if left.scale == "sum" and right.scale == "count":
@@ -249,6 +306,15 @@ class Expressions(State):
         whole = combine(list(elements)) if elements else SAME_VALUE
         return whole._replace(family=family, elements=elements)
 
+    def _dict(self, node: ast.Dict) -> Value:
+        keys = [self.value(key) if key is not None else None for key in node.keys]
+        elements = tuple(self.value(part) for part in node.values)
+        if not all(key is not None and key.constant is not None for key in keys):
+            return combine(list(elements))._replace(family="dict")
+        whole = combine(list(elements)) if elements else SAME_VALUE
+        names = tuple(key.constant for key in keys if key is not None)
+        return whole._replace(family="dict", elements=elements, keys=names)
+
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
 
@@ -267,8 +333,10 @@ class Expressions(State):
                     value = self.value(test)
                     outer = outer._replace(length=outer.length or value.is_local)
                     self.guards = (*self.guards, Guard("branch", value, test))
-            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            inside = combine([self.value(part) for part in parts])
+            if isinstance(node, ast.DictComp):
+                self.value(node.key)
+            part = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
+            inside = combine([part])._replace(measure=part.measure, reduced=part.reduced)
         self.names, self.guards = names, guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
@@ -308,6 +376,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Tuple: Expressions._written_out,
     ast.List: Expressions._written_out,
     ast.Set: Expressions._written_out,
+    ast.Dict: Expressions._dict,
     ast.Starred: Expressions._starred,
     ast.Lambda: Expressions._lambda,
     ast.ListComp: Expressions._comprehension,

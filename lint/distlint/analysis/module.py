@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
+from distlint import averageable
 from distlint.analysis.events import (
     Branch,
     Event,
@@ -20,18 +21,19 @@ from distlint.analysis.events import (
 )
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
 from distlint.analysis.state import Facts
+from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import family_of, guard_decorator
-from distlint.syntax import FunctionNode, SyntaxIndex
+from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex
 
 _MOST_ROUNDS = 6
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
-    "lightning_module": ("training_step", "validation_step", "test_step", "predict_step", "forward"),
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
+_HOOKED = frozenset({"lightning_module", "callback"})
 _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 
 
@@ -42,6 +44,7 @@ class Analysis:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         find_family: returns the family of a class of another file by its dotted name, or "".
+        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
     """
 
     def __init__(
@@ -49,9 +52,10 @@ class Analysis:
         index: SyntaxIndex,
         find: Callable[[str], Summary | None] = lambda name: None,
         find_family: Callable[[str], str] = lambda name: "",
+        reason_against: Callable[[str], str | None] = averageable.reason_against,
     ) -> None:
         self.index = index
-        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name))
+        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name), reason_against)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -108,17 +112,37 @@ class Analysis:
     def _bind_parameters(self, interpreter: Interpreter, function: FunctionNode) -> None:
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
-        is_step = function.name in _STEPS.get(family, ())
+        is_step = function.name in _STEPS.get(family, ()) or (family in _HOOKED and takes_data(function.name))
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
             if position == 0 and owner is not None and not function.is_static:
                 interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
-            if is_step and not name.endswith(("_idx", "model")):
-                known = Value(DATA, Reason(parameter.lineno, name), family="batch")
+            if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
+                known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
+            elif is_step and not name.endswith(("_idx", "_nb", "_index", "model", "_id")):
+                known = self._batch(function, parameter)
             annotated = self._annotated(parameter)
             interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+
+    def _batch(self, function: FunctionNode, parameter: ast.arg) -> Value:
+        """What a step or a hook is given: a batch, or what the step has returned for every batch."""
+        reason = Reason(parameter.lineno, parameter.arg)
+        stage = stage_of(function.name)
+        if not function.name.endswith("_epoch_end") or function.owner is None:
+            return Value(DATA, reason, family="batch")
+        keys = (("return", each, "") for each in self._steps(function.owner, stage))
+        known = next(filter(None, (self.facts.read(key, function) for key in keys)), None)
+        if known is None or known.family == "none":
+            return Value(DATA, reason, family="outputs")
+        return Value(known.varies, known.reason or reason, family="outputs", elements=(known,))
+
+    def _steps(self, owner: ClassNode, stage: str) -> Iterator[FunctionNode]:
+        for each in self.index.lineage(owner):
+            for name in (f"{stage}_step_end", f"{stage}_step"):
+                if name in each.methods:
+                    yield each.methods[name]
 
     def _annotated(self, parameter: ast.arg) -> Value | None:
         """What a parameter is by its annotation."""
@@ -141,7 +165,7 @@ class Analysis:
             owner = f"{function.owner.name}." if function.owner is not None else ""
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
-            returns = report.returns._replace(target=None, elements=(), sources=frozenset())
+            returns = report.returns._replace(target=None, elements=(), keys=(), sources=frozenset(), call=None)
             yield Summary(f"{self.index.name}.{owner}{function.name}", names, tuple(_plain(report.body)), returns)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine
+from distlint.analysis.measures import curved, measure_in
+from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine, dtype_of
 
 if TYPE_CHECKING:
     from distlint.analysis.events import Event
@@ -72,6 +73,7 @@ def _of_collective(event: Event) -> Value:
         sources=sources | subject.sources,
         grad=subject.grad,
         family=subject.family if subject.family in ("batch", "length", "count") else "",
+        dtype=subject.dtype,
     )
 
 
@@ -97,7 +99,13 @@ def _reduce_to(scale: str) -> Method:
     def method(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
         is_mask = receiver.family == "mask"
         kept = receiver.scale if receiver.scale and scale in ("mean", "sum") else scale
+        if scale == "mean" and not options.keys().isdisjoint(("dim", "axis")):
+            kept = ""  # still a value an example
+        measure = measure_in(receiver) if scale == "mean" else None
         return whole._replace(
+            measure=measure if measure is not None and not measure.is_curved else None,
+            dtype="float" if scale == "mean" else "int" if is_mask else receiver.dtype if scale == "sum" else "",
+            call=receiver.call if receiver.family == "result" and scale == "mean" else None,
             scale="count" if is_mask and scale == "sum" else kept,
             reduced=receiver.reduced if receiver.reduced != "gathered" else "",
             divided=receiver.divided,
@@ -117,7 +125,60 @@ def _without_gradient(receiver: Value, whole: Value, options: dict[str, Value]) 
 
 def _fresh(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor(x)``: the value, but not the gradient."""
-    return receiver._replace(grad=False, constant=None, elements=(), formula=None, family="")
+    return receiver._replace(
+        grad=False,
+        constant=None,
+        elements=(),
+        formula=None,
+        family="",
+        dtype=named_dtype(options.get("dtype")) or dtype_of(receiver),
+        measure=measure_in(receiver),
+    )
+
+
+def _joined_parts(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """``torch.stack(parts)``: what each of them is."""
+    return receiver._replace(constant=None, elements=(), keys=(), formula=None, family="", measure=measure_in(receiver))
+
+
+def _filled(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return whole._replace(dtype=named_dtype(options.get("dtype")) or "float")
+
+
+def _as_int(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return _without_gradient(receiver, whole, options)._replace(dtype="int", measure=None, call=None)
+
+
+def _as_float(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return _same_value(receiver, whole, options)._replace(dtype="float")
+
+
+def _clamped(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return whole._replace(scale=receiver.scale, dtype=receiver.dtype, measure=receiver.measure)
+
+
+def _squared(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return whole
+
+
+def _items(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return Value(receiver.varies, receiver.reason, family="zip", elements=(Value(UNKNOWN), _values(receiver, whole, {})))
+
+
+def _values(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    if receiver.family == "dict" and receiver.elements:
+        return receiver._replace(family="list", keys=())
+    return receiver if receiver.family == "result" else receiver._replace(family="values", elements=(), keys=())
+
+
+def named_dtype(value: Value | None) -> str:
+    """Return "int" or "float" of a value such as ``torch.long``, or ""."""
+    last = value.name.rpartition(".")[2] if value is not None and value.name else ""
+    return "int" if last in _INTEGERS else "float" if last in _FLOATS else ""
+
+
+_INTEGERS = frozenset({"int", "int8", "int16", "int32", "int64", "uint8", "long", "short"})
+_FLOATS = frozenset({"float", "float16", "float32", "float64", "double", "half", "bfloat16"})
 
 
 def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -129,13 +190,13 @@ def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value
 
 
 def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return Value(UNKNOWN, family="length")
+    return Value(UNKNOWN, family="length", dtype="int")
 
 
 def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     if receiver.length:
-        return Value(receiver.varies, receiver.reason, family="length")
-    return Value(UNKNOWN, family="length", sources=receiver.sources)
+        return Value(receiver.varies, receiver.reason, family="length", dtype="int")
+    return Value(UNKNOWN, family="length", sources=receiver.sources, dtype="int")
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
@@ -143,11 +204,18 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     **dict.fromkeys(("sum", "nansum"), _reduce_to("sum")),
     **dict.fromkeys(("max", "min", "amax", "amin", "median", "std", "var", "norm"), _reduce_to("")),
     **dict.fromkeys(
-        ("cpu", "cuda", "to", "float", "double", "half", "bfloat16", "contiguous", "view", "reshape", "squeeze"),
+        ("cpu", "cuda", "to", "contiguous", "view", "reshape", "squeeze", "type_as", "round", "nan_to_num"),
         _same_value,
     ),
     **dict.fromkeys(("unsqueeze", "clone", "flatten", "requires_grad_", "copy", "deepcopy", "bool"), _same_value),
-    **dict.fromkeys(("detach", "item", "tolist", "numpy", "int", "long", "argmax"), _without_gradient),
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "float32", "float64"), _as_float),
+    **dict.fromkeys(("detach", "item", "tolist", "numpy"), _without_gradient),
+    **dict.fromkeys(("int", "long", "short", "argmax", "argmin", "argsort", "bincount", "count_nonzero"), _as_int),
+    **dict.fromkeys(("stack", "cat", "hstack", "vstack", "concatenate", "array", "asarray"), _joined_parts),
+    **dict.fromkeys(("zeros", "ones", "empty"), _filled),
+    **dict.fromkeys(("clamp", "clip"), _clamped),
+    "items": _items,
+    "values": _values,
     **dict.fromkeys(("tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"), _fresh),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "gt", "lt", "ge", "le"), _condition),
     **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
@@ -206,11 +274,44 @@ def _joined(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: 
     return whole._replace(scale=args[0].scale if args else "")
 
 
+def _summed(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    measure = measure_in(args[0]) if args else None
+    return _joined(state, node, args, whole)._replace(measure=measure)
+
+
+def _made_int(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return _pass_on(state, node, args, whole)._replace(dtype="int")
+
+
+def _made_float(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return _pass_on(state, node, args, whole)._replace(dtype="float")
+
+
+def _made_dict(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    if args or not all(each.arg for each in node.keywords):
+        return args[0] if len(args) == 1 and not node.keywords else whole._replace(family="dict")
+    elements = tuple(state.value(each.value) for each in node.keywords)
+    return whole._replace(family="dict", elements=elements, keys=tuple(each.arg for each in node.keywords))
+
+
+def _got(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    """``getattr(x, "name")``."""
+    if len(args) < 2 or not isinstance(args[1].constant, str):
+        return UNKNOWN_VALUE
+    written = ast.Attribute(node.args[0], args[1].constant, ast.Load())
+    return state.attribute(args[0], ast.copy_location(written, node))
+
+
 BUILTINS: dict[str, Builtin] = {
-    **dict.fromkeys(("float", "int", "abs", "round", "list", "tuple", "iter", "next", "reversed", "tqdm"), _pass_on),
+    **dict.fromkeys(("abs", "round", "list", "tuple", "iter", "next", "reversed", "tqdm"), _pass_on),
     **dict.fromkeys(("isinstance", "hasattr", "callable", "issubclass"), _test),
     **dict.fromkeys(("set", "frozenset"), _set),
-    **dict.fromkeys(("sum", "min", "max"), _joined),
+    **dict.fromkeys(("min", "max"), _joined),
+    "dict": _made_dict,
+    "float": _made_float,
+    "getattr": _got,
+    "int": _made_int,
+    "sum": _summed,
     "bool": _bool_of,
     "enumerate": _enumerate,
     "len": _len,

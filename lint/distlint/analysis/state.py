@@ -12,6 +12,7 @@ from distlint.analysis.value import Value, join
 from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
+_MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
 
@@ -22,14 +23,20 @@ class Facts:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         family_of: returns the family of a class by its dotted name, or "".
+        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
     """
 
     def __init__(
-        self, index: SyntaxIndex, find: Callable[[str], Summary | None], family_of: Callable[[str], str]
+        self,
+        index: SyntaxIndex,
+        find: Callable[[str], Summary | None],
+        family_of: Callable[[str], str],
+        reason_against: Callable[[str], str | None],
     ) -> None:
         self.index = index
         self.find = find
         self.family_of = family_of
+        self.reason_against = reason_against
         self.families: dict[ClassNode, str] = {}
         self.values: dict[Key, Value] = {}
         self.readers: dict[Key, set[FunctionNode]] = {}
@@ -51,7 +58,9 @@ class Facts:
 
     def tell(self, key: Key, value: Value) -> None:
         """Join a value to what is known."""
-        value = value._replace(sources=frozenset(), elements=value.elements[:8])
+        is_small = len(value.elements) <= _MOST_PARTS
+        elements, keys = (value.elements, value.keys) if is_small else ((), ())
+        value = value._replace(sources=frozenset(), elements=elements, keys=keys)
         known = self.values.get(key)
         joined = value if known is None else join(known, value)
         if joined != known:

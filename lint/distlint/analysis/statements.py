@@ -61,17 +61,22 @@ class Interpreter(Calls):
 
     def _bind_item(self, target: ast.Subscript, value: Value) -> None:
         """An item of a list or dict is in it from now on."""
-        self.value(target.slice)
+        index = self.value(target.slice)
         if isinstance(target.value, ast.Name):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
                 joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
-                self.names[target.value.id] = joined._replace(scale="", elements=())
+                keys, elements = _with_item(known, index.constant, value)
+                self.names[target.value.id] = joined._replace(scale="", elements=elements, keys=keys)
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
         if value.family == "loader":
-            return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
+            return self._batch(value)
+        if value.family == "outputs":
+            return value.elements[0] if value.elements else Value(DATA, value.reason)
+        if value.family == "range":
+            return Value(value.varies, value.reason, family="counter", dtype="int")
         if value.family == "enumerate":
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
@@ -83,7 +88,23 @@ class Interpreter(Calls):
             for part in value.elements[1:]:
                 whole = join(whole, part)
             return whole._replace(constant=None)
-        return Value(value.varies, value.reason, sources=value.sources, grad=value.grad, reduced=value.reduced)
+        return Value(
+            value.varies,
+            value.reason,
+            family="example" if value.is_local and value.family in ("", "batch", "example", "mask") else "",
+            sources=value.sources,
+            grad=value.grad,
+            reduced=value.reduced,
+            measure=value.measure,
+            call=value.call if value.family == "result" else None,
+        )
+
+    def _batch(self, loader: Value) -> Value:
+        """A batch: this rank's own, but of a loader that a callback has made for itself, which no trainer deals out."""
+        owner = self.function.owner
+        if owner is not None and self.facts.family(owner) == "callback" and not loader.wrapped:
+            return Value(UNKNOWN)
+        return Value(DATA, loader.reason or Reason(0, "the batches of a loader"), family="batch")
 
     def branch(self, test: Value, node: Located, then: list[Node], other: list[Node]) -> None:
         """Note two ways on."""
@@ -285,6 +306,14 @@ class Interpreter(Calls):
     def _assert(self, node: ast.Assert) -> str:
         self.value(node.test)
         return ""
+
+
+def _with_item(known: Value, key: object, value: Value) -> tuple[tuple[Any, ...], tuple[Value, ...]]:
+    """Keys and parts of a dict with one more, or another, item; nothing where they are not known."""
+    if known.family != "dict" or key is None or len(known.keys) != len(known.elements):
+        return (), ()
+    items = {**dict(zip(known.keys, known.elements, strict=True)), key: value}
+    return tuple(items), tuple(items.values())
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any, NamedTuple
 
 from distlint.analysis.formula import RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -42,7 +44,11 @@ class Value(NamedTuple):
         sources: numbers of the collectives that it comes from.
         length: whether its length is this rank's own.
         grad: whether gradients flow through it.
-        elements: its parts, of a tuple that is written out.
+        dtype: "int" or "float" where the type of its numbers is known.
+        measure: the metric that it is, where that must not be averaged over ranks.
+        call: the call that made it, of the object of a framework's class or of what calling a metric returns.
+        elements: its parts, of a tuple, list or dict that is written out.
+        keys: of a dict that is written out, one for each of its parts.
         constant: the constant that it is.
     """
 
@@ -60,7 +66,11 @@ class Value(NamedTuple):
     sources: frozenset[int] = _NOTHING
     length: bool = False
     grad: bool = False
+    dtype: str = ""
+    measure: Measure | None = None
+    call: ast.Call | None = None
     elements: tuple[Value, ...] = ()
+    keys: tuple[Any, ...] = ()
     constant: Any = None
 
     @property
@@ -103,18 +113,30 @@ def join(first: Value, second: Value) -> Value:
         sources=first.sources | second.sources,
         length=first.length or second.length,
         grad=first.grad or second.grad,
-        elements=_joined_elements(first.elements, second.elements),
+        dtype=_common(dtype_of(first), dtype_of(second)),
+        measure=first.measure or second.measure,
+        call=first.call if first.call is second.call else None,
+        elements=_joined_elements(first, second),
+        keys=first.keys if first.keys == second.keys else (),
     )
+
+
+def dtype_of(value: Value) -> str:
+    """Return "int" or "float", where the type of a value's numbers is known."""
+    if value.dtype or value.constant is None or isinstance(value.constant, bool):
+        kinds = {dtype_of(part) for part in value.elements}
+        return value.dtype or (kinds.pop() if len(kinds) == 1 else "")
+    return {int: "int", float: "float"}.get(type(value.constant), "")
 
 
 def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
 
 
-def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tuple[Value, ...]:
-    if len(first) != len(second):
+def _joined_elements(first: Value, second: Value) -> tuple[Value, ...]:
+    if len(first.elements) != len(second.elements) or first.keys != second.keys:
         return ()
-    return tuple(join(*each) for each in zip(first, second, strict=True))
+    return tuple(join(*each) for each in zip(first.elements, second.elements, strict=True))
 
 
 def combine(values: list[Value]) -> Value:

@@ -139,6 +139,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
+    "callback": {"log": _LOG, "log_dict": Effect("log", "log_dict")},  # lent by the module while a trainer runs
     "deepspeed": {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),

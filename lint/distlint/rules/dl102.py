@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.divergence import Divergence, describe, divergences, guard_text, who
-from distlint.facts.logs import find_logs, log_call, may_log
-from distlint.facts.projection import Projector
-from distlint.facts.rank_names import GLOBAL_ZERO, LOCAL_ZERO, RANK_TOKENS
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import is_name, keyword
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.analysis import Log, only_logs
+from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.sequences import Divergence, divergences
+from distlint.facts.rank_names import RANK_TOKENS
+from distlint.model import Example, Patch, Query, Report, Rewrite
+from distlint.tracing import guard_of, node_of, way_to, who
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Step
 
 
-class LogUnderRankGuard(Rule):
+class LogUnderRankGuard(Query):
     """``self.log`` that only some ranks reach, without ``rank_zero_only=True``: Lightning takes it for all ranks'.
 
     Lightning keeps the logged values of each rank in a collection of its own and reads it at the end of the
@@ -160,51 +159,55 @@ class Theirs(Trainer):
 """,
     )
 
-    def can_matter(self, source: bytes) -> bool:
-        """Most files that mention logs have no such method."""
-        return may_log(source)
-
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank logs in each function."""
-        operations = find_logs(facts)
-        if not operations:
-            return
-        projector = Projector(facts, operations)
-        for found in divergences(facts, projector):
-            if found.instead is None and not _is_on_purpose(facts, found):  # two logs are a matter of their keys
-                yield _hit(facts, projector, found)
+        decorators = {id(each) for function in analysis.index.all_functions for each in function.decorators}
+        for report in analysis.reports.values():
+            body = only_logs(report.body, _key)
+            for found in divergences(body, lambda atom: atom.varies == RANK, lambda step: True):
+                guard = found.visit.guard
+                is_hook = guard is not None and id(guard.node) in decorators
+                if found.instead is None and not (is_hook and not _is_synced(found.visit.step)):
+                    yield from _report(found)
 
 
-def _is_on_purpose(facts: ModuleFacts, found: Divergence) -> bool:
-    """A hook for one rank as a whole, whose plain values nobody else is asked for."""
-    log = log_call(facts, found.call)
-    return isinstance(found.guard, cst.Decorator) and not (log is not None and log.is_synced)
+def _key(step: Step) -> str:
+    """What a step logs for all ranks."""
+    if step.event is None:
+        return step.label
+    log = Log(step.event)
+    return f"log {log.keys() or step.place.text}" if log.flag("rank_zero_only") is False else ""
 
 
-def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
-    what, inner = describe(facts, projector, found.call, found.label)
-    what = what.replace(found.label, "this", 1)
-    ranks = who(found.role)
-    message = f"only {ranks} logs {what}" if found.by_role else f"{ranks} never logs {what}"
-    log = log_call(facts, found.call)
-    if log is not None and log.is_synced:
+def _is_synced(step: Step) -> bool:
+    return step.effect.kind == "log"
+
+
+def _report(found: Divergence) -> Iterator[Report]:
+    node = node_of(found.visit)
+    if node is None:
+        return
+    calls, ranks = found.visit.calls, who(found.atom)
+    what = f"this (inside {calls[0].event.label})" if calls and calls[0].event is not None else "this"
+    message = f"only {ranks} logs {what}" if found.reached else f"{ranks} never logs {what}"
+    if _is_synced(found.visit.step):
         message += ": sync_dist=True waits for the others, which never come"
     else:
         message += ": without rank_zero_only=True Lightning takes it for a value of every rank"
-    repair = None
-    if log is not None and found.by_role and (found.role.get(GLOBAL_ZERO) or found.role.get(LOCAL_ZERO)):
-        repair = Repair(True, tuple(_say_so(facts, log.call)))
-    return Hit(found.call, message, ((found.guard, "guard", guard_text(facts, found.guard)), *inner), repair)
+    step = found.visit.step
+    is_plain = not calls and found.reached and found.atom in (ZERO, LOCAL_ZERO) and step.event is not None
+    repair = partial(_say_so, Log(step.event)) if is_plain and step.event is not None else None
+    yield Report(node, message, (*guard_of(found), *way_to(found.visit)), repair=repair)
 
 
-def _say_so(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
+def _say_so(log: Log) -> Rewrite | None:
     """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
-    denied, synced = keyword(call, "rank_zero_only"), keyword(call, "sync_dist")
-    if denied is not None:
-        yield Change(denied, "True")
-    for arg in call.args if is_name(synced, "True") else ():
-        if arg.value is synced:
-            yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
-    if denied is None and not is_name(synced, "True"):
-        last = call.args[-1].value
-        yield Change(last, f"{source_at(facts, last)}, rank_zero_only=True")
+    call = log.event.node
+    if not isinstance(call, ast.Call):
+        return None
+    written = {each.arg: each for each in call.keywords}
+    denied, synced = written.get("rank_zero_only"), written.get("sync_dist")
+    patches = [Patch(denied, "rank_zero_only=True")] if denied is not None else []
+    if synced is not None and log.flag("sync_dist") is not False:
+        patches.append(Patch(synced, "sync_dist=False" if denied is not None else "rank_zero_only=True"))
+    return Rewrite(True, tuple(patches) or (Patch(call, "rank_zero_only=True", "argument"),))

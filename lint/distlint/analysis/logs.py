@@ -1,0 +1,92 @@
+"""Calls of Lightning's ``log`` and ``log_dict``: what they log, and how."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step
+from distlint.analysis.value import UNKNOWN_VALUE, Value
+
+if TYPE_CHECKING:
+    from distlint.analysis.module import Analysis
+
+
+@dataclass(frozen=True)
+class Log:
+    """One such call.
+
+    Attributes:
+        event: the call.
+        many: whether it logs a dict of values.
+    """
+
+    event: Event
+
+    @property
+    def many(self) -> bool:
+        """True for ``log_dict``."""
+        return self.event.label == "log_dict"
+
+    @property
+    def subject(self) -> Value:
+        """The value, or the dict of values."""
+        position, name = (0, "dictionary") if self.many else (1, "value")
+        return self.event.argument(position, name) or UNKNOWN_VALUE
+
+    @property
+    def node(self) -> ast.expr | None:
+        """The expression of the value, or of the dict of values."""
+        position, name = (0, "dictionary") if self.many else (1, "value")
+        return self.event.argument_node(position, name)
+
+    def flag(self, name: str) -> bool | None:
+        """Return a switch of the call: False where it is absent, None where it cannot be known."""
+        given = self.event.options.get(name)
+        if given is None:
+            return None if "**" in self.event.options else False
+        return given.constant if isinstance(given.constant, bool) else None
+
+    def entries(self) -> Iterator[tuple[str, Value]]:
+        """Each logged value with the key of the dict, where it can be seen."""
+        subject = self.subject
+        if self.many and subject.elements and subject.family == "dict":
+            yield from zip(map(str, subject.keys or [""] * len(subject.elements)), subject.elements, strict=True)
+        else:
+            yield "", subject
+
+    def keys(self) -> str:
+        """Return what the value is logged under, as source; "" where that cannot be seen."""
+        if not self.many:
+            node = self.event.argument_node(0, "name")
+            return ast.unparse(node) if node is not None else ""
+        node = self.node
+        if not isinstance(node, ast.Dict) or not all(isinstance(key, ast.Constant) for key in node.keys):
+            return ""
+        return ", ".join(ast.unparse(key) for key in node.keys if key is not None)
+
+
+def logs(analysis: Analysis) -> Iterator[Log]:
+    """Every log of a file, in the order of the text."""
+    return map(Log, analysis.events("log"))
+
+
+def only_logs(body: tuple[Node, ...], label: Callable[[Step], str]) -> tuple[Node, ...]:
+    """Return a body with its logs alone, labelled anew; those that get no label are left out."""
+    kept: list[Node] = []
+    for node in body:
+        if isinstance(node, Step):
+            name = label(node) if node.effect.kind in ("log", "local_log") else ""
+            kept += [node._replace(label=name)] if name else []
+        elif isinstance(node, Branch):
+            kept.append(node._replace(then=only_logs(node.then, label), other=only_logs(node.other, label)))
+        elif isinstance(node, Loop | Inlined):
+            kept.append(node._replace(body=only_logs(node.body, label)))
+        elif isinstance(node, Handled):
+            handlers = tuple(only_logs(each, label) for each in node.handlers)
+            kept.append(Handled(only_logs(node.body, label), handlers))
+        else:
+            kept.append(node)
+    return tuple(kept)
