@@ -215,29 +215,6 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True)
-class Patch:
-    """New source for a node of Python's own tree.
-
-    Attributes:
-        node: what is replaced; for a line beside it, something in the statement; for a new argument, the call.
-        text: its new source; "" removes it. A line beside a statement gets the statement's indentation.
-        where: in its place, on a line of its own before or after its statement, or as a further argument.
-    """
-
-    node: Located
-    text: str
-    where: Literal["instead", "before", "after", "argument"] = "instead"
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """How what a query reports can be removed; ``safe`` when that cannot alter what right code does."""
-
-    safe: bool
-    patches: tuple[Patch, ...]
-
-
-@dataclass(frozen=True)
 class Report:
     """What a query yields: a node of Python's own tree.
 
@@ -246,14 +223,14 @@ class Report:
         message: one sentence.
         trace: further places: path, line, label and text.
         condition: what the finding depends on that the code does not say, as "if …"; "" where it is sure.
-        repair: makes what removes it, if that is known.
+        repair: makes a repair, if there is one, given the place in the concrete tree; asked for files with findings.
     """
 
     node: Located
     message: str
     trace: tuple[tuple[str, int, str, str], ...] = ()
     condition: str = ""
-    repair: Callable[[], Rewrite | None] | None = None
+    repair: Callable[[ModuleFacts, cst.CSTNode], Repair | None] | None = None
 
 
 class Query(Rule):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distlint import averageable
@@ -11,9 +11,7 @@ from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project, Settings, declares
 from distlint.model import Finding, Fix, Query, Report, TraceStep
 from distlint.modules import absolute_name, module_key
-from distlint.patches import Patcher
 from distlint.syntax import Located, SyntaxIndex, index_source
-from distlint.text import Text
 
 _DECLARED = "declared so in [tool.distlint]"
 # What classes of other files are, by the kinds that the linker gives them.
@@ -40,12 +38,23 @@ class Asked:
     summaries: tuple[Summary, ...] = ()
 
 
-def ask(source: str, path: str, queries: Sequence[Query], project: Project, summarise: bool) -> Asked:
-    """Return what queries find in one file, and its summaries if they are wanted."""
+def ask(
+    source: str,
+    path: str,
+    queries: Sequence[Query],
+    project: Project,
+    summarise: bool,
+    mend: Callable[[Finding, Report], Fix | None] = lambda finding, report: None,
+) -> Asked:
+    """Return what queries find in one file, and its summaries if they are wanted; ``mend`` makes a report's fix."""
     if not queries and not summarise:
         return Asked([])
     analysis = analyse(source, path, project)
-    findings = [_finding(analysis.index, query, report) for query in queries for report in query.query(analysis)]
+    findings = []
+    for query in queries:
+        for report in query.query(analysis):
+            finding = _finding(analysis.index, query, report)
+            findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
     return Asked(findings, tuple(analysis.summaries()) if summarise else ())
 
 
@@ -99,15 +108,9 @@ def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
         end_line=end_line,
         end_column=end_column,
         severity=query.severity,
-        fix=_fix(index, report),
         trace=tuple(TraceStep(*each) for each in report.trace),
         statement=_statement_lines(index.tree, node),
     )
-
-
-def _fix(index: SyntaxIndex, report: Report) -> Fix | None:
-    rewrite = report.repair() if report.repair is not None else None
-    return Patcher(index, Text(index.source)).fix(rewrite) if rewrite is not None else None
 
 
 def _position(index: SyntaxIndex, line: int, offset: int) -> tuple[int, int]:

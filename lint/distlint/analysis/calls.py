@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import io
 import sys
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, Formula, substitute
 from distlint.analysis.measures import Measure, curved, measure_in, told_by_library
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, named_dtype, result_of
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
+from distlint.analysis.stages import stage_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode
@@ -23,6 +25,8 @@ _CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collecti
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
+_OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
@@ -68,13 +72,19 @@ class Calls(Expressions):
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
         if effect.kind == "log":
-            is_synced = _is_on(options.get("sync_dist"))
+            is_synced = _is_on(options.get("sync_dist")) and not self._is_late(receiver)
             self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
         elif effect.kind == "collective":
             self._collective(event)
         elif effect.kind in ("backward", "exit"):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
+
+    def _is_late(self, receiver: Value) -> bool:
+        """Whether what is logged here is combined at the epoch's end, by name: so distmetrics does in evaluations."""
+        name = self.function.name
+        is_step = not name.startswith("on_") and stage_of(name) in ("", "training")
+        return receiver.family == "distmetrics_module" and not is_step
 
     def _is_log(self, receiver: Value, node: ast.Call) -> bool:
         """Whether a call is that of a framework's ``log``, and not of a method or attribute of the user's own."""
@@ -86,7 +96,7 @@ class Calls(Expressions):
         return not any(("attribute", each, name) in self.facts.values for each in lineage)
 
     def _collective(self, event: Event) -> None:
-        self.block.append(Step(event.label, self.place(event.node), event, event.effect))
+        self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
         for position in event.effect.changes:
             node = event.argument_node(position, ("tensor", "object_list", "tensor_list", "input")[0])
             value = event.argument(position, "tensor")
@@ -95,8 +105,8 @@ class Calls(Expressions):
             root, is_fresh = _root(node)
             event.is_lost = is_fresh
             if root is not None:
-                kept = {"scale": value.scale, "grad": value.grad, "family": value.family, "dtype": value.dtype}
-                self.bind(root, event.result._replace(**kept))
+                result = event.result._replace(scale=value.scale, grad=value.grad)
+                self.bind(root, result._replace(family=value.family, dtype=value.dtype))
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
@@ -226,13 +236,15 @@ class Calls(Expressions):
         return self._measured_by(name, known, combine([*args, *options.values()]), node)
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
-        """Note a call into code that cannot be seen: it may make collectives."""
-        if name.partition(".")[0] not in _SEEN:
+        """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
+        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
         self, family: str, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if family == "lightning_trainer" and has_one_device(options):
+            family = "lone_trainer"  # what it runs needs no other process
         inside = args[0] if len(args) == 1 and args[0].elements else None
         elements = () if family != "metric" else inside.elements if inside is not None else args
         elements = tuple(each for each in elements if each.family == "metric")
@@ -253,6 +265,8 @@ class Calls(Expressions):
     def _unknown(
         self, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if not args and not options and (callee.is_rank or callee.family in ("world", "distributed")):
+            return callee
         whole = combine([*args, *options.values()])
         if callee.wrapped or callee.family in _CALLED:
             return self._forward(callee, node, args, options)
@@ -301,7 +315,7 @@ class Calls(Expressions):
             result = function(receiver, whole, options)
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
-        if isinstance(receiver.target, ClassNode):
+        if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
@@ -397,6 +411,7 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
             node = node._replace(body=tuple(_given(node.body, formulas, owner)))
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
-            node = Handled(tuple(_given(node.body, formulas, owner)), handlers)
+            body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
+            node = Handled(body, handlers, last)
         result.append(node)
     return result

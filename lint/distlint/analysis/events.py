@@ -29,6 +29,9 @@ class Guard(NamedTuple):
     taken: bool = True
 
 
+_WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
+
+
 @dataclass(eq=False)
 class Event:
     """A call, or another thing that a rule may ask about.
@@ -60,6 +63,12 @@ class Event:
     is_lost: bool = False
     is_dropped: bool = False
     target: FunctionNode | None = None
+
+    @property
+    def has_own_group(self) -> bool:
+        """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
+        group = self.argument(self.effect.group, "group") or self.argument(-1, "process_group")
+        return group is not None and group.family != "none" and group.name not in _WORLD
 
     @property
     def kind(self) -> str:
@@ -103,12 +112,14 @@ class Step(NamedTuple):
         place: where it is.
         event: the event in this file; None in summaries of other files.
         effect: what it does.
+        is_grouped: whether it names its own process group.
     """
 
     label: str
     place: Place
     event: Event | None
     effect: Effect
+    is_grouped: bool = False
 
 
 class Branch(NamedTuple):
@@ -138,10 +149,11 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, and what each handler does instead."""
+    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case."""
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
+    last: tuple[Node, ...] = ()
 
 
 class Inlined(NamedTuple):
@@ -161,7 +173,7 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
         return [node.then, node.other]
     if isinstance(node, Loop | Inlined):
         return [node.body]
-    return [node.body, *node.handlers] if isinstance(node, Handled) else []
+    return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
 
 
 @dataclass(eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
-from distlint.analysis.state import State
 from distlint.analysis.measures import Measure, curved
+from distlint.analysis.state import State
 from distlint.analysis.value import (
     NONE_VALUE,
     SAME_VALUE,
@@ -197,15 +197,24 @@ class Expressions(State):
         return self.ranked(kind, node) if kind else UNKNOWN_VALUE
 
     def _bool(self, node: ast.BoolOp) -> Value:
-        formulas, values = [], []
-        before = self.guards
+        formulas, values, blocks = [], [], []
+        before, is_and = self.guards, isinstance(node.op, ast.And)
         for part in node.values:
-            value = self.value(part)
+            with self.collected() as block:
+                value = self.value(part)
             values.append(value)
+            blocks.append(block)
             formulas.append(self.as_formula(value, part))
-            self.guards = (*self.guards, Guard("and", value, part, isinstance(node.op, ast.And)))
+            self.guards = (*self.guards, Guard("and", value, part, is_and))
         self.guards = before
-        formula = every(formulas) if isinstance(node.op, ast.And) else some(formulas)
+        rest: list[Node] = []
+        for value, part, block in zip(reversed(values), reversed(node.values), reversed(blocks), strict=True):
+            with self.collected() as both:
+                self.block += block
+                self.branch(value, part, *((rest, []) if is_and else ([], rest)))
+            rest = both
+        self.block += rest
+        formula = every(formulas) if is_and else some(formulas)
         return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))
 
     def _unary(self, node: ast.UnaryOp) -> Value:

@@ -86,7 +86,7 @@ def only_logs(body: tuple[Node, ...], label: Callable[[Step], str]) -> tuple[Nod
             kept.append(node._replace(body=only_logs(node.body, label)))
         elif isinstance(node, Handled):
             handlers = tuple(only_logs(each, label) for each in node.handlers)
-            kept.append(Handled(only_logs(node.body, label), handlers))
+            kept.append(Handled(only_logs(node.body, label), handlers, only_logs(node.last, label)))
         else:
             kept.append(node)
     return tuple(kept)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 from distlint import averageable
 from distlint.analysis.events import (
@@ -20,14 +22,15 @@ from distlint.analysis.events import (
     bodies,
 )
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
-from distlint.analysis.state import Facts
 from distlint.analysis.stages import stage_of, takes_data
+from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import family_of, guard_decorator
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex
 
 _MOST_ROUNDS = 6
+_SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
     "module": ("forward",),
@@ -65,6 +68,22 @@ class Analysis:
             for event in self.reports[function].events:
                 if not kinds or event.kind in kinds:
                     yield event
+
+    @cached_property
+    def wraps_model(self) -> bool:
+        """Whether the file wraps a model, whose backward pass reduces gradients."""
+        return any(True for _ in self.events("wrap"))
+
+    @cached_property
+    def shards_states(self) -> bool:
+        """Whether the file names what shards a model's states over ranks."""
+        return any(_SHARDS.search(name) for name in self.index.imports.values())
+
+    @cached_property
+    def is_one_process(self) -> bool:
+        """Whether every group that the file makes is said to be of one process."""
+        sizes = [event.argument(3, "world_size") for event in self.events("setup")]
+        return bool(sizes) and all(size is not None and size.constant == 1 for size in sizes)
 
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)
@@ -191,6 +210,7 @@ def _plain(body: tuple[Node, ...]) -> Iterator[Node]:
         elif isinstance(node, Inlined):
             yield Inlined(tuple(_plain(node.body)), node.place, None)
         elif isinstance(node, Handled):
-            yield Handled(tuple(_plain(node.body)), tuple(tuple(_plain(each)) for each in node.handlers))
+            body, last = tuple(_plain(node.body)), tuple(_plain(node.last))
+            yield Handled(body, tuple(tuple(_plain(each)) for each in node.handlers), last)
         else:
             yield node._replace(event=None) if isinstance(node, Step) else node

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
-from distlint.analysis.measures import curved, measure_in
+from distlint.analysis.measures import measure_in
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine, dtype_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ def result_of(state: Expressions, event: Event) -> Value:
 
 def _instance(family: str) -> Value:
     return Value(SAME, family=family, instance=True)
+
+
+def has_one_device(options: dict[str, Value]) -> bool:
+    """True if a trainer is made for one process: ``devices=1``, ``devices=[gpu]``."""
+    nodes = options.get("num_nodes", SAME_VALUE).constant
+    devices = [options[name] for name in ("devices", "gpus") if name in options]
+    return nodes in (None, 1) and any(each.constant in (0, 1, "1") or len(each.elements) == 1 for each in devices)
 
 
 def operation_of(event: Event) -> str:
@@ -162,7 +169,9 @@ def _squared(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 
 
 def _items(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return Value(receiver.varies, receiver.reason, family="zip", elements=(Value(UNKNOWN), _values(receiver, whole, {})))
+    return Value(
+        receiver.varies, receiver.reason, family="zip", elements=(Value(UNKNOWN), _values(receiver, whole, {}))
+    )
 
 
 def _values(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from distlint.analysis.module import Analysis
     from distlint.syntax import FunctionNode
 
-_STAGE = re.compile(r"(?:on_)?(training|train|validation|test|predict)_(?:step|step_end|batch_start|batch_end|epoch_end|end)")
-_DATA = re.compile(r"forward|(on_)?(training|train|validation|test|predict)_(step|step_end|batch_start|batch_end|epoch_end)")
+_STAGE = re.compile(
+    r"(?:on_)?(training|train|validation|test|predict)_(?:step|step_end|batch_start|batch_end|epoch_end|end)"
+)
+_DATA = re.compile(
+    r"forward|(on_)?(training|train|validation|test|predict)_(step|step_end|batch_start|batch_end|epoch_end)"
+)
 _DEEPEST = 5
 _FAMILIES = frozenset({"lightning_module", "callback"})
 # What a module or trainer says of itself while a stage runs.
@@ -157,7 +161,11 @@ def _call(node: ast.Call, func: ast.Attribute, way: Way) -> bool | None:
     """``stage.startswith("val")``."""
     subject = way.known.get(func.value.id) if isinstance(func.value, ast.Name) else None
     given = node.args[0]
-    if func.attr not in ("startswith", "endswith") or not isinstance(subject, str) or not isinstance(given, ast.Constant):
+    if (
+        func.attr not in ("startswith", "endswith")
+        or not isinstance(subject, str)
+        or not isinstance(given, ast.Constant)
+    ):
         return None
     return bool(getattr(subject, func.attr)(given.value)) if isinstance(given.value, str) else None
 

@@ -12,6 +12,8 @@ from distlint.analysis.value import Value, join
 from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
+_HOOKS = frozenset({"training_step", "validation_step", "test_step"})
+_LIGHTNING = ("lightning", "pytorch_lightning")
 _MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
@@ -48,8 +50,18 @@ class Facts:
         """Return the family that a class of the file has by its bases, or ""."""
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
-            self.families[owner] = next(filter(None, map(self.family_of, bases)), "")
+            found = next(filter(None, map(self.family_of, bases)), "")
+            self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
+
+    def _by_hooks(self, owner: ClassNode) -> str:
+        """What a class of unknown bases is by its methods, in a file that uses Lightning."""
+        bases = {base for each in self.index.lineage(owner) for base in each.bases}
+        is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
+        if is_known or _HOOKS.isdisjoint(owner.methods):
+            return ""
+        is_lightning = any(name.startswith(_LIGHTNING) for name in self.index.imports.values())
+        return "lightning_module" if is_lightning else ""
 
     def read(self, key: Key, reader: FunctionNode) -> Value | None:
         """Return what is known under a key, and remember who has to be asked again when it changes."""

@@ -244,10 +244,11 @@ class Interpreter(Calls):
                 self.guards = outer
             handlers.append(tuple(caught))
         self.names = after
-        if block or any(handlers):
-            self.block.append(Handled(tuple(block), tuple(handlers)))
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
-        last = self.run(node.finalbody)
+        with self.collected() as final:
+            last = self.run(node.finalbody)
+        if block or any(handlers) or final:
+            self.block.append(Handled(tuple(block), tuple(handlers), tuple(final)))
         self.guards = (*outer, *inner)
         return last or (end if all(ends) else "")
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 
 from distlint.api.effects import Effect
-from distlint.api.tables import ATTRIBUTES, CONVENTIONS, ENVIRONMENT, FAMILIES, FUNCTIONS, METHODS, TELLING
+from distlint.api.tables import (
+    ATTRIBUTES,
+    CONVENTIONS,
+    ENVIRONMENT,
+    FAMILIES,
+    FUNCTIONS,
+    METHODS,
+    TELLING,
+    UNMISTAKABLE,
+)
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
@@ -60,7 +69,10 @@ def family_of(name: str) -> str:
     root, _, last = name.partition(".")[0], "", name.rpartition(".")[2]
     if root == "torchmetrics" and last[:1].isupper():
         return "metric"
-    return FAMILIES.get((root, last), "")
+    if root == "lightning" and ".callbacks." in name:
+        return "callback"
+    found = FAMILIES.get((root, last), "")
+    return found or next((family for end, family in UNMISTAKABLE.items() if last.endswith(end)), "")
 
 
 def named_family(name: str) -> str:

@@ -26,6 +26,7 @@ _DIST = {
     "scatter_object_list": collective("scatter_object_list", "local", group=3),
     "new_group": collective("new_group"),
     "new_subgroups": collective("new_subgroups"),
+    "init_process_group": Effect("setup"),
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),
@@ -139,6 +140,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
+    "distmetrics_module": {"log": _LOG, "log_dict": Effect("log", "log_dict")},
     "callback": {"log": _LOG, "log_dict": Effect("log", "log_dict")},  # lent by the module while a trainer runs
     "deepspeed": {
         "save_checkpoint": collective("save_checkpoint", ""),
@@ -182,6 +184,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("deepspeed", "DeepSpeedEngine"): "deepspeed",
     ("transformers", "Trainer"): "hf_trainer",
     ("transformers", "Seq2SeqTrainer"): "hf_trainer",
+    ("distmetrics", "Module"): "distmetrics_module",
     ("torch", "Module"): "module",
     ("torch", "Dataset"): "dataset",
     ("torch", "IterableDataset"): "dataset",
@@ -189,6 +192,8 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
 }
+# What a class is by the end of its name, wherever it comes from.
+UNMISTAKABLE = {"LightningModule": "lightning_module", "LightningDataModule": "data_module", "LightningLite": "fabric"}
 # What is believed of a receiver whose class cannot be seen.
 CONVENTIONS = {
     "accelerator": "accelerator",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
+
+import libcst as cst
 
 from distlint.analysis import Log, only_logs
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.facts.rank_names import RANK_TOKENS
-from distlint.model import Example, Patch, Query, Report, Rewrite
-from distlint.tracing import guard_of, node_of, way_to, who
+from distlint.facts.rewrite import source_at
+from distlint.facts.tree import is_name, keyword
+from distlint.model import Change, Example, Query, Repair, Report
+from distlint.tracing import guard_of, place_of, way_to, who
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step
+    from distlint.facts import ModuleFacts
 
 
 class LogUnderRankGuard(Query):
@@ -176,7 +179,8 @@ def _key(step: Step) -> str:
     if step.event is None:
         return step.label
     log = Log(step.event)
-    return f"log {log.keys() or step.place.text}" if log.flag("rank_zero_only") is False else ""
+    is_late = log.event.receiver.family == "distmetrics_module" and step.effect.kind != "log"
+    return f"log {log.keys() or step.place.text}" if log.flag("rank_zero_only") is False and not is_late else ""
 
 
 def _is_synced(step: Step) -> bool:
@@ -184,30 +188,34 @@ def _is_synced(step: Step) -> bool:
 
 
 def _report(found: Divergence) -> Iterator[Report]:
-    node = node_of(found.visit)
-    if node is None:
+    _, event = place_of(found)
+    if event is None:
         return
-    calls, ranks = found.visit.calls, who(found.atom)
-    what = f"this (inside {calls[0].event.label})" if calls and calls[0].event is not None else "this"
+    is_direct = event is found.visit.step.event
+    what = "this" if is_direct else f"this (inside {event.label})"
+    ranks = who(found.atom)
     message = f"only {ranks} logs {what}" if found.reached else f"{ranks} never logs {what}"
     if _is_synced(found.visit.step):
         message += ": sync_dist=True waits for the others, which never come"
     else:
         message += ": without rank_zero_only=True Lightning takes it for a value of every rank"
-    step = found.visit.step
-    is_plain = not calls and found.reached and found.atom in (ZERO, LOCAL_ZERO) and step.event is not None
-    repair = partial(_say_so, Log(step.event)) if is_plain and step.event is not None else None
-    yield Report(node, message, (*guard_of(found), *way_to(found.visit)), repair=repair)
+    is_first = is_direct and found.reached and found.atom in (ZERO, LOCAL_ZERO)
+    yield Report(event.node, message, (*guard_of(found), *way_to(found.visit)), repair=_say_so if is_first else None)
 
 
-def _say_so(log: Log) -> Rewrite | None:
+def _say_so(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
     """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
-    call = log.event.node
-    if not isinstance(call, ast.Call):
-        return None
-    written = {each.arg: each for each in call.keywords}
-    denied, synced = written.get("rank_zero_only"), written.get("sync_dist")
-    patches = [Patch(denied, "rank_zero_only=True")] if denied is not None else []
-    if synced is not None and log.flag("sync_dist") is not False:
-        patches.append(Patch(synced, "sync_dist=False" if denied is not None else "rank_zero_only=True"))
-    return Rewrite(True, tuple(patches) or (Patch(call, "rank_zero_only=True", "argument"),))
+    return Repair(True, tuple(_changes(facts, call))) if isinstance(call, cst.Call) else None
+
+
+def _changes(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
+    """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
+    denied, synced = keyword(call, "rank_zero_only"), keyword(call, "sync_dist")
+    if denied is not None:
+        yield Change(denied, "True")
+    for arg in call.args if is_name(synced, "True") else ():
+        if arg.value is synced:
+            yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
+    if denied is None and not is_name(synced, "True"):
+        last = call.args[-1].value
+        yield Change(last, f"{source_at(facts, last)}, rank_zero_only=True")
