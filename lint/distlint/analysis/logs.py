@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step
+from distlint.analysis.stages import stage_of
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 
 if TYPE_CHECKING:
     from distlint.analysis.module import Analysis
+
+
+UNKNOWN_KEYS = "(a dict)"
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,14 @@ class Log:
         else:
             yield "", subject
 
+    @property
+    def waits_for_epoch(self) -> bool:
+        """True if a step logs what Lightning brings together at the epoch's end alone."""
+        name, on_step = self.event.function.name, self.event.options.get("on_step")
+        if not name.endswith(("_step", "_step_end", "_batch_end")):
+            return False
+        return on_step.constant is False if on_step is not None else stage_of(name) in ("validation", "test")
+
     def keys(self) -> str:
         """Return what the value is logged under, as source; "" where that cannot be seen."""
         if not self.many:
@@ -71,6 +83,20 @@ class Log:
 def logs(analysis: Analysis) -> Iterator[Log]:
     """Every log of a file, in the order of the text."""
     return map(Log, analysis.events("log"))
+
+
+def key_of(step: Step) -> str:
+    """Return what a log is told apart by: its keys, or its text where they cannot be seen; "" where not all ranks log.
+
+    Modules of distmetrics combine by name whatever ranks have logged, but for what a training step waits for.
+    """
+    if step.event is None:
+        return step.place.text
+    log = Log(step.event)
+    is_late = log.event.receiver.family == "distmetrics_module" and step.effect.kind != "log"
+    if log.flag("rank_zero_only") is not False or is_late:
+        return ""
+    return log.keys() or UNKNOWN_KEYS
 
 
 def only_logs(body: tuple[Node, ...], label: Callable[[Step], str]) -> tuple[Node, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import Log, only_logs
+from distlint.analysis import key_of, only_logs
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.facts.rank_names import RANK_TOKENS
@@ -166,21 +166,12 @@ class Theirs(Trainer):
         """Compare what every kind of rank logs in each function."""
         decorators = {id(each) for function in analysis.index.all_functions for each in function.decorators}
         for report in analysis.reports.values():
-            body = only_logs(report.body, _key)
+            body = only_logs(report.body, key_of)
             for found in divergences(body, lambda atom: atom.varies == RANK, lambda step: True):
                 guard = found.visit.guard
                 is_hook = guard is not None and id(guard.node) in decorators
                 if found.instead is None and not (is_hook and not _is_synced(found.visit.step)):
                     yield from _report(found)
-
-
-def _key(step: Step) -> str:
-    """What a step logs for all ranks."""
-    if step.event is None:
-        return step.label
-    log = Log(step.event)
-    is_late = log.event.receiver.family == "distmetrics_module" and step.effect.kind != "log"
-    return f"log {log.keys() or step.place.text}" if log.flag("rank_zero_only") is False and not is_late else ""
 
 
 def _is_synced(step: Step) -> bool:
