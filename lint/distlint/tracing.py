@@ -6,7 +6,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event, Guard
+from distlint.analysis import Analysis, Event, Guard, Value
 from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
 
@@ -72,6 +72,12 @@ def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     is_loop = guard.kind in words
     word = words.get(guard.kind, "if" if isinstance(guard.node, ast.expr) else "")
     return analysis.index.path, guard.node.lineno, "loop" if is_loop else "guard", f"{word} {text}".strip()
+
+
+def data_of(analysis: Analysis, value: Value) -> tuple[Trace, ...]:
+    """Where this rank's data enter a value."""
+    reason = value.reason
+    return ((analysis.index.path, reason.line, "data", reason.text),) if reason is not None and reason.line else ()
 
 
 def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:

@@ -35,6 +35,11 @@ class Log:
         return self.event.label == "log_dict"
 
     @property
+    def is_lightning(self) -> bool:
+        """True if Lightning logs it."""
+        return self.event.receiver.family in ("lightning_module", "callback")
+
+    @property
     def subject(self) -> Value:
         """The value, or the dict of values."""
         position, name = (0, "dictionary") if self.many else (1, "value")

@@ -80,6 +80,10 @@ class Stages:
         ways = self._ways.get(event.function, [])
         return [way for way in ways if passes(event.guards, way)]
 
+    def evaluates(self, event: Event) -> bool:
+        """True if validation or test reaches a place."""
+        return any(way.stage in ("validation", "test") for way in self.ways(event))
+
     def _reach(self, function: FunctionNode, way: Way, depth: int) -> None:
         found = self._ways.setdefault(function, [])
         if depth > _DEEPEST or way in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-from distlint.analysis.formula import RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
 from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
@@ -77,6 +77,11 @@ class Value(NamedTuple):
     def is_local(self) -> bool:
         """True if ranks are known to hold different values."""
         return self.varies > UNKNOWN
+
+    @property
+    def is_share(self) -> bool:
+        """True if the value is a number made of this rank's share of the data, and of no other's."""
+        return self.varies == DATA and not self.reduced and self.family not in ("metric", "flag")
 
     @property
     def is_rank(self) -> bool:
