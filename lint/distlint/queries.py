@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from distlint import averageable
 from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project, Settings, declares
+from distlint.facts.trainers import ONE, OTHER, read_devices
 from distlint.model import Finding, Fix, Query, Report, TraceStep
 from distlint.modules import absolute_name, module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
@@ -69,8 +70,12 @@ def analyse(source: str, path: str, project: Project) -> Analysis:
         found = project.find_class(name)
         return next((_FAMILIES[kind] for kind in sorted(found.kinds) if kind in _FAMILIES), "") if found else ""
 
+    def find_devices() -> str:
+        devices = project.devices or read_devices(index.tree)
+        return "one" if project.is_alone or devices == {ONE} else "many" if OTHER in devices else ""
+
     index = index_source(source, path, module_key(path))
-    return Analysis(index, find, find_family, lambda name: _reason_against(project.settings, index, name))
+    return Analysis(index, find, find_family, lambda name: _reason_against(project.settings, index, name), find_devices)
 
 
 def _reason_against(settings: Settings, index: SyntaxIndex, full: str) -> str | None:

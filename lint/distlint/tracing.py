@@ -10,6 +10,7 @@ from distlint.analysis import Analysis, Event, Guard, Value
 from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
 
+SEVERAL = "if it runs on several devices"
 _MOST_TESTS = 8
 Trace = tuple[str, int, str, str]
 

@@ -13,7 +13,7 @@ from distlint.analysis.measures import Measure, curved, measure_in, told_by_libr
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
 from distlint.analysis.stages import stage_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
-from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
+from distlint.api import Effect, brings_together, environment_kind, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode
 
 _FORWARD = Effect("forward", "forward")
@@ -204,7 +204,7 @@ class Calls(Expressions):
         summary = self.facts.find(name)
         if summary is not None:
             return self._of_other_file(summary, node, args, options)
-        family = family_of(name)
+        family = self.facts.family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
         if name in _CONTAINERS and args:

@@ -40,6 +40,12 @@ class Log:
         return self.event.receiver.family in ("lightning_module", "callback")
 
     @property
+    def is_plain(self) -> bool:
+        """True if it synchronises nothing, keeps no rank from logging, and something is kept of it."""
+        is_kept = not all(name in self.event.options and self.flag(name) is False for name in ("on_step", "on_epoch"))
+        return is_kept and self.flag("sync_dist") is False and self.flag("rank_zero_only") is False
+
+    @property
     def subject(self) -> Value:
         """The value, or the dict of values."""
         position, name = (0, "dictionary") if self.many else (1, "value")

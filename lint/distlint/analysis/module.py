@@ -48,6 +48,7 @@ class Analysis:
         find: returns the summary of a function of another file by its dotted name, or None.
         find_family: returns the family of a class of another file by its dotted name, or "".
         reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
+        find_devices: returns for what the trainers that may drive the file's modules are made: "one", "many" or "".
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Analysis:
         find: Callable[[str], Summary | None] = lambda name: None,
         find_family: Callable[[str], str] = lambda name: "",
         reason_against: Callable[[str], str | None] = averageable.reason_against,
+        find_devices: Callable[[], str] = lambda: "",
     ) -> None:
+        self._find_devices = find_devices
         self.index = index
         self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name), reason_against)
         self.reports: dict[FunctionNode, FunctionReport] = {}
@@ -78,6 +81,11 @@ class Analysis:
     def shards_states(self) -> bool:
         """Whether the file names what shards a model's states over ranks."""
         return any(_SHARDS.search(name) for name in self.index.imports.values())
+
+    @cached_property
+    def devices(self) -> str:
+        """For what the trainers that may drive the file's modules are made: "one", "many", or "" if nothing tells."""
+        return self._find_devices()
 
     @cached_property
     def is_one_process(self) -> bool:

@@ -12,6 +12,7 @@ from distlint.analysis.events import Event, Guard
 from distlint.analysis.formula import Constant
 
 if TYPE_CHECKING:
+    from distlint.analysis.logs import Log
     from distlint.analysis.module import Analysis
     from distlint.syntax import FunctionNode
 
@@ -79,6 +80,11 @@ class Stages:
         """How a place is reached; nothing where no hook leads to it, or where the stage is not known to."""
         ways = self._ways.get(event.function, [])
         return [way for way in ways if passes(event.guards, way)]
+
+    def is_evaluation(self, log: Log) -> bool:
+        """True if validation or test logs something on all ranks alike, through Lightning."""
+        is_guarded = any(guard.test.is_rank and guard.kind not in ("for", "while") for guard in log.event.guards)
+        return log.is_lightning and not is_guarded and self.evaluates(log.event)
 
     def evaluates(self, event: Event) -> bool:
         """True if validation or test reaches a place."""
