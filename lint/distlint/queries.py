@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from distlint import averageable
 from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project, Settings, declares
-from distlint.facts.trainers import ONE, OTHER, read_devices
+from distlint.facts.trainers import ONE, read_devices
 from distlint.model import Finding, Fix, Query, Report, TraceStep
 from distlint.modules import absolute_name, module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
@@ -72,7 +72,7 @@ def analyse(source: str, path: str, project: Project) -> Analysis:
 
     def find_devices() -> str:
         devices = project.devices or read_devices(index.tree)
-        return "one" if project.is_alone or devices == {ONE} else "many" if OTHER in devices else ""
+        return "one" if project.is_alone or devices == {ONE} else ""
 
     index = index_source(source, path, module_key(path))
     return Analysis(index, find, find_family, lambda name: _reason_against(project.settings, index, name), find_devices)

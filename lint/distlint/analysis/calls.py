@@ -20,6 +20,8 @@ _FORWARD = Effect("forward", "forward")
 LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
 _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
+_OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
+_LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
 _CURVES = frozenset({"exp", "sqrt"})
 _CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
@@ -107,6 +109,16 @@ class Calls(Expressions):
             if root is not None:
                 result = event.result._replace(scale=value.scale, grad=value.grad)
                 self.bind(root, result._replace(family=value.family, dtype=value.dtype))
+                self._change_all(root, event.result)
+
+    def _change_all(self, item: ast.expr, result: Value) -> None:
+        """Where a loop changes one item after another in place, all are changed after it."""
+        for names, iterable, changed in self.turns:
+            if isinstance(item, ast.Name) and item.id in names:
+                is_call = isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute)
+                whole = iterable.func.value if is_call else iterable  # type: ignore[attr-defined]
+                if isinstance(whole, ast.Name) and whole.id in self.names:
+                    changed[whole.id] = result._replace(family=self.names[whole.id].family)
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
@@ -189,7 +201,7 @@ class Calls(Expressions):
         given = dict(zip(names, args, strict=False))
         given.update((name, value) for name, value in options.items() if name in names)
         for name, value in given.items():
-            self.facts.tell(("parameter", target, name), value._replace(formula=None))
+            self.facts.tell(("parameter", target, name), value._replace(formula=None, constant=None))
         return given
 
     def _inline(self, body: tuple[Node, ...], formulas: dict[str, Formula], owner: str, event: Event) -> None:
@@ -219,7 +231,7 @@ class Calls(Expressions):
             made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
             return made or whole._replace(scale=scale if args else "", measure=measure)
         self._opaque(name, node, args, options)
-        if brings_together(name):
+        if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
         return combine([*args, *options.values()])._replace(measure=measure)
 
@@ -317,7 +329,7 @@ class Calls(Expressions):
             return result._replace(dtype=dtype) if dtype else result
         if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
-        if brings_together(name):
+        if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")

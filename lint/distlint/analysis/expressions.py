@@ -28,6 +28,7 @@ from distlint.syntax import ClassNode, FunctionNode, Located
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
 _SUMS = (ast.Add, ast.Sub)
 _SIZES = frozenset({"batch_size", "num_graphs"})
+_PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
 _KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 
 
@@ -61,7 +62,7 @@ class Expressions(State):
     def _name(self, node: ast.Name) -> Value:
         found = self.look_up(node.id)
         if found is None:
-            return self._conventional(node, node.id)
+            return self._imported(node.id) if node.id in _PACKAGES else self._conventional(node, node.id)
         self.read |= found.sources
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)

@@ -22,6 +22,7 @@ from distlint.analysis.events import (
     bodies,
 )
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.results import says_many
 from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
@@ -37,6 +38,7 @@ _STEPS = {
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
 _HOOKED = frozenset({"lightning_module", "callback"})
+_SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
 _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 
 
@@ -85,7 +87,21 @@ class Analysis:
     @cached_property
     def devices(self) -> str:
         """For what the trainers that may drive the file's modules are made: "one", "many", or "" if nothing tells."""
-        return self._find_devices()
+        return self._find_devices() or ("many" if any(map(says_many, self._trainers)) else "")
+
+    @property
+    def _trainers(self) -> list[Event]:
+        return [event for event in self.events("make") if event.effect.returns == "lightning_trainer"]
+
+    @cached_property
+    def evaluates_everything(self) -> bool:
+        """Whether every trainer of the file is told to leave samplers alone, and nothing here deals out the data."""
+        told = [
+            any(event.options.get(name, UNKNOWN_VALUE).constant is False for name in _SAMPLER_SWITCHES)
+            for event in self._trainers
+        ]
+        source = self.index.source.lower().replace(_SAMPLER_SWITCHES[0], "").replace(_SAMPLER_SWITCHES[1], "")
+        return bool(told) and all(told) and "sampler" not in source
 
     @cached_property
     def is_one_process(self) -> bool:

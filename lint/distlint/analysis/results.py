@@ -50,6 +50,15 @@ def has_one_device(options: dict[str, Value]) -> bool:
     return nodes in (None, 1) and any(each.constant in (0, 1, "1") or len(each.elements) == 1 for each in devices)
 
 
+def says_many(trainer: Event) -> bool:
+    """True if what a trainer is made with says that it has several devices."""
+    for name in ("devices", "gpus", "num_nodes"):
+        given = trainer.options.get(name, UNKNOWN_VALUE)
+        if len(given.elements) > 1 or (isinstance(given.constant, int) and given.constant not in (0, 1)):
+            return True
+    return str(trainer.options.get("strategy", UNKNOWN_VALUE).constant).startswith(("ddp", "deepspeed", "fsdp"))
+
+
 def operation_of(event: Event) -> str:
     """Return how a reduction joins values: "sum", "mean", "max", "min", "product", "gathered" or ""."""
     if "gather" in event.label:

@@ -107,6 +107,8 @@ class State:
         self.names: dict[str, Value] = {}
         self.guards: tuple[Guard, ...] = ()
         self.block: list[Node] = []
+        # Of the loops around: names of an item, what is run over, and what a loop changes in place for every item.
+        self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
         self.returns: Value | None = None
         self.read: set[int] = set()

@@ -206,6 +206,7 @@ class Interpreter(Calls):
     ) -> str:
         """Run a loop's body twice, the second time with what the first has changed; in a first round, once."""
         outer, was_quick, stopped = self.guards, self.is_quick, UNKNOWN_VALUE
+        changed: dict[str, Value] = {}
         for is_last in (True,) if was_quick else (False, True):
             self.is_quick = was_quick or not is_last
             before = dict(self.names)
@@ -213,16 +214,21 @@ class Interpreter(Calls):
             decides = combine([value, stopped]) if stopped.is_local else value
             if target is not None:
                 self.bind(target, self.element(value))
+                names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+                self.turns.append((names, asked, changed))
             self.breaks.append([])
             with self.collected() as block:
                 self.guards = (*outer, Guard(kind, decides, asked))
                 self.run(node.body)
                 inner, self.guards = self.guards[len(outer) + 1 :], outer
+            if target is not None:
+                self.turns.pop()
             stopped = combine([each for each in self.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
             self.names = {
                 name: join(before.get(name, NONE_VALUE), now) for name, now in {**before, **self.names}.items()
             }
         self.is_quick = was_quick
+        self.names.update(changed)
         self.loop(node, decides, block)
         self.guards = (*outer, *(guard for guard in inner if guard.kind == "exit return"))
         self.run(node.orelse)

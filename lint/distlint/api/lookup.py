@@ -33,6 +33,7 @@ _LOCAL_GUARD = re.compile(r"on_local_main_process")
 _DISTRIBUTED = re.compile(r"(is|use)_(dist|distributed|ddp)(_\w*initialized)?|distributed|\w*dist\w*_initialized")
 _LOADER = re.compile(r"(\w*_)?(data_?)?loader|\w*_(dl|dataloader)")
 _TOGETHER = re.compile(r"gather|reduc|sync|broadcast|across|average|agree|world|global", re.IGNORECASE)
+_TOGETHER_NOW = re.compile(r"(?:^|_)(?:all)?(?:reduced|gathered|synced|synchronized)(?:_|$)", re.IGNORECASE)
 _BY_NAME = (
     (_LOCAL_ZERO, Effect("local_zero")),
     (_ZERO, Effect("zero")),
@@ -114,6 +115,11 @@ def guard_decorator(name: str) -> str:
     if _LOCAL_GUARD.fullmatch(last):
         return "local_rank==0"
     return "rank==0" if _GUARD.fullmatch(last) else ""
+
+
+def was_brought_together(name: str) -> bool:
+    """True if a variable of this name holds what all ranks agree on."""
+    return _TOGETHER_NOW.search(name) is not None
 
 
 def brings_together(name: str) -> bool:
