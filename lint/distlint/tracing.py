@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from distlint.analysis import Analysis, Event, Guard, Value
 from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
+from distlint.syntax import dotted
 
 SEVERAL = "if it runs on several devices"
 _MOST_TESTS = 8
@@ -33,14 +34,15 @@ def who(atom: Atom) -> str:
     return f"a rank where {atom.text}"
 
 
-def place_of(found: Divergence) -> tuple[str, Event | None]:
+def named(visit: Visit) -> tuple[str, Event | None]:
     """Return what a step is called, and where the function in which ranks part makes it; None in another file."""
-    calls = found.visit.calls[found.visit.depth :]
-    event = calls[0].event if calls else found.visit.step.event
-    name = found.visit.step.effect.label
-    if found.visit.step.effect.kind == "log":
+    calls = visit.calls[visit.depth :]
+    event = calls[0].event if calls else visit.step.event
+    name = visit.step.effect.label
+    if visit.step.effect.kind == "log":
         name += " with sync_dist=True"
-    inside = f" (inside {event.label})" if calls and event is not None else ""
+    func = event.node.func if event is not None and isinstance(event.node, ast.Call) else None
+    inside = f" (inside {dotted(func).rpartition('.')[2]})" if calls and func is not None else ""
     return name + inside, event
 
 

@@ -90,12 +90,10 @@ class Model(pl.LightningModule):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("gpus=self.options.gpu_id, strategy=None", []),
-        ("devices=device_id", []),
+        ("devices=1", []),
         ("devices=[self.gpu]", []),
         ("gpus=self.options.gpu_ids", [6]),
-        ("devices=device_id, strategy='ddp'", [6]),
-        ("devices=device_id, num_nodes=2", [6]),
+        ("devices=[self.gpu], num_nodes=2", [6]),
         ("devices=self.devices", [6]),
     ],
 )

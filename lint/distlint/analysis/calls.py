@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import io
 import sys
+from collections.abc import Iterator
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, Formula, substitute
+from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import Measure, curved, measure_in, told_by_library
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
-from distlint.analysis.stages import stage_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
-from distlint.api import Effect, brings_together, environment_kind, function_effect, method_effect
-from distlint.syntax import ClassNode, FunctionNode
+from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
+from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
 LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
@@ -28,6 +28,8 @@ _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "me
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_VIEWS = frozenset({"items", "keys", "values"})
+_OF_SETS = frozenset({"difference", "intersection", "symmetric_difference", "union"})
 _TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
@@ -44,6 +46,8 @@ class Calls(Expressions):
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
+        if effect is None and self._is_declared(callee, receiver, node.func):
+            effect, callee = collective(dotted(node.func).rpartition(".")[2], ""), UNKNOWN_VALUE
         is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
         if effect is not None and effect.kind == "log" and not self._is_log(receiver, node):
             effect = None
@@ -54,6 +58,24 @@ class Calls(Expressions):
         if name:
             return self._imported_call(name, node, args, options)
         return self._unknown(node, receiver, callee, args, options)
+
+    def _is_declared(self, callee: Value, receiver: Value, func: ast.expr) -> bool:
+        """Whether the user says that what is called is collective: a function, or a method of a class or its bases."""
+        target = callee.target
+        if isinstance(target, FunctionNode) and not target.is_method:
+            return self.facts.is_declared(f"{self.index.name}.{target.name}")
+        if callee.name:
+            return self.facts.is_declared(callee.name)
+        if not isinstance(func, ast.Attribute):
+            return False
+        return any(self.facts.is_declared(f"{owner}.{func.attr}") for owner in ("", *self._owners(receiver)))
+
+    def _owners(self, receiver: Value) -> Iterator[str]:
+        """Qualified names of the class that a value is an instance of, and of its bases."""
+        if isinstance(receiver.target, ClassNode):
+            for each in self.index.lineage(receiver.target):
+                yield f"{self.index.name}.{each.name}"
+                yield from filter(None, each.bases)
 
     def _callee(self, func: ast.expr) -> tuple[Value, Value]:
         if isinstance(func, ast.Attribute):
@@ -74,19 +96,20 @@ class Calls(Expressions):
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
         if effect.kind == "log":
-            is_synced = _is_on(options.get("sync_dist")) and not self._is_late(receiver)
+            is_synced = self._is_synced(receiver, options)
             self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
         elif effect.kind == "collective":
             self._collective(event)
-        elif effect.kind in ("backward", "exit"):
+        elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
 
-    def _is_late(self, receiver: Value) -> bool:
-        """Whether what is logged here is combined at the epoch's end, by name: so distmetrics does in evaluations."""
+    def _is_synced(self, receiver: Value, options: dict[str, Value]) -> bool:
+        """Whether a log is reduced over ranks; modules of distmetrics do that by name where an epoch is evaluated."""
         name = self.function.name
-        is_step = not name.startswith("on_") and stage_of(name) in ("", "training")
-        return receiver.family == "distmetrics_module" and not is_step
+        is_by_name = name in ("validation_step", "test_step") or name.startswith("on_")
+        is_ours = receiver.family == "distmetrics_module"
+        return _is_on(options.get("sync_dist")) and not (is_ours and is_by_name)
 
     def _is_log(self, receiver: Value, node: ast.Call) -> bool:
         """Whether a call is that of a framework's ``log``, and not of a method or attribute of the user's own."""
@@ -135,7 +158,8 @@ class Calls(Expressions):
         given = self._give(target, args, options)
         effect = Effect("call", target.name)
         event = self.emit(effect, node, receiver=receiver, args=args, options=options, target=target)
-        formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
+        formulas = {name: formula for name, formula in defaults(target).items() if name not in given}
+        formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         self._inline(self.facts.body(target, self.function), formulas, target.name, event)
         returned = self.facts.read(("return", target, ""), self.function)
         if returned is not None and returned.formula is not None:
@@ -230,6 +254,8 @@ class Calls(Expressions):
             scale = _loss_scale(name, {key: value.constant for key, value in options.items()})
             made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
             return made or whole._replace(scale=scale if args else "", measure=measure)
+        if name.startswith("tqdm.") and args:
+            return args[0]
         self._opaque(name, node, args, options)
         if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
@@ -268,7 +294,8 @@ class Calls(Expressions):
         self, summary: Summary, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
         given = {**dict(zip(summary.parameters, args, strict=False)), **options}
-        formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
+        formulas = {name: formula for name, formula in summary.defaults if name not in given}
+        formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         event = self.emit(Effect("call", summary.name.rpartition(".")[2]), node, args=args, options=options)
         self._inline(summary.body, formulas, summary.name.rpartition(".")[2], event)
         event.result = summary.returns
@@ -312,9 +339,16 @@ class Calls(Expressions):
         if name in _ADDS and args:
             self._add(func.value, args[-1])
             return NONE_VALUE
+        if name in _VIEWS and not args:
+            return receiver._replace(family=name if receiver.family in ("batch", "dict", "") else receiver.family)
+        if name in ("iterdir", "rglob"):
+            return Value(UNKNOWN, family="files", order="files")
+        if name in _OF_SETS and receiver.order in ("set", "texts"):
+            return whole._replace(family="set", order=receiver.order if name == "difference" else "set")
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
-            self.block.append(Step("backward", self.place(node), event, event.effect))
+            if not self.keeps_gradients:
+                self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
@@ -327,6 +361,9 @@ class Calls(Expressions):
             result = function(receiver, whole, options)
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
+        inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
+        if inherited is not None:
+            return self._of_other_file(inherited, node, args, options)
         if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
         if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
@@ -343,8 +380,27 @@ class Calls(Expressions):
             measure = None if is_example else measure_in(value)
             added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
             joined = join(known._replace(elements=(), keys=()), added)
+            if isinstance(node, ast.Subscript) and self.is_own_key(root, node.slice):
+                joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
-            self.bind(root, joined._replace(family=known.family, length=length))
+            family = self.value(root).family if isinstance(node, ast.Subscript) else known.family
+            self.bind(root, joined._replace(family=family, length=length))
+
+    def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
+        """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
+        index = self.value(key)
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "entry"
+
+
+def defaults(target: FunctionNode) -> dict[str, Formula]:
+    """Return what parameters are as conditions where a call leaves them out."""
+    if not isinstance(target.node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {}
+    arguments = target.node.args
+    pairs = list(zip(reversed([*arguments.posonlyargs, *arguments.args]), reversed(arguments.defaults), strict=False))
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)  # type: ignore[arg-type]
+    constants = ((each.arg, node.value) for each, node in pairs if isinstance(node, ast.Constant))
+    return {name: Constant(bool(value)) for name, value in constants if value is None or isinstance(value, bool)}
 
 
 def _runs_over_examples(iterable: Value) -> bool:

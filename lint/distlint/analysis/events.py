@@ -205,9 +205,11 @@ class Summary(NamedTuple):
         parameters: in order.
         body: as of ``FunctionReport``, without syntax.
         returns: what is known of its result, without syntax.
+        defaults: what parameters are as conditions where a call leaves them out.
     """
 
     name: str
     parameters: tuple[str, ...]
     body: tuple[Node, ...]
     returns: Value
+    defaults: tuple[tuple[str, Formula], ...] = ()

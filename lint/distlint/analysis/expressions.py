@@ -9,8 +9,9 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.measures import Measure, curved
+from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.state import State
 from distlint.analysis.value import (
     NONE_VALUE,
@@ -18,14 +19,16 @@ from distlint.analysis.value import (
     UNKNOWN_VALUE,
     Reason,
     Value,
+    any_of,
     combine,
     dtype_of,
     join,
 )
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _SUMS = (ast.Add, ast.Sub)
 _SIZES = frozenset({"batch_size", "num_graphs"})
 _PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
@@ -62,7 +65,8 @@ class Expressions(State):
     def _name(self, node: ast.Name) -> Value:
         found = self.look_up(node.id)
         if found is None:
-            return self._imported(node.id) if node.id in _PACKAGES else self._conventional(node, node.id)
+            name = unbound(node.id)
+            return self._imported(name) if name else self._conventional(node, node.id)
         self.read |= found.sources
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)
@@ -103,7 +107,7 @@ class Expressions(State):
         effect = name_effect(name)
         if effect is not None:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         return Value(family=family, instance=True) if family else UNKNOWN_VALUE
 
     def ranked(self, kind: str, node: Located) -> Value:
@@ -130,11 +134,11 @@ class Expressions(State):
         effect = attribute_effect(name)
         if effect is not None and not receiver.is_rank:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, family="shape" if name == "shape" else "")
+            return Value(UNKNOWN, receiver.reason, family="shape" if name == "shape" else "", length=receiver.length)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -163,13 +167,18 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return Value(UNKNOWN, family="length", dtype="int")
+            is_own = whole.length and index.constant == 0
+            return Value(DATA if is_own else UNKNOWN, whole.reason, family="length", dtype="int")
         if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
             return self._item(whole, index)
         result = combine([whole, index])
-        if isinstance(node.slice, ast.Slice) or index.family == "mask":
+        if isinstance(node.slice, ast.Slice):
+            return self._sliced(whole, index, result, node.slice)
+        if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
-        family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
+        if whole.family == "shares" and index.is_rank:
+            result = result._replace(length=True)
+        family = "entry" if whole.family == "batch" and isinstance(index.constant, str) else ""
         if index.family == "counter" and whole.is_local:
             family = "example"
         is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
@@ -187,10 +196,17 @@ class Expressions(State):
         """An item of a list or dict that is written out; any of them where it is not known which."""
         if len(whole.keys) == len(whole.elements) and index.constant in whole.keys:
             return whole.elements[whole.keys.index(index.constant)]
-        result = whole.elements[0]
-        for part in whole.elements[1:]:
-            result = join(result, part)
-        return result._replace(constant=None)
+        return any_of(whole.elements)
+
+    def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:
+        """A cut by this rank's data is as long as that says; one with steps that begins at the rank, one more or less.
+
+        What is cut to a multiple of the number of ranks gives them equal shares.
+        """
+        is_even = part.upper is not None and self.value(part.upper).family == "even"
+        is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
+        family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
+        return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -247,7 +263,12 @@ class Expressions(State):
             scale = ""
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
-        family = "length" if "length" in (left.family, right.family) else ""
+        families = left.family, right.family
+        family = next((each for each in ("length", "clock", "even") if each in families), "")
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
+        if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
+            return result._replace(family="set", order=result_order)
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
         measure = self._measured(operator, left, right, node)
@@ -272,7 +293,8 @@ class Expressions(State):
         measure = left.measure if not right.is_local or right.family == "length" else None
         result = result._replace(dtype="float", measure=measure)
         if right.family == "world" or right.sources or right.reduced:
-            return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
+            family = "even" if right.family == "world" and left.varies <= UNKNOWN else ""
+            return result._replace(scale=left.scale, reduced=left.reduced, divided=True, family=family)
         if left.scale == "sum" and right.scale == "count":
             return result._replace(scale="mean", reduced=left.reduced)
         return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
@@ -297,6 +319,8 @@ class Expressions(State):
             return first
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
+        if first.reduced and second.reduced and value.varies == SAME:
+            return value  # the same collective on both ways
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))
@@ -314,13 +338,15 @@ class Expressions(State):
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
-        return whole._replace(family=family, elements=elements)
+        order = order_of(elements) if isinstance(node, ast.Set) else ""
+        return whole._replace(family=family, elements=elements, order=order)
 
     def _dict(self, node: ast.Dict) -> Value:
         keys = [self.value(key) if key is not None else None for key in node.keys]
         elements = tuple(self.value(part) for part in node.values)
         if not all(key is not None and key.constant is not None for key in keys):
-            return combine(list(elements))._replace(family="dict")
+            known = [key for key in keys if key is not None]
+            return combine([*known, *elements])._replace(family="dict")
         whole = combine(list(elements)) if elements else SAME_VALUE
         names = tuple(key.constant for key in keys if key is not None)
         return whole._replace(family="dict", elements=elements, keys=names)
@@ -350,7 +376,10 @@ class Expressions(State):
         self.names, self.guards = names, guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
-        return inside._replace(family=family, length=outer.length)
+        order = outer.order
+        if isinstance(node, ast.SetComp):
+            order = "texts" if isinstance(node.elt, ast.JoinedStr) else "set"
+        return inside._replace(family=family, length=outer.length, order=order)
 
     @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:

@@ -118,7 +118,8 @@ def only_logs(body: tuple[Node, ...], label: Callable[[Step], str]) -> tuple[Nod
             name = label(node) if node.effect.kind in ("log", "local_log") else ""
             kept += [node._replace(label=name)] if name else []
         elif isinstance(node, Branch):
-            kept.append(node._replace(then=only_logs(node.then, label), other=only_logs(node.other, label)))
+            then, other = only_logs(node.then, label), only_logs(node.other, label)
+            kept += [node._replace(then=then, other=other)] if then or other else []
         elif isinstance(node, Loop | Inlined):
             kept.append(node._replace(body=only_logs(node.body, label)))
         elif isinstance(node, Handled):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from distlint import averageable
+from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
     Event,
@@ -27,13 +28,18 @@ from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
-from distlint.api import family_of, guard_decorator
+from distlint.api import family_of, function_effect, guard_decorator
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex
 
 _MOST_ROUNDS = 6
+_IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
+_LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
+_STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)
+_FRAMEWORKS = frozenset({"accelerator", "fabric", "lightning_module", "deepspeed"})
 _SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
+    "distmetrics_module": ("training_step", "validation_step", "test_step", "shared_step", "forward"),
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
@@ -49,6 +55,8 @@ class Analysis:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         find_family: returns the family of a class of another file by its dotted name, or "".
+        is_declared: whether the user says that a function of this name is collective.
+        saves_alone: whether a trainer of Lightning waits for nobody when it saves a checkpoint.
         reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
         find_devices: returns for what the trainers that may drive the file's modules are made: "one", "many" or "".
     """
@@ -58,12 +66,17 @@ class Analysis:
         index: SyntaxIndex,
         find: Callable[[str], Summary | None] = lambda name: None,
         find_family: Callable[[str], str] = lambda name: "",
+        is_declared: Callable[[str], bool] = lambda name: False,
         reason_against: Callable[[str], str | None] = averageable.reason_against,
         find_devices: Callable[[], str] = lambda: "",
+        *,
+        saves_alone: bool = False,
     ) -> None:
         self._find_devices = find_devices
         self.index = index
-        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name), reason_against)
+        self.saves_alone = saves_alone
+        find_class = lambda name: family_of(name) or find_family(name)  # noqa: E731
+        self.facts = Facts(index, find, find_class, is_declared, reason_against)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -74,9 +87,19 @@ class Analysis:
                 if not kinds or event.kind in kinds:
                     yield event
 
+    def needs_all(self, step: Step) -> bool:
+        """True if a step is a collective of all ranks."""
+        if step.label == "save_checkpoint" and self.saves_alone:
+            return False
+        return step.effect.kind == "collective" and not step.is_grouped
+
+    def reduces_gradients(self, step: Step) -> bool:
+        """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""
+        is_framework = step.event is not None and step.event.receiver.family in _FRAMEWORKS
+        return is_framework or self._wraps_model
+
     @cached_property
-    def wraps_model(self) -> bool:
-        """Whether the file wraps a model, whose backward pass reduces gradients."""
+    def _wraps_model(self) -> bool:
         return any(True for _ in self.events("wrap"))
 
     @cached_property
@@ -106,8 +129,15 @@ class Analysis:
     @cached_property
     def is_one_process(self) -> bool:
         """Whether every group that the file makes is said to be of one process."""
-        sizes = [event.argument(3, "world_size") for event in self.events("setup")]
-        return bool(sizes) and all(size is not None and size.constant == 1 for size in sizes)
+        made = list(self.events("setup"))
+        return bool(made) and not self._is_launched and all(map(_is_of_one, made))
+
+    @property
+    def _is_launched(self) -> bool:
+        """Whether a library starts processes in its own way, or the file asks whether somebody has."""
+        roots = {name.partition(".")[0] for name in self.index.imports.values()}
+        asks = any(event.effect == _IS_INITIALIZED for event in self.events("distributed"))
+        return asks or not _LAUNCHERS.isdisjoint(roots)
 
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)
@@ -209,7 +239,15 @@ class Analysis:
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
             returns = report.returns._replace(target=None, elements=(), keys=(), sources=frozenset(), call=None)
-            yield Summary(f"{self.index.name}.{owner}{function.name}", names, tuple(_plain(report.body)), returns)
+            name = f"{self.index.name}.{owner}{function.name}"
+            yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
+
+
+def _is_of_one(event: Event) -> bool:
+    """True if a group is made of one process, and not only where nothing has started several."""
+    size = event.argument(3, "world_size")
+    asks = any(_STARTED.search(ast.dump(guard.node)) for guard in event.guards)
+    return size is not None and size.constant == 1 and "**" not in event.options and not asks
 
 
 def _first(function: FunctionNode) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
 from distlint.analysis.measures import measure_in
+from distlint.analysis.orders import order_of_set
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine, dtype_of
 
 if TYPE_CHECKING:
@@ -27,15 +28,20 @@ def result_of(state: Expressions, event: Event) -> Value:
         return _of_collective(event)
     if kind == "wrap":
         return _of_wrapper(event)
+    if kind == "dict":
+        return Value(SAME, family="dict")
     if kind == "loader":
         return event.args[0] if event.args and event.args[0].family == "loader" else _instance("loader")
     if kind == "share":
-        return Value(RANK, state.reason(event.node), family="list", length=True)
+        is_even = "apply_padding" in event.options or len(event.args) != 1 or event.args[0].family == "even"
+        return Value(RANK, state.reason(event.node), family="list", length=not is_even)
     if kind in ("list_files", "local_file", "clock"):
-        return Value(UNKNOWN, family="files" if kind == "list_files" else "flag" if kind == "local_file" else "clock")
+        order = {"os.scandir": "entries"}.get(event.label, "files") if kind == "list_files" else ""
+        return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind), order=order)
     if kind in ("select", "split"):
         whole = combine(list(event.args))
-        return whole._replace(length=whole.is_local or whole.length, family="list")
+        family = "shares" if kind == "split" else "list"
+        return whole._replace(length=whole.is_local or whole.length, family=family)
     return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
 
 
@@ -177,18 +183,6 @@ def _squared(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     return whole
 
 
-def _items(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return Value(
-        receiver.varies, receiver.reason, family="zip", elements=(Value(UNKNOWN), _values(receiver, whole, {}))
-    )
-
-
-def _values(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    if receiver.family == "dict" and receiver.elements:
-        return receiver._replace(family="list", keys=())
-    return receiver if receiver.family == "result" else receiver._replace(family="values", elements=(), keys=())
-
-
 def named_dtype(value: Value | None) -> str:
     """Return "int" or "float" of a value such as ``torch.long``, or ""."""
     last = value.name.rpartition(".")[2] if value is not None and value.name else ""
@@ -232,8 +226,6 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     **dict.fromkeys(("stack", "cat", "hstack", "vstack", "concatenate", "array", "asarray"), _joined_parts),
     **dict.fromkeys(("zeros", "ones", "empty"), _filled),
     **dict.fromkeys(("clamp", "clip"), _clamped),
-    "items": _items,
-    "values": _values,
     **dict.fromkeys(("tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"), _fresh),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "gt", "lt", "ge", "le"), _condition),
     **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
@@ -248,25 +240,35 @@ def _pass_on(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole:
     return args[0]._replace(constant=None, elements=()) if args else SAME_VALUE
 
 
+def _next(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    return state.element(args[0]) if args else UNKNOWN_VALUE
+
+
 def _len(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
     return _length(args[0] if args else UNKNOWN_VALUE, whole, {})
 
 
 def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(family="range", length=whole.is_local)
+    """As long as this rank's number says, but where it is an entry of the batch, as likely a setting.
+
+    From one number of the rank's to another, as far as is known, every rank has as many; in strides from it, not.
+    """
+    asked = args[:1] if len(args) == 3 and args[0].is_rank else args
+    own = [value for value in asked if value.is_local and value.family not in ("batch", "entry")]
+    return whole._replace(family="range", length=len(own) == 1 or (len(own) > 1 and len(args) == 3))
 
 
 def _set(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(family="set")
+    return whole._replace(family="set", order=order_of_set(args))
 
 
 def _sorted(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return (args[0] if args else whole)._replace(family="list")
+    return (args[0] if args else whole)._replace(family="list", order="")
 
 
 def _enumerate(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
     inside = args[0] if args else whole
-    return Value(inside.varies, inside.reason, family="enumerate", elements=(inside,), length=inside.length)
+    return inside._replace(family="enumerate", elements=(inside,), constant=None, formula=None)
 
 
 def _zip(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
@@ -307,7 +309,9 @@ def _made_float(state: Expressions, node: ast.Call, args: tuple[Value, ...], who
 
 def _made_dict(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
     if args or not all(each.arg for each in node.keywords):
-        return args[0] if len(args) == 1 and not node.keywords else whole._replace(family="dict")
+        if len(args) == 1 and not node.keywords and args[0].elements:
+            return args[0]
+        return whole._replace(family="dict", order=args[0].order if args else "")
     elements = tuple(state.value(each.value) for each in node.keywords)
     return whole._replace(family="dict", elements=elements, keys=tuple(each.arg for each in node.keywords))
 
@@ -321,7 +325,7 @@ def _got(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Val
 
 
 BUILTINS: dict[str, Builtin] = {
-    **dict.fromkeys(("abs", "round", "list", "tuple", "iter", "next", "reversed", "tqdm"), _pass_on),
+    **dict.fromkeys(("abs", "round", "list", "tuple", "iter", "reversed", "tqdm"), _pass_on),
     **dict.fromkeys(("isinstance", "hasattr", "callable", "issubclass"), _test),
     **dict.fromkeys(("set", "frozenset"), _set),
     **dict.fromkeys(("min", "max"), _joined),
@@ -333,6 +337,7 @@ BUILTINS: dict[str, Builtin] = {
     "bool": _bool_of,
     "enumerate": _enumerate,
     "len": _len,
+    "next": _next,
     "print": _nothing,
     "range": _range,
     "sorted": _sorted,

@@ -103,11 +103,19 @@ def _compare(
         return
     if there.end == "raise" and len(there.visits) <= len(here.visits):
         return
-    match = SequenceMatcher(None, [each.label for each in here.visits], [each.label for each in there.visits], False)
-    for kind, first, last, begin, end in match.get_opcodes():
-        if kind == "equal":
-            continue
-        yield from _parted(atom, here, there, here.visits[first:last], there.visits[begin:end])
+    for first, second in _unmatched(here.visits, there.visits, lambda visit: (id(visit.step), visit.label)):
+        for more, other in _unmatched(first, second, lambda visit: visit.label):
+            yield from _parted(atom, here, there, more, other)
+
+
+def _unmatched(
+    first: list[Visit], second: list[Visit], key: Callable[[Visit], object]
+) -> Iterator[tuple[list[Visit], list[Visit]]]:
+    """The stretches in which two sequences differ; what both come to by one way is matched before what looks alike."""
+    match = SequenceMatcher(None, list(map(key, first)), list(map(key, second)), False)
+    for kind, start, stop, begin, end in match.get_opcodes():
+        if kind != "equal":
+            yield first[start:stop], second[begin:end]
 
 
 def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[Visit]) -> Iterator[Divergence]:

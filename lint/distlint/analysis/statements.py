@@ -10,9 +10,10 @@ from distlint.analysis.calls import Calls
 from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
 from distlint.analysis.formula import DATA, SAME, UNKNOWN
 from distlint.analysis.state import Facts
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
 from distlint.syntax import ClassNode, FunctionNode, Located
 
+_NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
 
 
@@ -66,6 +67,8 @@ class Interpreter(Calls):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
                 joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
+                if self.is_own_key(target.value, target.slice):
+                    joined = joined._replace(order="keys")
                 keys, elements = _with_item(known, index.constant, value)
                 self.names[target.value.id] = joined._replace(scale="", elements=elements, keys=keys)
 
@@ -77,21 +80,24 @@ class Interpreter(Calls):
             return value.elements[0] if value.elements else Value(DATA, value.reason)
         if value.family == "range":
             return Value(value.varies, value.reason, family="counter", dtype="int")
+        if value.family == "items":
+            return Value(value.varies, value.reason, family="tuple", elements=(_key_of(value), _entry_of(value)))
+        if value.family in ("keys", "dict"):
+            return _key_of(value)
+        if value.family == "batch":
+            return Value(value.varies, value.reason, family="entry")
         if value.family == "enumerate":
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
             )
         if value.family == "zip":
             return Value(value.varies, value.reason, family="tuple", elements=tuple(map(self.element, value.elements)))
-        if value.elements and value.family in ("list", "tuple"):
-            whole = value.elements[0]
-            for part in value.elements[1:]:
-                whole = join(whole, part)
-            return whole._replace(constant=None)
+        if value.elements and value.family in ("list", "tuple", "values"):
+            return any_of(value.elements)
         return Value(
             value.varies,
             value.reason,
-            family="example" if value.is_local and value.family in ("", "batch", "example", "mask") else "",
+            family=_part_of(value),
             sources=value.sources,
             grad=value.grad,
             reduced=value.reduced,
@@ -191,6 +197,8 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> str:
         iterable = self.value(node.iter)
+        if not iterable.family and isinstance(node.iter, ast.Call):
+            iterable = next(filter(_is_loader, map(self.value, filter(_is_plain, node.iter.args))), iterable)
         return self._repeat(node, "for", node.iter, iterable, target=node.target)
 
     def _while(self, node: ast.While) -> str:
@@ -263,7 +271,11 @@ class Interpreter(Calls):
             value = self.value(item.context_expr)
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
-        return self.run(node.body)
+        before = self.keeps_gradients
+        self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
+        end = self.run(node.body)
+        self.keeps_gradients = before
+        return end
 
     def _match(self, node: ast.Match) -> str:
         self.value(node.subject)
@@ -321,6 +333,40 @@ def _with_item(known: Value, key: object, value: Value) -> tuple[tuple[Any, ...]
         return (), ()
     items = {**dict(zip(known.keys, known.elements, strict=True)), key: value}
     return tuple(items), tuple(items.values())
+
+
+def _keeps_gradients(node: ast.expr) -> bool:
+    """``model.no_sync()``: gradients stay where they are."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
+
+
+def _key_of(value: Value) -> Value:
+    """A key of a dict: one of its own rank's batches, or the same everywhere as far as is known."""
+    return Value(DATA if value.order == "keys" else UNKNOWN, value.reason)
+
+
+def _entry_of(items: Value) -> Value:
+    """A value of a dict: any of those that are written out."""
+    if items.elements:
+        return any_of(items.elements)
+    call = items.call if items.measure is not None or items.call is not None else None
+    return Value(items.varies, items.reason, family="entry", measure=items.measure, reduced=items.reduced, call=call)
+
+
+def _part_of(value: Value) -> str:
+    """The family of what is in a value: an example of what a rank's data are, or again what a metric has returned."""
+    if value.family == "result":
+        return "result"
+    return "example" if value.is_local and value.family in ("", "entry", "example", "mask") else ""
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_loader(value: Value) -> bool:
+    """What a loop is wrapped in, to show or count its turns, hands on the batches."""
+    return value.family == "loader"
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

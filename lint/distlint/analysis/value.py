@@ -50,6 +50,8 @@ class Value(NamedTuple):
         elements: its parts, of a tuple, list or dict that is written out.
         keys: of a dict that is written out, one for each of its parts.
         constant: the constant that it is.
+        order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
+            "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
     """
 
     varies: int = UNKNOWN
@@ -72,6 +74,7 @@ class Value(NamedTuple):
     elements: tuple[Value, ...] = ()
     keys: tuple[Any, ...] = ()
     constant: Any = None
+    order: str = ""
 
     @property
     def is_local(self) -> bool:
@@ -123,6 +126,7 @@ def join(first: Value, second: Value) -> Value:
         call=first.call if first.call is second.call else None,
         elements=_joined_elements(first, second),
         keys=first.keys if first.keys == second.keys else (),
+        order=_joined_order(first.order, second.order),
     )
 
 
@@ -136,6 +140,23 @@ def dtype_of(value: Value) -> str:
 
 def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
+
+
+def _joined_order(first: str, second: str) -> str:
+    """The order of a value that is one of two: a dict's keys come from wherever it is filled."""
+    if "keys" in (first, second):
+        return "keys"
+    if first == second:
+        return first
+    return "set" if {first, second} == {"set", "texts"} else ""
+
+
+def any_of(values: tuple[Value, ...]) -> Value:
+    """Return what is known of a value that is one of several."""
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    return result._replace(constant=None)
 
 
 def _joined_elements(first: Value, second: Value) -> tuple[Value, ...]:

@@ -1,6 +1,6 @@
 """What the calls and attributes of torch and the frameworks do, as plain tables."""
 
-from distlint.api.effects import Effect
+from distlint.api.effects import Effect, collective
 from distlint.api.lookup import (
     attribute_effect,
     brings_together,
@@ -11,6 +11,7 @@ from distlint.api.lookup import (
     method_effect,
     name_effect,
     named_family,
+    unbound,
     was_brought_together,
 )
 
@@ -18,6 +19,7 @@ __all__ = [
     "Effect",
     "attribute_effect",
     "brings_together",
+    "collective",
     "environment_kind",
     "family_of",
     "function_effect",
@@ -25,5 +27,6 @@ __all__ = [
     "method_effect",
     "name_effect",
     "named_family",
+    "unbound",
     "was_brought_together",
 ]

@@ -13,6 +13,7 @@ from distlint.api.tables import (
     FUNCTIONS,
     METHODS,
     TELLING,
+    UNBOUND,
     UNMISTAKABLE,
 )
 
@@ -51,6 +52,12 @@ def canonical(name: str) -> str:
         if name.startswith(prefix):
             return public + name[len(prefix) :]
     return name
+
+
+def unbound(name: str) -> str:
+    """Return the qualified name that a dotted name stands for where nothing in the file binds it, or ""."""
+    head, dot, rest = name.partition(".")
+    return UNBOUND[head] + dot + rest if head in UNBOUND else ""
 
 
 def function_effect(name: str) -> Effect | None:

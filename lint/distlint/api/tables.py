@@ -30,7 +30,7 @@ _DIST = {
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),
-    "is_initialized": Effect("distributed"),
+    "is_initialized": Effect("distributed", "is_initialized"),
     "is_available": Effect("distributed"),
     "is_torchelastic_launched": Effect("distributed"),
 }
@@ -64,7 +64,10 @@ FUNCTIONS: dict[str, Effect] = {
     "sys.exit": Effect("exit", "exit"),
     "os._exit": Effect("exit", "exit"),
     "os.listdir": Effect("list_files"),
-    "os.scandir": Effect("list_files"),
+    "os.scandir": Effect("list_files", "os.scandir"),
+    "collections.defaultdict": Effect("dict"),
+    "collections.OrderedDict": Effect("dict"),
+    "collections.Counter": Effect("dict"),
     "glob.glob": Effect("list_files"),
     "glob.iglob": Effect("list_files"),
     "os.path.exists": Effect("local_file"),
@@ -74,6 +77,7 @@ FUNCTIONS: dict[str, Effect] = {
     "time.monotonic": Effect("clock"),
     "time.perf_counter": Effect("clock"),
     "numpy.array_split": Effect("split"),
+    "torch.tensor_split": Effect("split"),
     "torch.unique": Effect("select"),
     "torch.nonzero": Effect("select"),
     "torch.masked_select": Effect("select"),
@@ -194,6 +198,23 @@ FAMILIES: dict[tuple[str, str], str] = {
 }
 # What a class is by the end of its name, wherever it comes from.
 UNMISTAKABLE = {"LightningModule": "lightning_module", "LightningDataModule": "data_module", "LightningLite": "fabric"}
+# What names stand for in a snippet that doesn't import them.
+UNBOUND = {
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "dist": "torch.distributed",
+    "np": "numpy",
+    "pl": "lightning.pytorch",
+    "L": "lightning",
+    "LightningModule": "lightning.pytorch.LightningModule",
+    "LightningDataModule": "lightning.pytorch.LightningDataModule",
+    "Callback": "lightning.pytorch.Callback",
+    "Trainer": "lightning.pytorch.Trainer",
+    "Accelerator": "accelerate.Accelerator",
+    "torchmetrics": "torchmetrics",
+    "distmetrics": "distmetrics",
+}
 # What is believed of a receiver whose class cannot be seen.
 CONVENTIONS = {
     "accelerator": "accelerator",

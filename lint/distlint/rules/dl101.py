@@ -18,12 +18,11 @@ from distlint.tracing import guard_of, lets_others_in, way_to
 if TYPE_CHECKING:
     import libcst as cst
 
-    from distlint.analysis import Analysis, Event, Step
+    from distlint.analysis import Analysis, Event
     from distlint.facts import ModuleFacts
     from distlint.model import Repair
 
 _NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
-_SHARDED = "if the model is sharded (FSDP, DeepSpeed)"
 
 
 class CollectiveUnderRankGuard(Query):
@@ -48,17 +47,19 @@ class CollectiveUnderRankGuard(Query):
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
 
+    For review: calls that wait for all ranks only where the model is sharded (``accelerator.get_state_dict``,
+    ``save_state``, ``save_model``), in a file that names neither FSDP nor DeepSpeed; a test of a variable that is set
+    under a test of the rank, and that may come out the same everywhere.
+
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
-    which lets every rank in where the call needs all of them; ``group is None and is_main_process``, which means
-    one process; other ranks that go into code that cannot be seen and may make the call there, or that wait for
-    the same call in an endless loop, as followers do for their leader; ``trainer.save_checkpoint`` in a file or project
-    that uses what Lightning 2.0 took away (before 2.1 it waits for nobody) and names nothing that shards states, or in
-    a class that Lightning does not drive; a trainer of one device; a file whose only process group is of one process
-    (``init_process_group(..., world_size=1)``).
+    which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and may
+    make the call there, or that wait for the same call in an endless loop, as followers do for their leader;
+    ``trainer.save_checkpoint`` in a file or project that uses what Lightning 2.0 took away (before 2.1 it waits for
+    nobody) and names nothing that shards states, or in a class that Lightning does not drive; a trainer of one device;
+    a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
 
-    When to ignore: where the strategy makes the call local, for example ``accelerator.get_state_dict`` under
-    plain DDP, and the code will never run under another.
+    When to ignore: the ranks that the guard lets in are all there are.
     """
 
     code, name, group = "DL101", "collective-under-rank-guard", "divergence"
@@ -273,23 +274,28 @@ def rerun(model, data):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function."""
-        for found, what, event in Partings(analysis).find(lambda atom: atom.varies == RANK, _counts):
+        for found, what, event in Partings(analysis).find(lambda atom: atom.varies == RANK, analysis.needs_all):
             if _is_told_elsewhere(found) or (_needs_shards(found) and lets_others_in(found, event)):
                 continue
             trace = (*guard_of(found), *way_to(found.visit))
-            condition = _SHARDED if _needs_shards(found) and not analysis.shards_states else ""
+            condition = _condition(found) if not analysis.shards_states or not _needs_shards(found) else ""
             repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
-
-
-def _counts(step: Step) -> bool:
-    return step.effect.kind == "collective" and not step.is_grouped
 
 
 def _is_told_elsewhere(found: Divergence) -> bool:
     """A variable that some ranks alone have set, and that ends a loop: DL108."""
     reason = found.atom.reason
     return found.visit.label == LAST_TURN and reason is not None and reason[2]
+
+
+def _condition(found: Divergence) -> str:
+    """What the finding depends on that the code does not say."""
+    if _needs_shards(found):
+        return "if the model is sharded (FSDP, DeepSpeed)"
+    reason = found.atom.reason
+    is_set = reason is not None and reason[2] and not found.atom.text.endswith("is None")
+    return f"if ranks answer `{found.atom.text}` differently" if is_set else ""
 
 
 def _needs_shards(found: Divergence) -> bool:

@@ -14,7 +14,7 @@ from distlint.facts.rank_names import RANK_TOKENS
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
 from distlint.model import Change, Example, Query, Repair, Report
-from distlint.tracing import guard_of, place_of, way_to, who
+from distlint.tracing import guard_of, named, way_to, who
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step
@@ -179,7 +179,7 @@ def _is_synced(step: Step) -> bool:
 
 
 def _report(found: Divergence) -> Iterator[Report]:
-    _, event = place_of(found)
+    _, event = named(found.visit)
     if event is None:
         return
     is_direct = event is found.visit.step.event

@@ -12,7 +12,7 @@ from distlint.analysis.logs import UNKNOWN_KEYS
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.model import Example, Query, Report
-from distlint.tracing import guard_of, place_of
+from distlint.tracing import guard_of, named
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step
@@ -176,7 +176,7 @@ def _is_late(step: Step) -> bool:
 
 def _differing(body: tuple[Node, ...], varies: int) -> Iterator[Report]:
     for found in divergences(body, lambda atom: atom.varies == varies, lambda step: True):
-        _, event = place_of(found)
+        _, event = named(found.visit)
         if event is None or found.instead is None or UNKNOWN_KEYS in (found.visit.label, found.instead.label):
             continue
         place, other = found.visit.guard, found.instead.step.place

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Located = ast.expr | ast.stmt | ast.excepthandler | ast.pattern | ast.arg | ast.keyword | ast.alias  # with positions
+TRY_STAR = getattr(ast, "TryStar", ast.Try)
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -21,7 +22,7 @@ class ClassNode:
         name: as written.
         node: its tree.
         module: the file.
-        bases: qualified names of the bases, as written where they come from nowhere; "" for one that is no plain name.
+        bases: qualified names of the bases, as written where nothing says what they are; "" for no plain name.
         methods: by name; the last definition counts.
     """
 
