@@ -100,6 +100,8 @@ class Calls(Expressions):
             self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
         elif effect.kind == "collective":
             self._collective(event)
+        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
+            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result

@@ -264,7 +264,7 @@ class Expressions(State):
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
         families = left.family, right.family
-        family = next((each for each in ("length", "clock", "even") if each in families), "")
+        family = next((each for each in ("even", "length", "clock") if each in families), "")
         if isinstance(operator, ast.Mod) and right.family == "world":
             family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
         if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):

@@ -91,7 +91,7 @@ class Analysis:
         """True if a step is a collective of all ranks."""
         if step.label == "save_checkpoint" and self.saves_alone:
             return False
-        return step.effect.kind == "collective" and not step.is_grouped
+        return step.effect.kind in ("collective", "wrap") and not step.is_grouped
 
     def reduces_gradients(self, step: Step) -> bool:
         """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""

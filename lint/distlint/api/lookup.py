@@ -19,6 +19,8 @@ from distlint.api.tables import (
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
+    ("torch.distributed.nn.functional.", "torch.distributed.nn.functional."),
+    ("torch.distributed.nn.", "torch.distributed.nn.functional."),
     ("pytorch_lightning.", "lightning.pytorch."),
     ("lightning_fabric.", "lightning.fabric."),
     ("accelerate.utils.operations.", "accelerate.utils."),
