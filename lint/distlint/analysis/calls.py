@@ -7,10 +7,11 @@ import io
 import sys
 from collections.abc import Iterator
 
+from distlint import averageable
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
-from distlint.analysis.measures import Measure, curved, measure_in, told_by_library
+from distlint.analysis.measures import Measure, curved, measure_in, told_by_library, told_by_name
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
@@ -22,6 +23,7 @@ _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten",
 _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
 _OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
 _LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
+_LIBRARIES = (*averageable.LIBRARIES, "torch.", "numpy.", "scipy.", "evaluate.", "datasets.")
 _CURVES = frozenset({"exp", "sqrt"})
 _CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
@@ -167,8 +169,17 @@ class Calls(Expressions):
         if returned is not None and returned.formula is not None:
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
-        event.result = returned if returned is not None else UNKNOWN_VALUE
+        result = returned if returned is not None else UNKNOWN_VALUE
+        event.result = self._named_measure(target, node, given, result)
         return event.result
+
+    def _named_measure(self, target: FunctionNode, node: ast.Call, given: dict[str, Value], result: Value) -> Value:
+        """The result of a function of this file, with what its name or the user says that it measures."""
+        is_example = any(value.family == "example" for value in given.values())
+        if result.measure is not None or is_example or result.scale in ("mean", "mean?") or result.elements:
+            return result
+        measure = self._measured_by(f"{self.index.name}.{target.name}", {}, combine(list(given.values())), node)
+        return result._replace(measure=measure) if measure is not None and not result.reduced else result
 
     def _construct(
         self, target: ClassNode, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
@@ -215,8 +226,13 @@ class Calls(Expressions):
         self, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
     ) -> Measure | None:
         """What a library's metric measures, if that must not be averaged and is of this rank's data."""
-        reason = told_by_library(name, options, self.facts.reason_against) if name and whole.is_local else None
-        if reason is None or whole.sources:
+        if not name or not whole.is_local or whole.sources:
+            return None
+        reason = told_by_library(name, options, self.facts.reason_against)
+        guess = told_by_name(name.rpartition(".")[2]) if reason is None and not name.startswith(_LIBRARIES) else None
+        if reason is None and guess is not None:
+            return Measure(name.rpartition(".")[2], guess, node.lineno, self.index.text_of(node), is_guess=True)
+        if reason is None:
             return None
         place = made.call if made is not None and made.call is not None else node
         return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))

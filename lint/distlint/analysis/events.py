@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import Formula
+from distlint.analysis.formula import Constant, Formula
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
@@ -69,6 +69,12 @@ class Event:
         """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
         group = self.argument(self.effect.group, "group") or self.argument(-1, "process_group")
         return group is not None and group.family != "none" and group.name not in _WORLD
+
+    @property
+    def is_reached(self) -> bool:
+        """True if it may be reached where there are several ranks."""
+        formulas = ((guard.test.formula, guard.taken) for guard in self.guards)
+        return not any(isinstance(each, Constant) and each.value is not taken for each, taken in formulas)
 
     @property
     def kind(self) -> str:

@@ -295,7 +295,7 @@ class Expressions(State):
         if right.family == "world" or right.sources or right.reduced:
             family = "even" if right.family == "world" and left.varies <= UNKNOWN else ""
             return result._replace(scale=left.scale, reduced=left.reduced, divided=True, family=family)
-        if left.scale == "sum" and right.scale == "count":
+        if left.scale == "sum" and (right.scale == "count" or right.family == "length"):
             return result._replace(scale="mean", reduced=left.reduced)
         return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
 

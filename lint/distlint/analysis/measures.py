@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,18 @@ from distlint import averageable
 if TYPE_CHECKING:
     from distlint.analysis.value import Value
 
+# Short names that hardly ever stand for a mean over examples, with the entry of the table that they stand for.
+_NAMES = {
+    "f1": "f1",
+    "auc": "auroc",
+    "auroc": "auroc",
+    "rocauc": "auroc",
+    "auprc": "auprc",
+    "prauc": "auprc",
+    "mcc": "matthewscorrcoef",
+    "cohenkappa": "cohenkappa",
+}
+_AROUND = re.compile(r"^(?:compute|calc|calculate|get|eval|evaluate|val|valid|validation|test|train|avg|mean|macro)_")
 _SAMPLEWISE = ("torchmetrics.segmentation.", "torchmetrics.functional.segmentation.")
 _MICRO_IS_ACCURACY = frozenset({"f1", "fbeta", "precision", "recall"})
 
@@ -76,6 +89,15 @@ def _is_averaged(full: str, options: Mapping[str, object]) -> bool:
             return "num_classes" in options
         return options["task"] in ("multiclass", None)
     return average == "micro"
+
+
+def told_by_name(name: str) -> str | None:
+    """Return why the mean over ranks of what a project's function is called by is wrong; None if that isn't known."""
+    text = name.lower()
+    while _AROUND.match(text):
+        text = _AROUND.sub("", text)
+    stem = _NAMES.get(averageable.stem(text))
+    return averageable.ENTRIES[stem].reason if stem is not None else None
 
 
 def curved(value: Value, node: ast.expr, text: str, *, is_root: bool) -> Measure | None:

@@ -296,7 +296,7 @@ def _joined(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: 
 
 def _summed(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
     measure = measure_in(args[0]) if args else None
-    return _joined(state, node, args, whole)._replace(measure=measure)
+    return whole._replace(scale=(args[0].scale if args else "") or "sum", measure=measure)
 
 
 def _made_int(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
