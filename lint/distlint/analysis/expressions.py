@@ -24,7 +24,7 @@ from distlint.analysis.value import (
     dtype_of,
     join,
 )
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
+from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
@@ -249,7 +249,14 @@ class Expressions(State):
 
     def _binary(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
+        if isinstance(node.op, ast.FloorDiv):
+            self.note_division(left, right, node)
         return self.arithmetic(node.op, left, right, node)
+
+    def note_division(self, left: Value, right: Value, node: ast.expr) -> None:
+        """Note that a sum over ranks is divided by their number, in a way that keeps its type."""
+        if left.reduced == "sum" and right.family == "world":
+            self.emit(Effect("divide", "divide"), node, args=(left, right))
 
     def arithmetic(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the result of an operation on two values."""

@@ -126,7 +126,7 @@ def _reduce_to(scale: str) -> Method:
         measure = measure_in(receiver) if scale == "mean" else None
         return whole._replace(
             measure=measure if measure is not None and not measure.is_curved else None,
-            dtype="float" if scale == "mean" else "int" if is_mask else receiver.dtype if scale == "sum" else "",
+            dtype=_reduced_type(receiver, scale),
             call=receiver.call if receiver.family == "result" and scale == "mean" else None,
             scale="count" if is_mask and scale == "sum" else kept,
             reduced=receiver.reduced if receiver.reduced != "gathered" else "",
@@ -135,6 +135,15 @@ def _reduce_to(scale: str) -> Method:
         )
 
     return method
+
+
+def _reduced_type(receiver: Value, scale: str) -> str:
+    """The type of a mean, or of a sum: that counts where tests are summed."""
+    if scale == "mean":
+        return "float"
+    if scale != "sum":
+        return ""
+    return "int" if receiver.family in ("mask", "flag") else receiver.dtype
 
 
 def _same_value(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:

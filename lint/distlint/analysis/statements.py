@@ -147,6 +147,8 @@ class Interpreter(Calls):
 
     def _augmented(self, node: ast.AugAssign) -> str:
         before, added = self.value(node.target), self.value(node.value)
+        if isinstance(node.op, ast.Div | ast.FloorDiv):
+            self.note_division(before, added, node.target)
         result = self.arithmetic(node.op, before, added, node.target)
         if not before.scale and added.scale and before.varies <= UNKNOWN:
             result = result._replace(scale=added.scale)
