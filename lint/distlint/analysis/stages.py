@@ -64,6 +64,10 @@ class Way:
         """The stage of the hook."""
         return stage_of(self.hook)
 
+    def is_always_taken(self, event: Event) -> bool:
+        """True if nothing but the stage decides whether a place is reached from the hook."""
+        return self.is_always and not any(answer(guard, self) is None for guard in event.guards if guard.kind != "for")
+
 
 class Stages:
     """Finds what the hooks of a file's modules and callbacks reach."""
