@@ -142,6 +142,5 @@ def _syncs_in_step(log: Log) -> bool:
 
 
 def _gathers(compute: Event) -> bool:
-    return (
-        compute.receiver.family == "metric" and constants_of(compute.receiver.call).get("sync_on_compute") is not False
-    )
+    metric = compute.receiver
+    return metric.family == "metric" and constants_of(metric.call).get("sync_on_compute") is not False
