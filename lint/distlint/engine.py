@@ -17,7 +17,7 @@ from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
 from distlint.facts.summary import summarise_functions
 from distlint.facts.tree import walk
-from distlint.model import Finding, Fix, Hit, Query, Report, Rule, TraceStep
+from distlint.model import Finding, Fix, Hit, Query, Report, Rule, TraceStep, remaining
 from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
 from distlint.queries import ask, join_summaries
 from distlint.rules import RULES
@@ -104,7 +104,10 @@ def examine(
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
-    return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
+    kept = _heed_comments(text, path, findings, applied)
+    if project.settings.devices == "one":
+        kept = [found for found in kept if found.condition is None or found.condition.lacks != "devices"]
+    return Examined(sorted(kept, key=_place), functions)
 
 
 class _Positions(PositionProvider):
@@ -158,8 +161,7 @@ def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequ
     for rule in applied:
         if rule.code == UNUSED:
             codes = [each.code for each in applied]
-            known = {each.code: each.pedantic for each in RULES.values()}
-            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=known)
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=RULES)
     return kept
 
 
@@ -218,11 +220,12 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
     for rule, hit in hits:
         here = position(hit.node)
         trace = tuple(step(*each) for each in hit.trace)
+        condition = remaining(hit.condition, facts.project.settings.devices)
         findings.append(
             Finding(
                 code=rule.code,
                 name=rule.name,
-                message=hit.message,
+                message=hit.message if condition is None else f"{hit.message}, {condition.text}",
                 path=facts.path,
                 line=here.start.line,
                 column=here.start.column + 1,
@@ -232,6 +235,7 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
                 fix=None if hit.repair is None else editor.fix(hit.repair),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
+                condition=condition,
             )
         )
     return findings

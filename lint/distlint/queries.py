@@ -11,7 +11,7 @@ from distlint.analysis import Analysis, Summary
 from distlint.facts.project import FunctionSummary, Project, Settings, declares
 from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
 from distlint.facts.trainers import ONE, read_devices
-from distlint.model import Finding, Fix, Query, Report, TraceStep
+from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
 from distlint.modules import absolute_name, module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
 
@@ -55,7 +55,7 @@ def ask(
     findings = []
     for query in queries:
         for report in query.query(analysis):
-            finding = _finding(analysis.index, query, report)
+            finding = _finding(analysis.index, query, report, project.settings.devices)
             findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
     return Asked(findings, tuple(analysis.summaries()) if summarise else ())
 
@@ -116,14 +116,15 @@ def join_summaries(
     return tuple(by_name.values())
 
 
-def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
+def _finding(index: SyntaxIndex, query: Query, report: Report, devices: str) -> Finding:
     node = report.node
+    condition = remaining(report.condition, devices)
     line, column = _position(index, node.lineno, node.col_offset)
     end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
     return Finding(
         code=query.code,
         name=query.name,
-        message=f"{report.message}, {report.condition}" if report.condition else report.message,
+        message=report.message if condition is None else f"{report.message}, {condition.text}",
         path=index.path,
         line=line,
         column=column,
@@ -132,6 +133,7 @@ def _finding(index: SyntaxIndex, query: Query, report: Report) -> Finding:
         severity=query.severity,
         trace=tuple(TraceStep(*each) for each in report.trace),
         statement=_statement_lines(index.tree, node),
+        condition=condition,
     )
 
 

@@ -11,7 +11,6 @@ from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
 from distlint.syntax import dotted
 
-SEVERAL = "if it runs on several devices"
 _MOST_TESTS = 8
 Trace = tuple[str, int, str, str]
 
@@ -66,6 +65,15 @@ def guard_of(found: Divergence) -> Iterator[Trace]:
     if found.visit.guard is not None:
         place = found.visit.guard.place
         yield place.path, place.line, "guard", f"if {place.text}"
+
+
+def stands_in(visit: Visit, kind: str, word: str) -> bool:
+    """True if a step, or a call that leads to it, is under a guard whose source has a word."""
+    events = [visit.step.event, *(call.event for call in visit.calls)]
+    guards = [(event, guard) for event in events if event is not None for guard in event.guards]
+    return any(
+        guard.kind == kind and word in event.function.module.text_of(guard.node).lower() for event, guard in guards
+    )
 
 
 def of_guard(analysis: Analysis, guard: Guard) -> Trace:

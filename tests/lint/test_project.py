@@ -309,7 +309,7 @@ def test_a_fix_of_one_file_moves_the_calls_that_another_tells_of(write, capsys: 
     a, b = (textwrap.dedent(step.format(name=name)) for name in ("A", "B"))
     paths = write(a=a + meet, b=b + main_function)
     command = ["check", *map(str, paths), "--fix", "--unsafe-fixes", "--isolated", "--no-cache"]
-    assert main([*command, "--select", "DL001,DL101"]) == 1
+    assert main([*command, "--review", "--select", "DL001,DL101"]) == 1
     shown = capsys.readouterr()
     assert "2 findings fixed in 2 files\n1 finding in 2 files" in shown.err
     assert f"collective at {paths[0]}:10: dist.barrier()" in shown.out

@@ -33,7 +33,7 @@ def _codes(folder: Path, files: dict[str, str], code: str, capsys: pytest.Captur
     for name, text in {"pyproject.toml": "", **files}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    main(["check", str(folder), "--select", code, "--no-cache"])
+    main(["check", str(folder), "--review", "--select", code, "--no-cache"])
     return capsys.readouterr().out.count(f" {code} ")
 
 

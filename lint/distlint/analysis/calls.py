@@ -211,7 +211,7 @@ class Calls(Expressions):
             result = result._replace(scale=_loss_scale(callee.name, constants_of(callee.call)))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
-            self.block.append(Step("forward", self.place(node), event, _FORWARD))
+            self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
 
     def _of_metric(self, metric: Value, node: ast.Call, whole: Value) -> Value:
@@ -407,7 +407,7 @@ class Calls(Expressions):
     def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
         """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
         index = self.value(key)
-        return self.value(root).family == "dict" and index.varies == DATA and index.family != "entry"
+        return self.value(root).family == "dict" and index.varies == DATA and index.family not in ("entry", "part")
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:

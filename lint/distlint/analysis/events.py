@@ -16,8 +16,8 @@ class Guard(NamedTuple):
     """Something that decides whether, or how often, a place is reached.
 
     Attributes:
-        kind: "branch", "and", "for", "while", "try", "except", "finally", "decorator", or of an early exit before it
-            "exit return", "exit continue" or "exit break".
+        kind: "branch", "and", "for", "while", "try", "except", "finally", "with", "decorator", or of an early exit
+            before it "exit return", "exit continue" or "exit break".
         test: the value of the test, of the iterable of a loop, or what is unknown.
         node: the test, the iterable, or the statement.
         taken: whether the place is reached where the test is true.

@@ -12,6 +12,7 @@ from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.measures import Measure, curved
 from distlint.analysis.orders import order_of, order_of_sets
+from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import (
     NONE_VALUE,
@@ -138,7 +139,7 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, receiver.reason, family="shape" if name == "shape" else "", length=receiver.length)
+            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -167,8 +168,7 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            is_own = whole.length and index.constant == 0
-            return Value(DATA if is_own else UNKNOWN, whole.reason, family="length", dtype="int")
+            return whole._replace(family="length", dtype="int")
         if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
             return self._item(whole, index)
         result = combine([whole, index])
@@ -178,7 +178,7 @@ class Expressions(State):
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         if whole.family == "shares" and index.is_rank:
             result = result._replace(length=True)
-        family = "entry" if whole.family == "batch" and isinstance(index.constant, str) else ""
+        family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
         if index.family == "counter" and whole.is_local:
             family = "example"
         is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local

@@ -43,6 +43,7 @@ _STEPS = {
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
+_NO_DATA = ("_idx", "_nb", "_index", "_id", "model")  # how parameters of steps end that are no data
 _HOOKED = frozenset({"lightning_module", "callback"})
 _SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
 _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
@@ -186,6 +187,7 @@ class Analysis:
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
         is_step = function.name in _STEPS.get(family, ()) or (family in _HOOKED and takes_data(function.name))
+        settings = function.with_default if is_step else frozenset()
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
             if position == 0 and owner is not None and not function.is_static:
@@ -194,7 +196,7 @@ class Analysis:
             known = self.facts.read(("parameter", function, name), function)
             if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
                 known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
-            elif is_step and not name.endswith(("_idx", "_nb", "_index", "model", "_id")):
+            elif is_step and not name.endswith(_NO_DATA) and name not in settings:
                 known = self._batch(function, parameter)
             annotated = self._annotated(parameter)
             interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE

@@ -87,14 +87,15 @@ def _of_collective(event: Event) -> Value:
     subject = event.args[0] if event.args else UNKNOWN_VALUE
     sources = frozenset({event.number})
     if event.effect.returns in ("local", ""):
-        return combine(list(event.args))._replace(sources=sources)
+        whole = combine(list(event.args))
+        return whole._replace(sources=sources, length=whole.length and not event.label.startswith("pad_"))
     return Value(
         SAME,
         reduced=operation_of(event),
         scale=subject.scale.replace("mean?", "mean?"),
         sources=sources | subject.sources,
         grad=subject.grad,
-        family=subject.family if subject.family in ("batch", "length", "count") else "",
+        family=subject.family if subject.family in ("batch", "entry", "part", "length", "count") else "",
         dtype=subject.dtype,
     )
 
@@ -132,6 +133,7 @@ def _reduce_to(scale: str) -> Method:
             reduced=receiver.reduced if receiver.reduced != "gathered" else "",
             divided=receiver.divided,
             family="number",
+            length=False,
         )
 
     return method
@@ -210,17 +212,44 @@ def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value
     return whole._replace(length=whole.is_local, family="list", grad=False)
 
 
+def length_of(receiver: Value) -> Value:
+    """Return the length of something; of a batch it is known to be this rank's own, though mostly equal."""
+    return Value(
+        UNKNOWN, receiver.reason if receiver.family in ("batch", "part") else None, family="length", dtype="int"
+    )
+
+
 def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return Value(UNKNOWN, family="length", dtype="int")
+    return length_of(receiver)
 
 
 def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     if receiver.length:
         return Value(receiver.varies, receiver.reason, family="length", dtype="int")
-    return Value(UNKNOWN, family="length", sources=receiver.sources, dtype="int")
+    return length_of(receiver)._replace(sources=receiver.sources)
+
+
+def _padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """Brought to a length that somebody has chosen; an unpadded batch is as long as its longest sample."""
+    return whole._replace(length=False, scale="")
+
+
+def _batch_padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """Padded to the longest of its own samples."""
+    return whole._replace(length=whole.is_local, family="list")
+
+
+def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """As long as its parts; those that are written out may fill up each other."""
+    is_ragged = all(part.length for part in receiver.elements) if receiver.elements else receiver.length
+    return whole._replace(length=is_ragged, family="", measure=measure_in(receiver))
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
+    **dict.fromkeys(("cat", "concat", "concatenate", "hstack", "vstack"), _concatenated),
+    "pad": _padded,
+    "pad_sequence": _batch_padded,
+    "compile": _same_value,
     **dict.fromkeys(("mean", "nanmean", "average"), _reduce_to("mean")),
     **dict.fromkeys(("sum", "nansum"), _reduce_to("sum")),
     **dict.fromkeys(("max", "min", "amax", "amin", "median", "std", "var", "norm"), _reduce_to("")),
@@ -263,7 +292,7 @@ def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: V
     From one number of the rank's to another, as far as is known, every rank has as many; in strides from it, not.
     """
     asked = args[:1] if len(args) == 3 and args[0].is_rank else args
-    own = [value for value in asked if value.is_local and value.family not in ("batch", "entry")]
+    own = [value for value in asked if value.is_local and value.family not in ("batch", "entry", "part")]
     return whole._replace(family="range", length=len(own) == 1 or (len(own) > 1 and len(args) == 3))
 
 
@@ -300,7 +329,7 @@ def _nothing(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole:
 
 
 def _joined(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(scale=args[0].scale if args else "")
+    return whole._replace(scale=args[0].scale if args else "", length=False)
 
 
 def _summed(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:

@@ -152,6 +152,15 @@ def _answers(atom: Atom, relevant: list[Atom], asked: list[Atom]) -> Iterator[di
             yield {**dict.fromkeys(alone, False), **given, **dict.fromkeys(rest, answer)}
 
 
+def steps(body: Iterable[Node]) -> Iterator[Step]:
+    """The steps of a body at any depth."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node
+        for inner in bodies(node):
+            yield from steps(inner)
+
+
 def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
     """The atoms of tests that decide about a step or an exit."""
     for node in body:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlint.analysis.calls import Calls
-from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
+from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
 from distlint.analysis.formula import DATA, SAME, UNKNOWN
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
+from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, Located
 
+_TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
 
@@ -56,7 +58,7 @@ class Interpreter(Calls):
             for each, part in zip(targets, value.elements, strict=True):
                 self.bind(each, part)
             return
-        part = self.element(value) if value.family != "batch" else value
+        part = value._replace(family="part") if value.family == "batch" else self.element(value)
         for each in targets:
             self.bind(each, part)
 
@@ -66,11 +68,13 @@ class Interpreter(Calls):
         if isinstance(target.value, ast.Name):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
-                joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
+                inside = value._replace(constant=None, formula=None, elements=(), keys=(), family=known.family)
+                joined = join(known, inside)
                 if self.is_own_key(target.value, target.slice):
                     joined = joined._replace(order="keys")
                 keys, elements = _with_item(known, index.constant, value)
-                self.names[target.value.id] = joined._replace(scale="", elements=elements, keys=keys)
+                joined = joined._replace(scale="", elements=elements, keys=keys, length=known.length)
+                self.names[target.value.id] = joined
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
@@ -86,7 +90,7 @@ class Interpreter(Calls):
             return _key_of(value)
         if value.family == "batch":
             return Value(value.varies, value.reason, family="entry")
-        if value.family == "enumerate":
+        if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
             )
@@ -269,14 +273,17 @@ class Interpreter(Calls):
         return last or (end if all(ends) else "")
 
     def _with(self, node: ast.With | ast.AsyncWith) -> str:
+        outer = self.guards
         for item in node.items:
             value = self.value(item.context_expr)
+            self.guards = (*self.guards, Guard("with", value, item.context_expr))
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
         before = self.keeps_gradients
         self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
         end = self.run(node.body)
         self.keeps_gradients = before
+        self.guards = (*outer, *self.guards[len(outer) + len(node.items) :])
         return end
 
     def _match(self, node: ast.Match) -> str:
@@ -305,8 +312,23 @@ class Interpreter(Calls):
             value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
+        if node.value is not None and value.family != "none" and self._is_trained_with_result():
+            event = Event(_TRAINER_BACKWARD, node.value, self.function, self.guards, result=value)
+            self.block.append(Step("backward", self.place(node), event, _TRAINER_BACKWARD))
         self.block.append(Exit("return"))
         return "return"
+
+    def _is_trained_with_result(self) -> bool:
+        """True in a step whose result Lightning makes the backward pass of, if it is not None."""
+        owner = self.function.owner
+        if owner is None or self.function.name != "training_step" or self.facts.family(owner) != "lightning_module":
+            return False
+        if any(event.kind == "backward" for event in self.events):
+            return False
+        name = "automatic_optimization"
+        lineage = list(self.index.lineage(owner))
+        is_set = any(self.facts.read(("attribute", each, name), self.function) for each in lineage)
+        return not is_set and not any(_declares(each, name) for each in lineage)
 
     def _raise(self, node: ast.Raise) -> str:
         self.value(node.exc)
@@ -337,6 +359,12 @@ def _with_item(known: Value, key: object, value: Value) -> tuple[tuple[Any, ...]
     return tuple(items), tuple(items.values())
 
 
+def _declares(owner: ClassNode, name: str) -> bool:
+    """True if the body of a class gives it an attribute or a property of this name."""
+    assigned = (target for each in owner.node.body if isinstance(each, ast.Assign) for target in each.targets)
+    return name in owner.methods or any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
 def _keeps_gradients(node: ast.expr) -> bool:
     """``model.no_sync()``: gradients stay where they are."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
@@ -359,7 +387,7 @@ def _part_of(value: Value) -> str:
     """The family of what is in a value: an example of what a rank's data are, or again what a metric has returned."""
     if value.family == "result":
         return "result"
-    return "example" if value.is_local and value.family in ("", "entry", "example", "mask") else ""
+    return "example" if value.is_local and value.family in ("", "entry", "part", "example", "mask") else ""
 
 
 def _is_plain(node: ast.expr) -> bool:

@@ -37,15 +37,31 @@ _DIST = {
 _CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
 _STATE = tuple(f"{verb}_{what}" for verb in ("get", "set") for what in ("state_dict", "model_state_dict"))
 _STATE += ("get_optimizer_state_dict", "set_optimizer_state_dict")
-_FSDP = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
+_FSDP: tuple[str, ...] = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
 _FSDP += ("scatter_full_optim_state_dict",)
 _DDP = Effect("wrap", "DistributedDataParallel", wrapped="ddp")
 _FSDP_WRAP = Effect("wrap", "FullyShardedDataParallel", wrapped="fsdp")
 
 _BASIC = ("all_gather", "all_reduce", "barrier", "broadcast")
-_MMENGINE = (*_BASIC, "all_gather_object", "all_reduce_dict", "all_reduce_params", "broadcast_object_list", "gather")
+_MMENGINE: tuple[str, ...] = (
+    *_BASIC,
+    "all_gather_object",
+    "all_reduce_dict",
+    "all_reduce_params",
+    "broadcast_object_list",
+    "gather",
+)
 _MMENGINE += ("collect_results", "collect_results_cpu", "collect_results_gpu", "gather_object", "sync_random_seed")
-_HOROVOD = ("allgather", "allreduce", "allreduce_", "alltoall", "barrier", "broadcast", "broadcast_", "join")
+_HOROVOD: tuple[str, ...] = (
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "join",
+)
 _HOROVOD += ("allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters")
 _DISTMETRICS = (
     *_BASIC,
@@ -127,6 +143,7 @@ _SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
 _LOOPS = ("fit", "predict", "test", "validate")
 _COMM = ("all_gather", "all_reduce", "barrier", "broadcast", "reduce")
 _LOG = Effect("log", "log")
+_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 
 METHODS: dict[str, dict[str, Effect]] = {
     "accelerator": {
@@ -142,7 +159,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "get_state_dict": Effect("collective", "get_state_dict", sharded=True),
         "main_process_first": collective("main_process_first"),
         "split_between_processes": Effect("share"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
         "prepare": Effect("wrap", wrapped="prepared"),
         "prepare_model": Effect("wrap", wrapped="prepared"),
         "prepare_data_loader": Effect("loader"),
@@ -155,7 +172,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "setup": Effect("wrap", wrapped="prepared"),
         "setup_module": Effect("wrap", "setup_module", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
     "lightning_trainer": {
@@ -173,7 +190,7 @@ METHODS: dict[str, dict[str, Effect]] = {
     },
     "lightning_module": {
         "all_gather": collective("all_gather", "gathered"),
-        "manual_backward": Effect("backward", "backward"),
+        "manual_backward": _BACKWARD,
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
@@ -183,7 +200,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
         "save_16bit_model": collective("save_16bit_model", ""),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "metric": {"compute": collective("compute")},
     "ddp": {"no_sync": Effect("no_sync")},

@@ -11,7 +11,7 @@ from distlint.analysis.sequences import LAST_TURN, Divergence
 from distlint.facts import known
 from distlint.facts.hoisting import hoist
 from distlint.facts.rank_names import RANK_TOKENS
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import guard_of, lets_others_in, way_to
 
@@ -278,7 +278,7 @@ def rerun(model, data):
             if _is_told_elsewhere(found) or (_needs_shards(found) and lets_others_in(found, event)):
                 continue
             trace = (*guard_of(found), *way_to(found.visit))
-            condition = _condition(found) if not analysis.shards_states or not _needs_shards(found) else ""
+            condition = _condition(found) if not analysis.shards_states or not _needs_shards(found) else None
             repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
 
@@ -289,13 +289,13 @@ def _is_told_elsewhere(found: Divergence) -> bool:
     return found.visit.label == LAST_TURN and reason is not None and reason[2]
 
 
-def _condition(found: Divergence) -> str:
+def _condition(found: Divergence) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if _needs_shards(found):
-        return "if the model is sharded (FSDP, DeepSpeed)"
+        return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
     reason = found.atom.reason
     is_set = reason is not None and reason[2] and not found.atom.text.endswith("is None")
-    return f"if ranks answer `{found.atom.text}` differently" if is_set else ""
+    return Condition("data", f"if ranks answer `{found.atom.text}` differently") if is_set else None
 
 
 def _needs_shards(found: Divergence) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Made, all_made
 from distlint.syntax import TRY_STAR, FunctionNode, dotted
 
@@ -272,11 +272,11 @@ def _is_whole(function: FunctionNode) -> bool:
 
 
 def _report(analysis: Analysis, made: Made, arm: Guard) -> Report:
-    shown, condition = arm.kind, ""
+    shown, condition = arm.kind, None
     why = "a rank that fails in the try comes here while the others are in a collective there"
     if isinstance(arm.node, ast.ExceptHandler):
         why = "only a rank that fails comes here: it waits for ever, and its error is never seen"
         shown += f" {analysis.index.text_of(arm.node.type)}" if arm.node.type is not None else ""
-        condition = "if not all ranks fail at once"
+        condition = Condition("data", "if not all ranks fail at once")
     trace = (analysis.index.path, arm.node.lineno, "handler", shown)
     return Report(made.event.node, f"this {made.what} in {arm.kind}: {why}", (trace, *made.trace), condition)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, logs
 from distlint.averageable import named
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -226,7 +226,7 @@ class Model(LightningModule):
             if found is not None:
                 key, measure = found
                 trace = ((analysis.index.path, measure.line, "value", measure.text),)
-                condition = f"if {measure.what} is what its name says" if measure.is_guess else ""
+                condition = Condition("data", f"if {measure.what} is what its name says") if measure.is_guess else None
                 yield Report(log.event.node, _message(key, measure), trace, condition)
 
 

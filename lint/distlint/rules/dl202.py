@@ -12,8 +12,8 @@ from distlint.analysis import Log, Stages, logs
 from distlint.api import was_brought_together
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
-from distlint.model import Change, Example, Query, Repair, Report
-from distlint.tracing import SEVERAL, data_of
+from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.tracing import data_of
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Value
@@ -38,6 +38,9 @@ class EvalLogNotSynced(Query):
     (``torchmetrics``) that is logged itself for F1, AUC, precision and all that is no mean over examples; or
     ``self.all_gather`` and one computation. ``--fix`` adds ``sync_dist=True`` to losses that every batch logs.
 
+    For review: whether several devices run the evaluation, the code seldom says. A trainer in the same file that is
+    made for several does, and so does ``devices = "many"`` in the configuration; ``"one"`` takes the findings away.
+
     The rule follows the data: from the parameters of ``validation_step``, ``test_step`` and their epoch ends,
     through variables, containers on ``self`` and methods of the class (with the stage that they are given), to
     the logged value.
@@ -49,7 +52,7 @@ class EvalLogNotSynced(Query):
     a value of each batch alone (``on_step=True, on_epoch=False``); modules whose trainers, in the file or in those
     that import it and all others of the project, are made for one device, or see one (``CUDA_VISIBLE_DEVICES``); a
     file whose trainers are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank
-    evaluates all data. Where no trainer that can be seen has several devices, the finding depends on there being some.
+    evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -264,7 +267,7 @@ class Model(LightningModule):
             if value is None or value.call is not None or not log.is_plain or _is_trace(log) or _is_said(log):
                 continue
             if stages.is_evaluation(log):
-                condition = "" if analysis.devices == "many" else SEVERAL
+                condition = None if analysis.devices == "many" else SEVERAL_DEVICES
                 repair = _sync if _is_loss(value, log) and not log.event.guards else None
                 yield Report(log.event.node, _message(log, value), data_of(analysis, value), condition, repair)
 
@@ -293,7 +296,7 @@ def _message(log: Log, value: Value) -> str:
         help_ = f"log a metric object, since {value.measure.what} cannot be averaged ({value.measure.reason})"
     else:
         help_ = "pass sync_dist=True if it is a mean over examples, else log a metric object or gather first"
-    return f"the logged {shown} is made from this rank's share of the data, so the number is rank 0's: {help_}"
+    return f"the logged {shown} is made from this rank's share of the data: {help_}; the number is rank 0's"
 
 
 def _sync(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:

@@ -12,8 +12,7 @@ import libcst as cst
 from distlint.analysis import Log, Stages, logs
 from distlint.analysis.calls import constants_of
 from distlint.facts.tree import argument
-from distlint.model import Change, Example, Query, Repair, Report
-from distlint.tracing import SEVERAL
+from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
@@ -163,7 +162,7 @@ class Model(LightningModule):
                     f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
                     "which counts over all batches and ranks"
                 )
-                condition = "" if is_wrong_alone or analysis.devices == "many" else SEVERAL
+                condition = None if is_wrong_alone or analysis.devices == "many" else SEVERAL_DEVICES
                 trace = ((index.path, value.call.lineno, "value", index.text_of(value.call)),)
                 repair = partial(_repair, metric, log) if _is_mendable(analysis, log, value) else None
                 yield Report(log.event.node, message, trace, condition, repair)

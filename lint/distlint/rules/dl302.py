@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, Stages
 from distlint.analysis.calls import constants_of
-from distlint.model import Example, Query, Report, Severity
-from distlint.tracing import SEVERAL
+from distlint.model import SEVERAL_DEVICES, Example, Query, Report, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -123,7 +122,7 @@ def training_step(model, batch, logger):
         """Look at what every step of a LightningModule logs and computes."""
         if analysis.devices == "one":
             return
-        condition = "" if analysis.devices == "many" else SEVERAL
+        condition = None if analysis.devices == "many" else SEVERAL_DEVICES
         stages = Stages(analysis)
         for event in analysis.events("log", "collective"):
             hooks = [way.hook for way in stages.ways(event) if way.hook in _STEPS and way.is_always_taken(event)]

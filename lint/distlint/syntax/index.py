@@ -66,6 +66,17 @@ class FunctionNode:
         return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
 
     @property
+    def with_default(self) -> frozenset[str]:
+        """The names of the parameters that a call may leave out."""
+        if not isinstance(self.node, Function):
+            return frozenset()
+        arguments = self.node.args
+        plain = [*arguments.posonlyargs, *arguments.args]
+        last = plain[len(plain) - len(arguments.defaults) :]
+        only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        return frozenset(each.arg for each in [*last, *(name for name, default in only if default is not None)])
+
+    @property
     def is_static(self) -> bool:
         """True if it is called without ``self``."""
         return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in self.decorators)
