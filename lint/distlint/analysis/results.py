@@ -31,7 +31,9 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind == "dict":
         return Value(SAME, family="dict")
     if kind == "loader":
-        return event.args[0] if event.args and event.args[0].family == "loader" else _instance("loader")
+        return _of_loader(event)
+    if kind == "sampler":
+        return _instance("sampler")._replace(sampler=event.node if isinstance(event.node, ast.Call) else None)
     if kind == "share":
         is_even = "apply_padding" in event.options or len(event.args) != 1 or event.args[0].family == "even"
         return Value(RANK, state.reason(event.node), family="list", length=not is_even)
@@ -43,6 +45,14 @@ def result_of(state: Expressions, event: Event) -> Value:
         family = "shares" if kind == "split" else "list"
         return whole._replace(length=whole.is_local or whole.length, family=family)
     return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
+
+
+def _of_loader(event: Event) -> Value:
+    """A loader, with the sampler that it is made with; a framework that takes one over deals it out itself."""
+    if event.args and event.args[0].family == "loader":
+        return event.args[0]._replace(sampler=None)
+    given = (event.options.get(name, UNKNOWN_VALUE).sampler for name in ("sampler", "batch_sampler"))
+    return _instance("loader")._replace(sampler=next(filter(None, given), None))
 
 
 def _instance(family: str) -> Value:
@@ -111,7 +121,7 @@ def _of_wrapper(event: Event) -> Value:
 
 def _wrap(value: Value, how: str) -> Value:
     if value.family in ("loader", "optimizer", "scheduler"):
-        return value
+        return value._replace(sampler=None)
     return value._replace(wrapped=how, varies=min(value.varies, UNKNOWN))
 
 

@@ -15,6 +15,7 @@ from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
+_BESIDE = frozenset({"enumerate", "zip"})
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
 
@@ -203,6 +204,9 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> str:
         iterable = self.value(node.iter)
+        loader = _loader_in(iterable)
+        if loader is not None:
+            self.emit(Effect("iterate", "iterate"), node.iter, args=(loader,))
         if not iterable.family and isinstance(node.iter, ast.Call):
             iterable = next(filter(_is_loader, map(self.value, filter(_is_plain, node.iter.args))), iterable)
         return self._repeat(node, "for", node.iter, iterable, target=node.target)
@@ -363,6 +367,13 @@ def _declares(owner: ClassNode, name: str) -> bool:
     """True if the body of a class gives it an attribute or a property of this name."""
     assigned = (target for each in owner.node.body if isinstance(each, ast.Assign) for target in each.targets)
     return name in owner.methods or any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
+def _loader_in(iterable: Value) -> Value | None:
+    """The loader that a loop runs over, counted or beside others."""
+    if iterable.family == "loader":
+        return iterable
+    return next(filter(None, map(_loader_in, iterable.elements)), None) if iterable.family in _BESIDE else None
 
 
 def _keeps_gradients(node: ast.expr) -> bool:

@@ -47,6 +47,7 @@ class Value(NamedTuple):
         dtype: "int" or "float" where the type of its numbers is known.
         measure: the metric that it is, where that must not be averaged over ranks.
         call: the call that made it, of the object of a framework's class or of what calling a metric returns.
+        sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
         elements: its parts, of a tuple, list or dict that is written out.
         keys: of a dict that is written out, one for each of its parts.
         constant: the constant that it is.
@@ -71,6 +72,7 @@ class Value(NamedTuple):
     dtype: str = ""
     measure: Measure | None = None
     call: ast.Call | None = None
+    sampler: ast.Call | None = None
     elements: tuple[Value, ...] = ()
     keys: tuple[Any, ...] = ()
     constant: Any = None
@@ -123,6 +125,7 @@ def join(first: Value, second: Value) -> Value:
         grad=first.grad or second.grad,
         dtype=_common(dtype_of(first), dtype_of(second)),
         measure=first.measure or second.measure,
+        sampler=first.sampler or second.sampler,
         call=first.call if first.call is second.call else None,
         elements=_joined_elements(first, second),
         keys=first.keys if first.keys == second.keys else (),
