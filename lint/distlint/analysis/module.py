@@ -190,7 +190,8 @@ class Analysis:
         settings = function.with_default if is_step else frozenset()
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
-            if position == 0 and owner is not None and not function.is_static:
+            is_self = name == "self" or (position == 0 and not function.is_static)
+            if is_self and owner is not None:
                 interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)

@@ -107,7 +107,10 @@ def join(first: Value, second: Value) -> Value:
         first, second = second, first
     if second.family == "none":
         return first._replace(varies=max(first.varies, second.varies), constant=None, formula=None)
+    if first.family and second.family and first.family != second.family:
+        first, second = _without_belief(first), _without_belief(second)
     more = first if first.varies >= second.varies else second
+    parts = _parts(first, second)
     return Value(
         varies=more.varies,
         reason=more.reason,
@@ -127,8 +130,8 @@ def join(first: Value, second: Value) -> Value:
         measure=first.measure or second.measure,
         sampler=first.sampler or second.sampler,
         call=first.call if first.call is second.call else None,
-        elements=_joined_elements(first, second),
-        keys=first.keys if first.keys == second.keys else (),
+        elements=parts.elements,
+        keys=parts.keys,
         order=_joined_order(first.order, second.order),
     )
 
@@ -162,10 +165,21 @@ def any_of(values: tuple[Value, ...]) -> Value:
     return result._replace(constant=None)
 
 
-def _joined_elements(first: Value, second: Value) -> tuple[Value, ...]:
+def _without_belief(value: Value) -> Value:
+    """A value, or nothing where only its name has told what it is: that yields to what is known."""
+    return UNKNOWN_VALUE if value == Value(family=value.family, instance=True) else value
+
+
+def _parts(first: Value, second: Value) -> Value:
+    """What is known of the parts of a value that is one of two; of what is not known, the other's."""
+    if not second.elements and not second.family:
+        return first
+    if not first.elements and not first.family:
+        return second
     if len(first.elements) != len(second.elements) or first.keys != second.keys:
-        return ()
-    return tuple(join(*each) for each in zip(first.elements, second.elements, strict=True))
+        return UNKNOWN_VALUE
+    parts = tuple(join(*each) for each in zip(first.elements, second.elements, strict=True))
+    return Value(elements=parts, keys=first.keys)
 
 
 def combine(values: list[Value]) -> Value:
