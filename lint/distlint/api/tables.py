@@ -207,6 +207,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "log_dict": Effect("log", "log_dict"),
     },
     "distmetrics_module": {"log": _LOG, "log_dict": Effect("log", "log_dict")},
+    "callback": {"log": _LOG, "log_dict": Effect("log", "log_dict")},  # lent by the module while a trainer runs
     "deepspeed": {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
@@ -237,7 +238,6 @@ ATTRIBUTES: dict[str, str] = {
 # First and last part of a class's qualified name: everything between is where the framework keeps it.
 FAMILIES: dict[tuple[str, str], str] = {
     ("lightning", "LightningModule"): "lightning_module",
-    ("distmetrics", "Module"): "distmetrics_module",
     ("lightning", "LightningDataModule"): "data_module",
     ("lightning", "Callback"): "callback",
     ("lightning", "Trainer"): "lightning_trainer",
@@ -250,6 +250,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("deepspeed", "DeepSpeedEngine"): "deepspeed",
     ("transformers", "Trainer"): "hf_trainer",
     ("transformers", "Seq2SeqTrainer"): "hf_trainer",
+    ("distmetrics", "Module"): "distmetrics_module",
     ("torch", "Module"): "module",
     ("torch", "Dataset"): "dataset",
     ("torch", "IterableDataset"): "dataset",
@@ -257,6 +258,8 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
 }
+# What a class is by the end of its name, wherever it comes from.
+UNMISTAKABLE = {"LightningModule": "lightning_module", "LightningDataModule": "data_module", "LightningLite": "fabric"}
 # What names stand for in a snippet that doesn't import them.
 UNBOUND = {
     "torch": "torch",
