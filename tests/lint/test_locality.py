@@ -98,7 +98,8 @@ def train(model, train_loader, settings):
         ("batch = move(batch, 'cuda')\n        batch = move(batch, 'cuda')", "batch['loss'] > 1", True),
         ("info = step(model, batch, info)", "info['loss'] > 1", False),
         ("loss = model(batch)\n        loss = scale(loss)", "loss[0] > 1", True),
-        ("info = forward(model, batch, info)", "info > 1", True),
+        ("info = forward(model, batch, info)", "info['every'] == 1", False),
+        ("info = forward(model, batch, info)\n        info = backward(model, info)", "info['every'] == 1", False),
     ],
 )
 def test_a_dict_that_goes_through_an_unseen_call(before: str, test: str, expected: bool) -> None:

@@ -13,7 +13,7 @@ from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import Measure, curved, measure_in, told_by_library, told_by_name
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
 from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
@@ -277,7 +277,7 @@ class Calls(Expressions):
         self._opaque(name, node, args, options)
         if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
-        return combine([*args, *options.values()])._replace(measure=measure)
+        return of_unseen([*args, *options.values()])._replace(measure=measure)
 
     def _library_measure(
         self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
@@ -334,9 +334,10 @@ class Calls(Expressions):
             self._opaque(node.func.id, node, args, options)
             if brings_together(node.func.id):
                 return UNKNOWN_VALUE
-            return self._of_unknown_callable(node.func.id, whole)
+            return self._of_unknown_callable(node.func.id, of_unseen([*args, *options.values()]))
         if isinstance(node.func, ast.Attribute):
-            return self._method(node, node.func, receiver, args, options, combine([receiver, whole]))
+            seen = of_unseen([*args, *options.values()])
+            return self._method(node, node.func, receiver, args, options, combine([receiver, seen]))
         return whole
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
@@ -391,23 +392,26 @@ class Calls(Expressions):
 
     def _add(self, node: ast.expr, value: Value) -> None:
         """What is added to a list is in it from now on."""
-        root, _ = _root(node)
+        given, (root, _) = node, _root(node)
         known = self.value(node)
-        if root is not None and known.target is None and not known.name:
+        while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
+            node = node.value
+        is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
+        if root is not None and known.target is None and not known.name and not is_part:
             is_example = any(guard.kind == "for" and _runs_over_examples(guard.test) for guard in self.guards)
             measure = None if is_example else measure_in(value)
             added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
             joined = join(known._replace(elements=(), keys=()), added)
-            if isinstance(node, ast.Subscript) and self.is_own_key(root, node.slice):
+            if isinstance(given, ast.Subscript) and self.is_own_key(root, given.slice):
                 joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
-            family = self.value(root).family if isinstance(node, ast.Subscript) else known.family
+            family = self.value(root).family if isinstance(given, ast.Subscript) else known.family
             self.bind(root, joined._replace(family=family, length=length))
 
     def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
         """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
         index = self.value(key)
-        return self.value(root).family == "dict" and index.varies == DATA and index.family not in ("entry", "part")
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:

@@ -67,7 +67,8 @@ class Event:
     @property
     def has_own_group(self) -> bool:
         """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
-        group = self.argument(self.effect.group, "group") or self.argument(-1, "process_group")
+        named = (self.argument(-1, name) for name in ("process_group", "comm"))
+        group = self.argument(self.effect.group, "group") or next(filter(None, named), None)
         return group is not None and group.family != "none" and group.name not in _WORLD
 
     @property

@@ -139,7 +139,11 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
+            if name != "shape":
+                return UNKNOWN_VALUE
+            own = receiver.reason if receiver.length else None
+            shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+            return shape._replace(reason=shape.reason or own)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -168,7 +172,9 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return whole._replace(family="length", dtype="int")
+            is_own = whole.length and index.constant == 0
+            varying = DATA if is_own else UNKNOWN
+            return whole._replace(varies=varying, family="length", length=False, dtype="int")
         if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
             return self._item(whole, index)
         result = combine([whole, index])

@@ -12,7 +12,7 @@ from distlint.analysis.formula import DATA, SAME, UNKNOWN
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
 from distlint.api import Effect
-from distlint.syntax import ClassNode, FunctionNode, Located
+from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 _BESIDE = frozenset({"enumerate", "zip"})
@@ -90,7 +90,7 @@ class Interpreter(Calls):
         if value.family in ("keys", "dict"):
             return _key_of(value)
         if value.family == "batch":
-            return Value(value.varies, value.reason, family="entry")
+            return Value(value.varies, value.reason, family="part")
         if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
@@ -142,8 +142,19 @@ class Interpreter(Calls):
     def _assign(self, node: ast.Assign) -> str:
         value = self.value(node.value)
         for target in node.targets:
-            self.bind(target, value)
+            self.bind(target, self._given_back(target, node.value, value))
         return ""
+
+    def _given_back(self, target: ast.expr, node: ast.expr, value: Value) -> Value:
+        """``state = update(state, batch)``: what an unseen function is given and gives back is what it was before."""
+        if not isinstance(node, ast.Call) or not _is_plain(target):
+            return value
+        if any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective")):
+            return value
+        if not any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args):
+            return value
+        before = self.value(target)
+        return before._replace(constant=None, formula=None) if before.varies < value.varies else value
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
@@ -391,14 +402,14 @@ def _entry_of(items: Value) -> Value:
     if items.elements:
         return any_of(items.elements)
     call = items.call if items.measure is not None or items.call is not None else None
-    return Value(items.varies, items.reason, family="entry", measure=items.measure, reduced=items.reduced, call=call)
+    return Value(items.varies, items.reason, family="part", measure=items.measure, reduced=items.reduced, call=call)
 
 
 def _part_of(value: Value) -> str:
     """The family of what is in a value: an example of what a rank's data are, or again what a metric has returned."""
     if value.family == "result":
         return "result"
-    return "example" if value.is_local and value.family in ("", "entry", "part", "example", "mask") else ""
+    return "example" if value.is_local and value.family in ("", "part", "example", "mask") else ""
 
 
 def _is_plain(node: ast.expr) -> bool:

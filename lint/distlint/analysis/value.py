@@ -182,6 +182,14 @@ def _parts(first: Value, second: Value) -> Value:
     return Value(elements=parts, keys=first.keys)
 
 
+def of_unseen(given: list[Value]) -> Value:
+    """Return what is known of what an unseen function makes of values: of this rank's data, something of it.
+
+    What is told the rank, to place or to name something, seldom returns it.
+    """
+    return combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE])
+
+
 def combine(values: list[Value]) -> Value:
     """Return what is known of a value that is computed from others."""
     result = UNKNOWN_VALUE if not values else SAME_VALUE

@@ -37,22 +37,31 @@ _DIST = {
 _CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
 _STATE = tuple(f"{verb}_{what}" for verb in ("get", "set") for what in ("state_dict", "model_state_dict"))
 _STATE += ("get_optimizer_state_dict", "set_optimizer_state_dict")
-_FSDP: tuple[str, ...] = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
-_FSDP += ("scatter_full_optim_state_dict",)
+_FSDP = (
+    "full_optim_state_dict",
+    "optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "summon_full_params",
+)
 _DDP = Effect("wrap", "DistributedDataParallel", wrapped="ddp")
 _FSDP_WRAP = Effect("wrap", "FullyShardedDataParallel", wrapped="fsdp")
 
 _BASIC = ("all_gather", "all_reduce", "barrier", "broadcast")
-_MMENGINE: tuple[str, ...] = (
+_MMENGINE = (
     *_BASIC,
     "all_gather_object",
     "all_reduce_dict",
     "all_reduce_params",
     "broadcast_object_list",
     "gather",
+    "collect_results",
+    "collect_results_cpu",
+    "collect_results_gpu",
+    "gather_object",
+    "sync_random_seed",
 )
-_MMENGINE += ("collect_results", "collect_results_cpu", "collect_results_gpu", "gather_object", "sync_random_seed")
-_HOROVOD: tuple[str, ...] = (
+_HOROVOD = (
     "allgather",
     "allreduce",
     "allreduce_",
@@ -61,8 +70,11 @@ _HOROVOD: tuple[str, ...] = (
     "broadcast",
     "broadcast_",
     "join",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
 )
-_HOROVOD += ("allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters")
 _DISTMETRICS = (
     *_BASIC,
     "all_gather_cat",

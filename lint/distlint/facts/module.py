@@ -17,7 +17,6 @@ from distlint.facts.locality import Locality
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
-from distlint.facts.projection import Projector
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
@@ -125,11 +124,6 @@ class ModuleFacts:
     def synced_operations(self) -> Operations:
         """The same, with the calls of ``log`` and ``backward`` that reduce over the ranks."""
         return find_synced(self)
-
-    @cached_property
-    def synced_projector(self) -> Projector:
-        """The collectives and logs of the module, made once for the rules that ask where they stand."""
-        return Projector(self, self.synced_operations)
 
     @cached_property
     def gathering(self) -> list[cst.Call]:

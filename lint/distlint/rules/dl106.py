@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.facts import known
 from distlint.model import Condition, Example, Query, Report
+from distlint.modules import is_test
 from distlint.partings import Made, all_made
 from distlint.syntax import TRY_STAR, FunctionNode, dotted
 
@@ -174,27 +175,6 @@ def train(trainer, model):
     finally:
         dist.destroy_process_group()
 """,
-        """\
-import torch.distributed as dist
-
-def main(model, batches):
-    try:
-        for batch in batches:
-            dist.all_reduce(model(batch))
-    finally:
-        dist.barrier()
-
-def work(rank, model, batch):
-    try:
-        dist.all_reduce(model(batch))
-    except RuntimeError:
-        dist.barrier()
-        dist.destroy_process_group()
-        raise
-
-if __name__ == "__main__":
-    main(build(), load())
-""",
     )
 
     def can_matter(self, source: bytes) -> bool:
@@ -260,7 +240,7 @@ def _ends_the_job(made: list[Made], arm: Guard, function: FunctionNode) -> bool:
 def _is_whole(function: FunctionNode) -> bool:
     """Whether a function is a test, or what a module or a process runs."""
     name = function.name
-    if name == "<module>" or name.startswith("test"):
+    if name == "<module>" or is_test(function.module.path) or name.startswith("test"):
         return True
     for each in ast.walk(function.module.tree):
         is_start = isinstance(each, ast.Call) and dotted(each.func).rpartition(".")[2] in _STARTERS
