@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
+from distlint.analysis.logs import may_log
 from distlint.facts import known
-from distlint.facts.logs import may_log
 from tests.lint.helpers import lines
 
 STEP = """\
@@ -129,10 +129,7 @@ def test_a_value_that_was_brought_together_is_not(before: str) -> None:
     ],
 )
 def test_it_is_followed_through_variables(test: str, expected: list[int]) -> None:
-    assert (
-        lines(STEP.format(test=test, before="flag = mask.any(); other = self.on"), "DL103")
-        == expected
-    )
+    assert lines(STEP.format(test=test, before="flag = mask.any(); other = self.on"), "DL103") == expected
 
 
 BATCHES = """\

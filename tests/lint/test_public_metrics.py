@@ -151,9 +151,7 @@ def _logged(loop: str = LOOP, value: str = "value") -> int:
     return len(lines(CALLBACK.format(loop=loop, value=value), "DL201"))
 
 
-@pytest.mark.parametrize(
-    "loop", [LOOP, "for i, (x, y) in enumerate(tqdm(self.val_dl)):", "for x, y in self.held_out:"]
-)
+@pytest.mark.parametrize("loop", [LOOP, "for i, (x, y) in enumerate(tqdm(self.val_dl)):", "for x, y in self.held_out:"])
 def test_a_callback_s_own_loaders(loop: str) -> None:
     assert _logged(loop) == 0
 

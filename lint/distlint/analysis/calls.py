@@ -411,7 +411,7 @@ class Calls(Expressions):
     def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
         """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
         index = self.value(key)
-        return self.value(root).family == "dict" and index.varies == DATA and index.family not in ("entry", "part")
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:

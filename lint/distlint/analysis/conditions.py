@@ -62,8 +62,7 @@ def compared(state: State, node: ast.Compare, values: list[Value]) -> Value:
             formula = _formula(node, values[1], _mirrored(node.ops[0]), values[0])
     if formula is None:
         formula = _atom(state, node, values, whole)
-    parts = ("batch", "entry", "part")
-    family = "mask" if any(value.family in parts or value.grad for value in values) else "flag"
+    family = "mask" if any(value.family in ("batch", "part") or value.grad for value in values) else "flag"
     return Value(max(varies(formula), 0), whole.reason, formula, family, sources=whole.sources)
 
 

@@ -173,7 +173,8 @@ class Expressions(State):
             return whole.elements[number]
         if whole.family == "shape":
             is_own = whole.length and index.constant == 0
-            return whole._replace(varies=DATA if is_own else UNKNOWN, family="length", length=False, dtype="int")
+            varying = DATA if is_own else UNKNOWN
+            return whole._replace(varies=varying, family="length", length=False, dtype="int")
         if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
             return self._item(whole, index)
         result = combine([whole, index])

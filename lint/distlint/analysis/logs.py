@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from distlint.analysis.module import Analysis
 
 
+_LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
 UNKNOWN_KEYS = "(a dict)"
 
 
@@ -89,6 +91,11 @@ class Log:
         if not isinstance(node, ast.Dict) or not all(isinstance(key, ast.Constant) for key in node.keys):
             return ""
         return ", ".join(ast.unparse(key) for key in node.keys if key is not None)
+
+
+def may_log(source: bytes) -> bool:
+    """True if a method called ``log`` or ``log_dict`` may be in a file, told by its bytes."""
+    return _LOG.search(source) is not None
 
 
 def logs(analysis: Analysis) -> Iterator[Log]:

@@ -105,7 +105,7 @@ def _of_collective(event: Event) -> Value:
         scale=subject.scale.replace("mean?", "mean?"),
         sources=sources | subject.sources,
         grad=subject.grad,
-        family=subject.family if subject.family in ("batch", "entry", "part", "length", "count") else "",
+        family=subject.family if subject.family in ("batch", "part", "length", "count") else "",
         dtype=subject.dtype,
     )
 
@@ -302,7 +302,7 @@ def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: V
     From one number of the rank's to another, as far as is known, every rank has as many; in strides from it, not.
     """
     asked = args[:1] if len(args) == 3 and args[0].is_rank else args
-    own = [value for value in asked if value.is_local and value.family not in ("batch", "entry", "part")]
+    own = [value for value in asked if value.is_local and value.family not in ("batch", "part")]
     return whole._replace(family="range", length=len(own) == 1 or (len(own) > 1 and len(args) == 3))
 
 

@@ -90,7 +90,7 @@ class Interpreter(Calls):
         if value.family in ("keys", "dict"):
             return _key_of(value)
         if value.family == "batch":
-            return Value(value.varies, value.reason, family="entry")
+            return Value(value.varies, value.reason, family="part")
         if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
@@ -402,14 +402,14 @@ def _entry_of(items: Value) -> Value:
     if items.elements:
         return any_of(items.elements)
     call = items.call if items.measure is not None or items.call is not None else None
-    return Value(items.varies, items.reason, family="entry", measure=items.measure, reduced=items.reduced, call=call)
+    return Value(items.varies, items.reason, family="part", measure=items.measure, reduced=items.reduced, call=call)
 
 
 def _part_of(value: Value) -> str:
     """The family of what is in a value: an example of what a rank's data are, or again what a metric has returned."""
     if value.family == "result":
         return "result"
-    return "example" if value.is_local and value.family in ("", "entry", "part", "example", "mask") else ""
+    return "example" if value.is_local and value.family in ("", "part", "example", "mask") else ""
 
 
 def _is_plain(node: ast.expr) -> bool:

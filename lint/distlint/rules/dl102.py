@@ -9,6 +9,7 @@ import libcst as cst
 
 from distlint.analysis import key_of, only_logs
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.logs import may_log
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.facts.rewrite import source_at
@@ -161,6 +162,10 @@ class Theirs(Trainer):
             self.log("loss", 0.0)
 """,
     )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files that mention logs have no such method."""
+        return may_log(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank logs in each function."""

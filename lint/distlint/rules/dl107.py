@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, key_of, logs, only_logs
 from distlint.analysis.formula import DATA, RANK, atoms, is_true
-from distlint.analysis.logs import UNKNOWN_KEYS
+from distlint.analysis.logs import UNKNOWN_KEYS, may_log
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.model import Example, Query, Report
@@ -151,6 +151,10 @@ class Model(LightningModule):
         self.log("large", 0.0, on_step=True, on_epoch=False, sync_dist=True)
 """,
     )
+
+    def can_matter(self, source: bytes) -> bool:
+        """Most files that mention logs have no such method."""
+        return may_log(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare the keys that each kind of rank logs, and read the keys that name the rank."""
