@@ -241,9 +241,7 @@ class Analysis:
             owner = f"{function.owner.name}." if function.owner is not None else ""
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
-            returns = report.returns._replace(
-                target=None, elements=(), keys=(), sources=frozenset(), call=None, sampler=None
-            )
+            returns = report.returns.for_other_files()
             name = f"{self.index.name}.{owner}{function.name}"
             yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
 

@@ -78,6 +78,23 @@ class Value(NamedTuple):
     constant: Any = None
     order: str = ""
 
+    def for_other_files(self) -> Value:
+        """Return what of it can be told without this file's syntax."""
+        return Value(
+            varies=self.varies,
+            reason=self.reason,
+            formula=self.formula,
+            family=self.family,
+            instance=self.instance,
+            name=self.name,
+            wrapped=self.wrapped,
+            scale=self.scale,
+            reduced=self.reduced,
+            divided=self.divided,
+            length=self.length,
+            grad=self.grad,
+        )
+
     @property
     def is_local(self) -> bool:
         """True if ranks are known to hold different values."""
