@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event, Guard
+from distlint.analysis import Analysis, Event, Guard, Value
 from distlint.analysis.sequences import Divergence, Visit
 from distlint.syntax import Located
 
@@ -41,6 +41,26 @@ def stands_in(visit: Visit, kind: str, word: str) -> bool:
     return any(
         guard.kind == kind and word in event.function.module.text_of(guard.node).lower() for event, guard in guards
     )
+
+
+def model_of(visit: Visit) -> Value:
+    """Return what a forward pass is made of: where a helper is given the model, what this way gives it."""
+    event = visit.step.event
+    assert event is not None
+    value, called, function = event.receiver, event.node, event.function
+    expression: ast.expr | None = called.func if isinstance(called, ast.Call) else None
+    for call in reversed(visit.calls):
+        names = [each.arg for each in function.parameters]
+        if call.event is None or not isinstance(expression, ast.Name) or expression.id not in names:
+            break
+        position = names.index(expression.id)
+        value = call.event.argument(position, expression.id) or value
+        bound = len(call.event.args) - len(call.event.node.args) if isinstance(call.event.node, ast.Call) else 0
+        expression = call.event.argument_node(position - bound, expression.id)
+        function = call.event.function
+        if not value.wrapped:
+            break
+    return value
 
 
 def of_guard(analysis: Analysis, guard: Guard) -> Trace:

@@ -61,6 +61,8 @@ class Calls(Expressions):
         event.result = result_of(self, event)
         if effect.kind == "collective" or (effect.kind == "log" and _is_on(options.get("sync_dist"))):
             self._collective(event)
+        elif effect.kind == "wrap" and effect.changes:
+            self.bind(_root(node.args[0])[0] or node.args[0], event.result)
         elif effect.kind in ("backward", "exit"):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result

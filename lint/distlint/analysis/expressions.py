@@ -13,7 +13,7 @@ from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, var
 from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.api import attribute_effect, environment_kind, family_of, function_effect, name_effect, named_family
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
@@ -236,7 +236,22 @@ class Expressions(State):
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))
+        if value.wrapped and not (first.wrapped and second.wrapped) and self.asks_whether_wrapped(node):
+            value = value._replace(wrapped="")
         return value._replace(formula=formula)
+
+    def asks_whether_wrapped(self, node: Located) -> bool:
+        """True if a test is there to find the model inside of a wrapper."""
+        calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) == 2)
+        return any(self._is_of_wrapper(call) for call in calls)
+
+    def _is_of_wrapper(self, call: ast.Call) -> bool:
+        asked = call.args[1]
+        if isinstance(asked, ast.Constant):
+            return asked.value == "module"
+        types = asked.elts if isinstance(asked, ast.Tuple) else [asked]
+        effects = (function_effect(self.index.qualify(each, self.function)) for each in types)
+        return any(effect is not None and effect.kind == "wrap" for effect in effects)
 
     def _chosen(self, first: Value, second: Value, test: Value, node: Located) -> Formula | None:
         if first.formula is None or second.formula is None:

@@ -204,6 +204,8 @@ class Interpreter(Calls):
             self.names = {
                 name: join(before.get(name, NONE_VALUE), now) for name, now in {**before, **self.names}.items()
             }
+        if kind == "while" and self.asks_whether_wrapped(asked):
+            self.names = {name: value._replace(wrapped="") for name, value in self.names.items()}
         self.is_quick = was_quick
         self.loop(node, decides, block)
         self.guards = (*outer, *(guard for guard in inner if guard.kind == "exit return"))
@@ -268,6 +270,9 @@ class Interpreter(Calls):
         if self.returns is not None and rank >= DATA and value != self.returns:
             reason = next(test.reason for test in guards if test.varies == rank)
             value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
+        if value.wrapped and self.returns is not None and not self.returns.wrapped:
+            is_told = any(self.asks_whether_wrapped(guard.node) for guard in self.guards)
+            value = value._replace(wrapped="" if is_told else value.wrapped)
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
         if node.value is not None and value.family != "none" and self._is_trained_with_result():

@@ -173,7 +173,8 @@ def _counts(step: Step) -> bool:
 
 def _report(found: Divergence, condition: str) -> Report:
     visit, guard = found.visit, found.visit.guard
-    assert guard is not None and guard.node is not None
+    assert guard is not None
+    assert guard.node is not None
     holds = "holds" if not found.reached else "does not hold"
     message = (
         f"ranks on whose data `{found.atom.text}` {holds} skip the {visit.label} pass in line {visit.step.place.line}, "
