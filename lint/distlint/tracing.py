@@ -18,6 +18,15 @@ def node_of(visit: Visit) -> Located | None:
     return outer.node if outer is not None else None
 
 
+def under_guard(visit: Visit) -> Located | None:
+    """Return where the function with the test makes a step, or the call that leads to it; None in another file."""
+    events = [*(call.event for call in visit.calls), visit.step.event]
+    node = visit.guard.node if visit.guard is not None else None
+    under = (each for each in events if each is not None and any(guard.node is node for guard in each.guards))
+    event = next(under, events[0])
+    return event.node if event is not None else None
+
+
 def way_to(visit: Visit) -> Iterator[Trace]:
     """The calls below the first that lead to a step, and the step itself, where that is elsewhere."""
     for call in visit.calls[1:]:

@@ -7,7 +7,7 @@ import sys
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, Formula, substitute
+from distlint.analysis.formula import DATA, UNKNOWN, Formula, substitute
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
@@ -126,6 +126,8 @@ class Calls(Expressions):
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
         result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
+            result = result._replace(varies=DATA, reason=self.reason(node))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
             self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from distlint.analysis.formula import RANK, Atom
 from distlint.analysis.sequences import divergences
 from distlint.model import Example, Query, Report
-from distlint.syntax import ClassNode
-from distlint.tracing import guard_of, model_of, node_of, way_to
+from distlint.syntax import ClassNode, Located
+from distlint.tracing import guard_of, model_of, under_guard, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step, Value
@@ -136,17 +136,17 @@ def main(unet, loader, noise):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every function whether some ranks alone make a pass of a wrapped model."""
-        reported: set[int] = set()
+        reported: set[Located] = set()
         keeps = any(_keeps_buffers(event.options) for event in analysis.events("wrap"))
         for function in analysis.reports.values():
             found = [each for each in divergences(function.body, _is_rank, _counts) if each.visit.step.event]
             trained = {id(each.visit.guard) for each in found if each.visit.label == "backward"}
             for each in found:
-                model, node = model_of(each.visit), node_of(each.visit)
+                model, node = model_of(each.visit), under_guard(each.visit)
                 condition = _condition(model, id(each.visit.guard) in trained)
                 is_silent = each.visit.label != "forward" or not model.wrapped or (keeps and condition)
-                if node is not None and id(each.visit.step.event) not in reported and not is_silent:
-                    reported.add(id(each.visit.step.event))
+                if node is not None and node not in reported and not is_silent:
+                    reported.add(node)
                     yield _report(node, each, condition)
 
 
