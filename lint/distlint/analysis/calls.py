@@ -307,6 +307,6 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
             node = node._replace(body=tuple(_given(node.body, formulas, owner)))
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
-            node = Handled(tuple(_given(node.body, formulas, owner)), handlers)
+            node = Handled(tuple(_given(node.body, formulas, owner)), handlers, node.node)
         result.append(node)
     return result

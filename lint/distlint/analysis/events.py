@@ -136,10 +136,11 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, and what each handler does instead."""
+    """A ``try`` statement: what is tried, and what each handler does instead; ``node`` is None in summaries."""
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
+    node: ast.Try | None = None
 
 
 class Inlined(NamedTuple):

@@ -217,8 +217,10 @@ class Interpreter(Calls):
         before = dict(self.names)
         with self.collected() as block:
             self.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
-            end = self.run(node.body) or self.run(node.orelse)
+            end = self.run(node.body)
             inner, self.guards = self.guards[len(outer) + bool(node.handlers) :], outer
+        with self.collected() as rest:
+            end = end or self.run(node.orelse)
         after, handlers, ends = self.names, [], [end]
         for handler in node.handlers:
             self.names = {name: join(before.get(name, value), value) for name, value in {**before, **after}.items()}
@@ -229,7 +231,8 @@ class Interpreter(Calls):
             handlers.append(tuple(caught))
         self.names = after
         if block or any(handlers):
-            self.block.append(Handled(tuple(block), tuple(handlers)))
+            self.block.append(Handled(tuple(block), tuple(handlers), node))
+        self.block += rest
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
         last = self.run(node.finalbody)
         self.guards = (*outer, *inner)

@@ -1,0 +1,224 @@
+"""DL109."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from distlint.analysis.handling import attempts, reached, ways_out
+from distlint.analysis.sequences import steps
+from distlint.api import function_effect
+from distlint.facts import known
+from distlint.model import Example, Query, Report
+from distlint.syntax import dotted
+from distlint.tracing import has_own_group
+
+if TYPE_CHECKING:
+    from distlint.analysis import Analysis, Event, Step
+    from distlint.analysis.handling import Attempt
+
+# What fails on all ranks alike: the code or the installation, or somebody who stops the job.
+_EVERYWHERE = frozenset(
+    {"AttributeError", "ImportError", "KeyboardInterrupt", "ModuleNotFoundError", "NameError", "NotImplementedError"}
+    | {"StopIteration", "SystemExit", "TypeError"}
+)
+_MAY_FAIL = frozenset({"call", "forward", "make", "opaque"})
+
+
+class SwallowedCollective(Query):
+    """An exception before a collective is caught and dropped, and the rank goes on without it.
+
+    What fails on one rank alone, such as a broken sample or a batch that is too large for the memory, takes that rank
+    out of the collective that the others are waiting in. The handler hides that:
+
+        for batch in loader:
+            try:
+                loss = step(batch)       # fails on rank 2
+                dist.all_reduce(loss)    # the others wait here
+            except Exception as error:
+                print(error)             # rank 2: next batch, next all_reduce
+
+    Rank 2's next collective meets the one before it on the others: values of different steps are joined, or the job
+    hangs at the end.
+
+    How to fix: let the exception end the process; the launcher then stops the others. Or catch it around the local
+    work alone, and let all ranks decide together: ``failed = torch.tensor(...)``, ``all_reduce(failed)``.
+
+    The finding is sure where what fails is seen to work on this rank's own data and further collectives follow. The
+    backward pass of a wrapped model counts as a collective.
+
+    Silent: handlers that raise again, end the process or take down the process group; exceptions that are the same on
+    all ranks, such as ImportError; nothing but the collective is tried; a collective that names its own process group.
+
+    When to ignore: what is tried can't fail on one rank alone.
+    """
+
+    code, name, group = "DL109", "swallowed-collective", "divergence"
+    tokens = (known.TOKENS, (b"except",))
+    bad = (
+        Example(
+            """\
+import torch.distributed as dist
+
+def run(loader, model):
+    for batch in loader:
+        try:
+            loss = model(batch)
+            dist.all_reduce(loss)
+        except Exception as error:
+            print(error)
+""",
+            {8: "all_reduce"},
+        ),
+        Example(
+            """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(net, loader, optimizer):
+    model = DDP(net)
+    for images, targets in loader:
+        try:
+            loss = model(images, targets)
+            loss.backward()
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            torch.cuda.empty_cache()
+            continue
+        optimizer.step()
+""",
+            {10: "backward"},
+        ),
+        Example(
+            """\
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+
+def score(samples, judge):
+    try:
+        scores = judge(samples)
+        return accelerator.gather(scores)
+    except ValueError:
+        return None
+""",
+            {9: "if `judge(samples)` fails on one rank alone"},
+        ),
+    )
+    good = (
+        """\
+import torch
+import torch.distributed as dist
+
+def run(loader, model):
+    for batch in loader:
+        failed = torch.zeros(1)
+        try:
+            loss = model(batch)
+        except RuntimeError:
+            failed += 1
+        dist.all_reduce(failed)
+        if failed > 0:
+            continue
+        dist.all_reduce(loss)
+""",
+        """\
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+
+def score(loader, judge, strict):
+    for samples in loader:
+        try:
+            accelerator.gather(judge(samples))
+        except Exception:
+            print("cannot judge")
+            raise
+        try:
+            accelerator.wait_for_everyone()
+        except RuntimeError:
+            print("a rank is gone")
+""",
+    )
+
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Ask of every handler whether it drops what kept its rank from a collective."""
+        found: dict[ast.ExceptHandler, Report] = {}
+        for function in analysis.reports.values():
+            for attempt in attempts(function.body):
+                for step, event in _collectives(attempt):
+                    for handler, goes_on in _dropping(analysis, attempt):
+                        risks = list(_risks(analysis, attempt, step, event))
+                        condition = _condition(analysis, risks, step, goes_on)
+                        is_new = handler not in found or (found[handler].condition and not condition)
+                        if condition is not None and is_new:
+                            found[handler] = _report(analysis, handler, step, condition)
+        yield from found.values()
+
+
+def _collectives(attempt: Attempt) -> list[tuple[Step, Event | None]]:
+    tried = list(reached(attempt.handled.body))
+    is_wrapped = any(step.effect.wrapped for step, _ in tried)
+    return [(step, event) for step, event in tried if _counts(step, is_wrapped)]
+
+
+def _counts(step: Step, is_wrapped: bool) -> bool:
+    if step.effect.kind == "backward":
+        return is_wrapped
+    if step.effect.kind != "collective":
+        return step.effect.wrapped == "fsdp"
+    event = step.event
+    return event is None or not (has_own_group(event) or event.receiver.family.endswith("trainer"))
+
+
+def _dropping(analysis: Analysis, attempt: Attempt) -> Iterator[tuple[ast.ExceptHandler, bool]]:
+    """The handlers after which a rank goes on, and whether it then comes to further collectives."""
+    for handler, body in zip(attempt.node.handlers, attempt.handled.handlers, strict=True):
+        ends = ways_out(body, handler.name) - {"raise"}
+        types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+        if types and all(dotted(each).rpartition(".")[2] in _EVERYWHERE for each in types):
+            continue
+        meets = any(step.effect.kind == "collective" for step in steps(body))
+        if ends and not meets and not any(_ends_job(analysis, each) for each in ast.walk(handler)):
+            yield handler, bool(ends & attempt.onward)
+
+
+def _ends_job(analysis: Analysis, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    effect = function_effect(analysis.index.qualify(node.func))
+    return dotted(node.func) in ("exit", "quit") or (effect is not None and effect.kind in ("exit", "teardown"))
+
+
+def _condition(analysis: Analysis, risks: list[Event], step: Step, goes_on: bool) -> str | None:
+    """What a finding depends on; None where nothing is seen to fail before the step."""
+    if not risks:
+        return None
+    parts = [] if goes_on else ["the job goes on after that"]
+    if not any(value.is_local for risk in risks for value in (*risk.args, *risk.options.values())):
+        parts.insert(0, f"`{analysis.index.text_of(risks[-1].node)}` fails on one rank alone")
+    elif step.effect.wrapped == "prepared":
+        parts.insert(0, "it runs on several devices")
+    return "if " + " and ".join(parts) if parts else ""
+
+
+def _risks(analysis: Analysis, attempt: Attempt, step: Step, leading: Event | None) -> Iterator[Event]:
+    """What runs before a step inside of the ``try``, and may fail: calls of code that is not seen, and of models."""
+    for event in (leading, step.event if step.event is not leading else None):
+        for each in analysis.reports[event.function].events if event is not None else ():
+            if event is not None and each.node is event.node:
+                break
+            is_tried = event is not leading or any(guard.node is attempt.node for guard in each.guards)
+            if is_tried and each.kind in _MAY_FAIL:
+                yield each
+
+
+def _report(analysis: Analysis, handler: ast.ExceptHandler, step: Step, condition: str) -> Report:
+    message = (
+        f"this handler drops an exception of one rank, which then goes on without the {step.label} in line "
+        f"{step.place.line}, in which the others wait"
+    )
+    trace = ((step.place.path, step.place.line, "collective", step.place.text),)
+    return Report(handler, message, trace, condition)
