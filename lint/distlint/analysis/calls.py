@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
@@ -166,13 +167,13 @@ class Calls(Expressions):
             reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
             return whole._replace(scale=reduction if is_loss else "")
         self._opaque(name, node, args, options)
-        if brings_together(name):
-            return UNKNOWN_VALUE
-        return combine([*args, *options.values()])
+        whole = combine([*args, *options.values()])
+        is_object = whole.is_rank and name.rpartition(".")[2][:1].isupper()  # that it knows the rank makes it none
+        return UNKNOWN_VALUE if is_object or brings_together(name) else whole
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen: it may make collectives."""
-        if name.partition(".")[0] not in _SEEN:
+        if name.partition(".")[0] not in _SEEN and not hasattr(builtins, name):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Event, Exit, Handled, Inlined, Loop, Node, Step, bodies
-from distlint.analysis.module import matters
 from distlint.analysis.sequences import steps
 
 _GOES_ON = frozenset({""})
@@ -36,15 +35,19 @@ def attempts(body: tuple[Node, ...], onward: frozenset[str] = frozenset()) -> It
         onward: the ways out of the body that lead to further steps.
     """
     for position, node in enumerate(body):
-        here = onward | {""} if matters(body[position + 1 :]) else onward
+        here = onward | {""} if _waits(body[position + 1 :]) else onward
         if isinstance(node, Handled) and node.node is not None:
             yield Attempt(node, node.node, here)
-        if isinstance(node, Loop) and matters(node.body):
+        if isinstance(node, Loop) and _waits(node.body):
             here = here & {"return"} | {"", "continue"} | ({"break"} if "" in here else set())
         elif isinstance(node, Inlined):
             here = frozenset({"", "return"}) if "" in here else frozenset()
         for inner in bodies(node):
             yield from attempts(inner, here)
+
+
+def _waits(body: tuple[Node, ...]) -> bool:
+    return any(step.effect.kind != "exit" for step in steps(body))
 
 
 def reached(body: tuple[Node, ...]) -> Iterator[tuple[Step, Event | None]]:

@@ -23,6 +23,8 @@ _EVERYWHERE = frozenset(
     {"AttributeError", "ImportError", "KeyboardInterrupt", "ModuleNotFoundError", "NameError", "NotImplementedError"}
     | {"StopIteration", "SystemExit", "TypeError"}
 )
+# What is caught where anything may fail; other names are of something that is expected.
+_BROAD = frozenset({"", "BaseException", "Exception", "IOError", "OSError", "RuntimeError"})
 _MAY_FAIL = frozenset({"call", "forward", "make", "opaque"})
 
 
@@ -101,7 +103,7 @@ def score(samples, judge):
     try:
         scores = judge(samples)
         return accelerator.gather(scores)
-    except ValueError:
+    except Exception:
         return None
 """,
             {9: "if `judge(samples)` fails on one rank alone"},
@@ -152,6 +154,8 @@ def score(loader, judge, strict):
                     for handler, goes_on in _dropping(analysis, attempt):
                         risks = list(_risks(analysis, attempt, step, event))
                         condition = _condition(analysis, risks, step, goes_on)
+                        if condition and not _types(handler) & _BROAD:
+                            continue
                         is_new = handler not in found or (found[handler].condition and not condition)
                         if condition is not None and is_new:
                             found[handler] = _report(analysis, handler, step, condition)
@@ -177,12 +181,16 @@ def _dropping(analysis: Analysis, attempt: Attempt) -> Iterator[tuple[ast.Except
     """The handlers after which a rank goes on, and whether it then comes to further collectives."""
     for handler, body in zip(attempt.node.handlers, attempt.handled.handlers, strict=True):
         ends = ways_out(body, handler.name) - {"raise"}
-        types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
-        if types and all(dotted(each).rpartition(".")[2] in _EVERYWHERE for each in types):
+        if _types(handler) <= _EVERYWHERE:
             continue
         meets = any(step.effect.kind == "collective" for step in steps(body))
         if ends and not meets and not any(_ends_job(analysis, each) for each in ast.walk(handler)):
             yield handler, bool(ends & attempt.onward)
+
+
+def _types(handler: ast.ExceptHandler) -> set[str]:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {dotted(each).rpartition(".")[2] if each is not None else "" for each in types}
 
 
 def _ends_job(analysis: Analysis, node: ast.AST) -> bool:
