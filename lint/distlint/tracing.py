@@ -90,5 +90,17 @@ def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
 
 def has_own_group(event: Event) -> bool:
     """True if a call names the process group that it is for: fewer than all may have to make it."""
-    given = event.argument(event.effect.group, "group")
-    return given is not None and given.family != "none"
+    given = [event.argument(event.effect.group, "group"), event.options.get("process_group")]
+    return any(group is not None and group.family != "none" for group in given)
+
+
+def is_by_rank(event: Event | None) -> bool:
+    """True if a test of the rank decides directly whether a place is reached."""
+    guards = event.guards if event is not None else ()
+    kinds = ("branch", "and", "decorator", "exit return", "exit continue", "exit break")
+    return any(each.kind in kinds and each.test.is_rank and not is_set_by_some(each.test) for each in guards)
+
+
+def is_set_by_some(value: Value) -> bool:
+    """True if ranks disagree about a value because some of them alone have set it."""
+    return value.is_local and value.reason is not None and value.reason.control

@@ -126,7 +126,7 @@ class Calls(Expressions):
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
-        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric", length=False)
         if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
             result = result._replace(varies=DATA, reason=self.reason(node))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)

@@ -9,7 +9,7 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import FALSE, TRUE, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
@@ -229,8 +229,12 @@ class Expressions(State):
 
     def merged(self, first: Value, second: Value, test: Value, node: Located) -> Value:
         """Return the value of what two ways make of it; where ranks go different ways, they differ in it."""
-        if first == second and (first.constant is not None or first.family == "none"):
+        if first is second or (first == second and (first.constant is not None or first.family == "none")):
             return first
+        if test.formula is not None and test.formula == TRUE:  # as in a job of several ranks
+            return first
+        if test.formula is not None and test.formula == FALSE:
+            return second
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
         if test.is_local and test.varies > value.varies:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from distlint.analysis.expressions import Expressions
 
 _RANKS = frozenset({"rank", "local_rank", "world", "zero", "local_zero", "last", "distributed"})
+_GENERATION = frozenset(
+    {"attention_mask", "do_sample", "eos_token_id", "generation_config", "input_ids", "max_length", "max_new_tokens"}
+    | {"num_beams", "num_return_sequences", "pad_token_id", "top_k", "top_p"}
+)
 _MEAN = frozenset({"avg", "mean"})
 
 
@@ -28,13 +32,15 @@ def result_of(state: Expressions, event: Event) -> Value:
         return _of_wrapper(event)
     if kind == "loader":
         return event.args[0] if event.args and event.args[0].family == "loader" else _instance("loader")
+    if kind == "same":
+        return event.args[-1] if event.args else UNKNOWN_VALUE
     if kind == "share":
         return Value(RANK, state.reason(event.node), family="list", length=True)
     if kind in ("list_files", "local_file", "clock"):
         return Value(UNKNOWN, family="files" if kind == "list_files" else "flag" if kind == "local_file" else "clock")
     if kind in ("select", "split"):
         whole = combine(list(event.args))
-        return whole._replace(length=whole.is_local or whole.length, family="list")
+        return whole._replace(length=whole.is_local or whole.length, family="list" if kind == "split" else "tensor")
     return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
 
 
@@ -127,7 +133,7 @@ def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Valu
 
 
 def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(length=whole.is_local, family="list", grad=False)
+    return whole._replace(length=whole.is_local, family="tensor", grad=False)
 
 
 def length_of(receiver: Value) -> Value:
@@ -152,13 +158,18 @@ def _padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 
 def _batch_padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """Padded to the longest of its own samples."""
-    return whole._replace(length=whole.is_local, family="list")
+    return whole._replace(length=whole.is_local, family="tensor")
 
 
 def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """As long as its parts; those that are written out may fill up each other."""
     is_ragged = all(part.length for part in receiver.elements) if receiver.elements else receiver.length
     return whole._replace(length=is_ragged, family="")
+
+
+def _generated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """What a language model writes ends where each of its samples does; told by the options of transformers."""
+    return whole._replace(length=not _GENERATION.isdisjoint(options), grad=False, scale="", family="")
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
@@ -180,6 +191,7 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
     **dict.fromkeys(("size", "dim"), _size),
     "numel": _length,
+    "generate": _generated,
 }
 
 Builtin = Callable[["Expressions", ast.Call, tuple[Value, ...], Value], Value]

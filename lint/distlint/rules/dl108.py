@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distlint.analysis.formula import UNKNOWN, Atom
+from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, atoms
 from distlint.analysis.sequences import divergences, steps
 from distlint.facts import known
 from distlint.model import Example, Query, Report
-from distlint.tracing import because, guard_of, has_own_group, of_guard, under_guard, way_to
+from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, under_guard, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard, Step
+    from distlint.analysis.events import Branch
     from distlint.syntax import Located
 
 
@@ -159,7 +160,7 @@ def _turned(analysis: Analysis) -> Iterator[Report]:
     loops: set[Located] = set()
     for event in analysis.events("collective"):
         guard = next(filter(_is_set_by_some, event.guards), None)
-        if guard is not None and guard.node not in loops and not has_own_group(event):
+        if guard is not None and guard.node not in loops and not has_own_group(event) and not is_by_rank(event):
             loops.add(guard.node)
             assert guard.test.reason is not None
             message = (
@@ -170,8 +171,7 @@ def _turned(analysis: Analysis) -> Iterator[Report]:
 
 
 def _is_set_by_some(guard: Guard) -> bool:
-    reason = guard.test.reason
-    return guard.kind in ("for", "while") and guard.test.is_local and reason is not None and reason.control
+    return guard.kind in ("for", "while") and is_set_by_some(guard.test)
 
 
 def _parted(analysis: Analysis) -> Iterator[Report]:
@@ -180,7 +180,8 @@ def _parted(analysis: Analysis) -> Iterator[Report]:
         wrapped = any(step.effect.wrapped for step in steps(function.body))
         for found in divergences(function.body, _is_set_by_some_atom, partial(_counts, wrapped)):
             node, reason = under_guard(found.visit), found.atom.reason
-            if node is None or reason is None:
+            is_skipped = found.visit.label == "backward" and found.atom.varies == DATA  # DL110 tells that
+            if node is None or reason is None or is_skipped or _is_by_rank(found.visit.guard):
                 continue
             message = (
                 f"only some ranks make this {found.visit.step.label}: it depends on `{found.atom.text}`, which is set "
@@ -188,6 +189,12 @@ def _parted(analysis: Analysis) -> Iterator[Report]:
             )
             cause = (analysis.index.path, reason[0], "cause", reason[1])
             yield Report(node, message, (*guard_of(found), cause, *way_to(found.visit)))
+
+
+def _is_by_rank(branch: Branch | None) -> bool:
+    return branch is not None and any(
+        each.varies == RANK and not _is_set_by_some_atom(each) for each in atoms(branch.test)
+    )
 
 
 def _is_set_by_some_atom(atom: Atom) -> bool:

@@ -12,7 +12,7 @@ from distlint.api import function_effect
 from distlint.facts import known
 from distlint.model import Example, Query, Report
 from distlint.syntax import dotted
-from distlint.tracing import has_own_group
+from distlint.tracing import has_own_group, is_by_rank
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Step
@@ -99,14 +99,15 @@ from accelerate import Accelerator
 
 accelerator = Accelerator()
 
-def score(samples, judge):
-    try:
-        scores = judge(samples)
-        return accelerator.gather(scores)
-    except Exception:
-        return None
+def score(sets, judge):
+    for samples in sets:
+        try:
+            scores = judge(samples)
+            accelerator.gather(scores)
+        except Exception:
+            print("left out")
 """,
-            {9: "if `judge(samples)` fails on one rank alone"},
+            {10: "if `judge(samples)` fails on one rank alone"},
         ),
     )
     good = (
@@ -151,6 +152,8 @@ def score(loader, judge, strict):
         for function in analysis.reports.values():
             for attempt in attempts(function.body):
                 for step, event in _collectives(attempt):
+                    if is_by_rank(event):
+                        continue
                     for handler, goes_on in _dropping(analysis, attempt):
                         risks = list(_risks(analysis, attempt, step, event))
                         condition = _condition(analysis, risks, step, goes_on)
@@ -204,12 +207,14 @@ def _condition(analysis: Analysis, risks: list[Event], step: Step, goes_on: bool
     """What a finding depends on; None where nothing is seen to fail before the step."""
     if not risks:
         return None
-    parts = [] if goes_on else ["the job goes on after that"]
-    if not any(value.is_local for risk in risks for value in (*risk.args, *risk.options.values())):
-        parts.insert(0, f"`{analysis.index.text_of(risks[-1].node)}` fails on one rank alone")
-    elif step.effect.wrapped == "prepared":
-        parts.insert(0, "it runs on several devices")
-    return "if " + " and ".join(parts) if parts else ""
+    is_own = step.effect.kind == "backward" or any(
+        value.is_local for risk in risks for value in (*risk.args, *risk.options.values())
+    )
+    if not is_own:
+        return f"if `{analysis.index.text_of(risks[-1].node)}` fails on one rank alone" if goes_on else None
+    if not goes_on:
+        return "if the job goes on after that"
+    return "if it runs on several devices" if step.effect.wrapped == "prepared" else ""
 
 
 def _risks(analysis: Analysis, attempt: Attempt, step: Step, leading: Event | None) -> Iterator[Event]:
@@ -219,7 +224,7 @@ def _risks(analysis: Analysis, attempt: Attempt, step: Step, leading: Event | No
             if event is not None and each.node is event.node:
                 break
             is_tried = event is not leading or any(guard.node is attempt.node for guard in each.guards)
-            if is_tried and each.kind in _MAY_FAIL:
+            if is_tried and each.kind in _MAY_FAIL and not (each.is_dropped and each.kind == "opaque"):
                 yield each
 
 
