@@ -62,7 +62,7 @@ def compared(state: State, node: ast.Compare, values: list[Value]) -> Value:
             formula = _formula(node, values[1], _mirrored(node.ops[0]), values[0])
     if formula is None:
         formula = _atom(state, node, values, whole)
-    family = "mask" if any(value.family == "batch" or value.grad for value in values) else "flag"
+    family = "mask" if any(value.family in ("batch", "part") or value.grad for value in values) else "flag"
     return Value(max(varies(formula), 0), whole.reason, formula, family, sources=whole.sources)
 
 
@@ -74,9 +74,11 @@ def _mirrored(operator: ast.cmpop) -> ast.cmpop:
 def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) -> Formula:
     text = state.index.text_of(node)
     varying = whole.varies
-    if _asks_for_nothing(node, values):
+    is_of_kind = any(isinstance(value.constant, str) for value in values)  # a key or a mode, alike in every batch
+    is_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+    if _asks_for_nothing(node, values) or any(value.family == "clock" for value in values):
         varying = max(varying, DATA)
-    elif any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops) and not whole.is_rank:
+    elif (is_of_kind or is_identity) and not whole.is_rank:
         varying = min(varying, 1)
     formula: Formula = Atom(text, varying, reason=whole.reason)
     if len(values) == 2 and type(node.ops[0]) in (ast.NotEq, ast.IsNot, ast.NotIn):

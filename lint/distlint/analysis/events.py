@@ -29,6 +29,9 @@ class Guard(NamedTuple):
     taken: bool = True
 
 
+_WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
+
+
 @dataclass(eq=False)
 class Event:
     """A call, or another thing that a rule may ask about.
@@ -58,6 +61,12 @@ class Event:
     number: int = 0
     is_lost: bool = False
     is_dropped: bool = False
+
+    @property
+    def has_own_group(self) -> bool:
+        """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
+        group = self.argument(self.effect.group, "group") or self.argument(-1, "process_group")
+        return group is not None and group.family != "none" and group.name not in _WORLD
 
     @property
     def kind(self) -> str:
@@ -101,12 +110,14 @@ class Step(NamedTuple):
         place: where it is.
         event: the event in this file; None in summaries of other files.
         effect: what it does.
+        is_grouped: whether it names its own process group.
     """
 
     label: str
     place: Place
     event: Event | None
     effect: Effect
+    is_grouped: bool = False
 
 
 class Branch(NamedTuple):
@@ -136,10 +147,14 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, and what each handler does instead; ``node`` is None in summaries."""
+    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case.
+
+    ``node`` is None in summaries.
+    """
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
+    last: tuple[Node, ...] = ()
     node: ast.Try | None = None
 
 
@@ -160,7 +175,7 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
         return [node.then, node.other]
     if isinstance(node, Loop | Inlined):
         return [node.body]
-    return [node.body, *node.handlers] if isinstance(node, Handled) else []
+    return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
 
 
 @dataclass(eq=False)
@@ -192,9 +207,11 @@ class Summary(NamedTuple):
         parameters: in order.
         body: as of ``FunctionReport``, without syntax.
         returns: what is known of its result, without syntax.
+        defaults: what parameters are as conditions where a call leaves them out.
     """
 
     name: str
     parameters: tuple[str, ...]
     body: tuple[Node, ...]
     returns: Value
+    defaults: tuple[tuple[str, Formula], ...] = ()

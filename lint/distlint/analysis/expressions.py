@@ -9,11 +9,11 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import FALSE, TRUE, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.results import length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, function_effect, name_effect, named_family
+from distlint.api import attribute_effect, environment_kind, family_of, function_effect, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
@@ -50,7 +50,8 @@ class Expressions(State):
     def _name(self, node: ast.Name) -> Value:
         found = self.look_up(node.id)
         if found is None:
-            return self._conventional(node, node.id)
+            name = unbound(node.id)
+            return self._imported(name) if name else self._conventional(node, node.id)
         self.read |= found.sources
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)
@@ -91,7 +92,7 @@ class Expressions(State):
         effect = name_effect(name)
         if effect is not None:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         return Value(family=family, instance=True) if family else UNKNOWN_VALUE
 
     def ranked(self, kind: str, node: Located) -> Value:
@@ -118,7 +119,7 @@ class Expressions(State):
         effect = attribute_effect(name)
         if effect is not None and not receiver.is_rank:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
@@ -152,7 +153,7 @@ class Expressions(State):
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
         if whole.family == "batch" and isinstance(index.constant, str):
-            family = "batch"
+            family = "part"
         return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
 
     def environment(self, name: str, node: Located) -> Value:
@@ -161,15 +162,24 @@ class Expressions(State):
         return self.ranked(kind, node) if kind else UNKNOWN_VALUE
 
     def _bool(self, node: ast.BoolOp) -> Value:
-        formulas, values = [], []
-        before = self.guards
+        formulas, values, blocks = [], [], []
+        before, is_and = self.guards, isinstance(node.op, ast.And)
         for part in node.values:
-            value = self.value(part)
+            with self.collected() as block:
+                value = self.value(part)
             values.append(value)
+            blocks.append(block)
             formulas.append(self.as_formula(value, part))
-            self.guards = (*self.guards, Guard("and", value, part, isinstance(node.op, ast.And)))
+            self.guards = (*self.guards, Guard("and", value, part, is_and))
         self.guards = before
-        formula = every(formulas) if isinstance(node.op, ast.And) else some(formulas)
+        rest: list[Node] = []
+        for value, part, block in zip(reversed(values), reversed(node.values), reversed(blocks), strict=True):
+            with self.collected() as both:
+                self.block += block
+                self.branch(value, part, *((rest, []) if is_and else ([], rest)))
+            rest = both
+        self.block += rest
+        formula = every(formulas) if is_and else some(formulas)
         return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))
 
     def _unary(self, node: ast.UnaryOp) -> Value:
@@ -200,7 +210,8 @@ class Expressions(State):
             scale = ""
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
-        family = "length" if "length" in (left.family, right.family) else ""
+        families = left.family, right.family
+        family = next((each for each in ("length", "clock") if each in families), "")
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
         return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
@@ -237,6 +248,8 @@ class Expressions(State):
             return second
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
+        if first.reduced and second.reduced and value.varies == SAME:
+            return value  # the same collective on both ways
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))

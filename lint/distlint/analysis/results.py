@@ -37,7 +37,7 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind == "share":
         return Value(RANK, state.reason(event.node), family="list", length=True)
     if kind in ("list_files", "local_file", "clock"):
-        return Value(UNKNOWN, family="files" if kind == "list_files" else "flag" if kind == "local_file" else "clock")
+        return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind))
     if kind in ("select", "split"):
         whole = combine(list(event.args))
         return whole._replace(length=whole.is_local or whole.length, family="list" if kind == "split" else "tensor")
@@ -46,6 +46,13 @@ def result_of(state: Expressions, event: Event) -> Value:
 
 def _instance(family: str) -> Value:
     return Value(SAME, family=family, instance=True)
+
+
+def has_one_device(options: dict[str, Value]) -> bool:
+    """True if a trainer is made for one process: ``devices=1``, ``devices=[gpu]``."""
+    nodes = options.get("num_nodes", SAME_VALUE).constant
+    devices = [options[name] for name in ("devices", "gpus") if name in options]
+    return nodes in (None, 1) and any(each.constant in (0, 1, "1") or len(each.elements) == 1 for each in devices)
 
 
 def operation_of(event: Event) -> str:
@@ -78,7 +85,7 @@ def _of_collective(event: Event) -> Value:
         scale=subject.scale.replace("mean?", "mean?"),
         sources=sources | subject.sources,
         grad=subject.grad,
-        family=subject.family if subject.family in ("batch", "length", "count") else "",
+        family=subject.family if subject.family in ("batch", "part", "length", "count") else "",
     )
 
 
@@ -138,7 +145,7 @@ def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value
 
 def length_of(receiver: Value) -> Value:
     """Return the length of something; of a batch it is known to be this rank's own, though mostly equal."""
-    return Value(UNKNOWN, receiver.reason if receiver.family == "batch" else None, family="length")
+    return Value(UNKNOWN, receiver.reason if receiver.family in ("batch", "part") else None, family="length")
 
 
 def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:

@@ -15,6 +15,7 @@ from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
+_NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
 
 
@@ -57,7 +58,7 @@ class Interpreter(Calls):
             for each, part in zip(targets, value.elements, strict=True):
                 self.bind(each, part)
             return
-        part = self.element(value) if value.family != "batch" else value
+        part = value._replace(family="part") if value.family == "batch" else self.element(value)
         for each in targets:
             self.bind(each, part)
 
@@ -230,11 +231,13 @@ class Interpreter(Calls):
                 self.guards = outer
             handlers.append(tuple(caught))
         self.names = after
-        if block or any(handlers):
-            self.block.append(Handled(tuple(block), tuple(handlers), node))
-        self.block += rest
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
-        last = self.run(node.finalbody)
+        with self.collected() as final:
+            last = self.run(node.finalbody)
+        if block or any(handlers) or final or rest:
+            # What follows a body without an exception is not tried.
+            tried = Handled(tuple(block), tuple(handlers), (), node)
+            self.block += (tried, *rest) if not final else (Handled((tried, *rest), (), tuple(final)),)
         self.guards = (*outer, *inner)
         return last or (end if all(ends) else "")
 
@@ -245,7 +248,10 @@ class Interpreter(Calls):
             self.guards = (*self.guards, Guard("with", value, item.context_expr))
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
+        before = self.keeps_gradients
+        self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
         end = self.run(node.body)
+        self.keeps_gradients = before
         self.guards = (*outer, *self.guards[len(outer) + len(node.items) :])
         return end
 
@@ -321,6 +327,11 @@ def _declares(owner: ClassNode, name: str) -> bool:
     """True if the body of a class gives it an attribute or a property of this name."""
     assigned = (target for each in owner.node.body if isinstance(each, ast.Assign) for target in each.targets)
     return name in owner.methods or any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
+def _keeps_gradients(node: ast.expr) -> bool:
+    """``model.no_sync()``: gradients stay where they are."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

@@ -26,10 +26,11 @@ _DIST = {
     "scatter_object_list": collective("scatter_object_list", "local", group=3),
     "new_group": collective("new_group"),
     "new_subgroups": collective("new_subgroups"),
+    "init_process_group": Effect("setup"),
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),
-    "is_initialized": Effect("distributed"),
+    "is_initialized": Effect("distributed", "is_initialized"),
     "is_available": Effect("distributed"),
     "is_torchelastic_launched": Effect("distributed"),
 }
@@ -196,6 +197,23 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("torch", "DataLoader"): "loader",
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
+}
+# What names stand for in a snippet that doesn't import them.
+UNBOUND = {
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "dist": "torch.distributed",
+    "np": "numpy",
+    "pl": "lightning.pytorch",
+    "L": "lightning",
+    "LightningModule": "lightning.pytorch.LightningModule",
+    "LightningDataModule": "lightning.pytorch.LightningDataModule",
+    "Callback": "lightning.pytorch.Callback",
+    "Trainer": "lightning.pytorch.Trainer",
+    "Accelerator": "accelerate.Accelerator",
+    "torchmetrics": "torchmetrics",
+    "distmetrics": "distmetrics",
 }
 # What is believed of a receiver whose class cannot be seen.
 CONVENTIONS = {

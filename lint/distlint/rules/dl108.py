@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, atoms
-from distlint.analysis.sequences import divergences, steps
 from distlint.facts import known
 from distlint.model import Example, Query, Report
-from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, under_guard, way_to
+from distlint.partings import Partings
+from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard, Step
@@ -171,24 +171,24 @@ def _turned(analysis: Analysis) -> Iterator[Report]:
 
 
 def _is_set_by_some(guard: Guard) -> bool:
+    if guard.kind == "for" and guard.test.elements:
+        return False  # written out: as long everywhere
     return guard.kind in ("for", "while") and is_set_by_some(guard.test)
 
 
 def _parted(analysis: Analysis) -> Iterator[Report]:
     """Branches and exits that some ranks alone take."""
-    for function in analysis.reports.values():
-        wrapped = any(step.effect.wrapped for step in steps(function.body))
-        for found in divergences(function.body, _is_set_by_some_atom, partial(_counts, wrapped)):
-            node, reason = under_guard(found.visit), found.atom.reason
-            is_skipped = found.visit.label == "backward" and found.atom.varies == DATA  # DL110 tells that
-            if node is None or reason is None or is_skipped or _is_by_rank(found.visit.guard):
-                continue
-            message = (
-                f"only some ranks make this {found.visit.step.label}: it depends on `{found.atom.text}`, which is set "
-                f"only where {_place(reason)} holds, and the other ranks don't come to it"
-            )
-            cause = (analysis.index.path, reason[0], "cause", reason[1])
-            yield Report(node, message, (*guard_of(found), cause, *way_to(found.visit)))
+    for found, what, event in Partings(analysis).find(_is_set_by_some_atom, partial(_counts, analysis)):
+        reason = found.atom.reason
+        is_skipped = found.visit.step.effect.kind == "backward" and found.atom.varies == DATA  # DL110 tells that
+        if reason is None or is_skipped or _is_by_rank(found.visit.guard):
+            continue
+        message = (
+            f"only some ranks make this {what}: it depends on `{found.atom.text}`, which is set only where "
+            f"{_place(reason)} holds, and the other ranks don't come to it"
+        )
+        cause = (analysis.index.path, reason[0], "cause", reason[1])
+        yield Report(event.node, message, (*guard_of(found), cause, *way_to(found.visit)))
 
 
 def _is_by_rank(branch: Branch | None) -> bool:
@@ -201,10 +201,8 @@ def _is_set_by_some_atom(atom: Atom) -> bool:
     return atom.varies > UNKNOWN and atom.reason is not None and atom.reason[2]
 
 
-def _counts(is_wrapped: bool, step: Step) -> bool:
-    if step.effect.kind == "collective":
-        return step.event is None or not has_own_group(step.event)
-    return step.effect.kind == "backward" and is_wrapped
+def _counts(analysis: Analysis, step: Step) -> bool:
+    return analysis.needs_all(step) or (step.effect.kind == "backward" and analysis.reduces_gradients(step))
 
 
 def _place(reason: tuple[int, str, bool]) -> str:

@@ -10,9 +10,9 @@ from distlint.analysis.handling import attempts, reached, ways_out
 from distlint.analysis.sequences import steps
 from distlint.api import function_effect
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import SEVERAL_DEVICES, Condition, Example, Query, Report
 from distlint.syntax import dotted
-from distlint.tracing import has_own_group, is_by_rank
+from distlint.tracing import is_by_rank
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Step
@@ -25,6 +25,7 @@ _EVERYWHERE = frozenset(
 )
 # What is caught where anything may fail; other names are of something that is expected.
 _BROAD = frozenset({"", "BaseException", "Exception", "IOError", "OSError", "RuntimeError"})
+_LATER = Condition("data", "if the job goes on after that")
 _MAY_FAIL = frozenset({"call", "forward", "make", "opaque"})
 
 
@@ -151,33 +152,35 @@ def score(loader, judge, strict):
         found: dict[ast.ExceptHandler, Report] = {}
         for function in analysis.reports.values():
             for attempt in attempts(function.body):
-                for step, event in _collectives(attempt):
-                    if is_by_rank(event):
-                        continue
-                    for handler, goes_on in _dropping(analysis, attempt):
-                        risks = list(_risks(analysis, attempt, step, event))
-                        condition = _condition(analysis, risks, step, goes_on)
-                        if condition and not _types(handler) & _BROAD:
-                            continue
-                        is_new = handler not in found or (found[handler].condition and not condition)
-                        if condition is not None and is_new:
-                            found[handler] = _report(analysis, handler, step, condition)
+                for handler, goes_on in _dropping(analysis, attempt):
+                    for report in _reports(analysis, attempt, handler, goes_on):
+                        known_before = found.setdefault(handler, report)
+                        if known_before.condition is not None and report.condition is None:
+                            found[handler] = report
         yield from found.values()
 
 
-def _collectives(attempt: Attempt) -> list[tuple[Step, Event | None]]:
+def _reports(analysis: Analysis, attempt: Attempt, handler: ast.ExceptHandler, goes_on: bool) -> Iterator[Report]:
     tried = list(reached(attempt.handled.body))
     is_wrapped = any(step.effect.wrapped for step, _ in tried)
-    return [(step, event) for step, event in tried if _counts(step, is_wrapped)]
+    for step, leading in tried:
+        risks = list(_risks(analysis, attempt, step, leading))
+        if not _counts(analysis, step, is_wrapped) or is_by_rank(leading) or not risks:
+            continue
+        is_own = any(value.is_local for risk in risks for value in (*risk.args, *risk.options.values()))
+        if is_own or step.effect.kind == "backward":
+            condition = SEVERAL_DEVICES if step.effect.wrapped == "prepared" else None
+            yield _report(handler, step, condition if goes_on else _LATER)
+        elif goes_on and _types(handler) & _BROAD:
+            text = f"if `{analysis.index.text_of(risks[-1].node)}` fails on one rank alone"
+            yield _report(handler, step, Condition("data", text))
 
 
-def _counts(step: Step, is_wrapped: bool) -> bool:
+def _counts(analysis: Analysis, step: Step, is_wrapped: bool) -> bool:
     if step.effect.kind == "backward":
         return is_wrapped
-    if step.effect.kind != "collective":
-        return step.effect.wrapped == "fsdp"
-    event = step.event
-    return event is None or not (has_own_group(event) or event.receiver.family.endswith("trainer"))
+    is_trainer = step.event is not None and step.event.receiver.family.endswith("trainer")
+    return step.effect.wrapped == "fsdp" or (analysis.needs_all(step) and not is_trainer)
 
 
 def _dropping(analysis: Analysis, attempt: Attempt) -> Iterator[tuple[ast.ExceptHandler, bool]]:
@@ -203,20 +206,6 @@ def _ends_job(analysis: Analysis, node: ast.AST) -> bool:
     return dotted(node.func) in ("exit", "quit") or (effect is not None and effect.kind in ("exit", "teardown"))
 
 
-def _condition(analysis: Analysis, risks: list[Event], step: Step, goes_on: bool) -> str | None:
-    """What a finding depends on; None where nothing is seen to fail before the step."""
-    if not risks:
-        return None
-    is_own = step.effect.kind == "backward" or any(
-        value.is_local for risk in risks for value in (*risk.args, *risk.options.values())
-    )
-    if not is_own:
-        return f"if `{analysis.index.text_of(risks[-1].node)}` fails on one rank alone" if goes_on else None
-    if not goes_on:
-        return "if the job goes on after that"
-    return "if it runs on several devices" if step.effect.wrapped == "prepared" else ""
-
-
 def _risks(analysis: Analysis, attempt: Attempt, step: Step, leading: Event | None) -> Iterator[Event]:
     """What runs before a step inside of the ``try``, and may fail: calls of code that is not seen, and of models."""
     for event in (leading, step.event if step.event is not leading else None):
@@ -228,7 +217,7 @@ def _risks(analysis: Analysis, attempt: Attempt, step: Step, leading: Event | No
                 yield each
 
 
-def _report(analysis: Analysis, handler: ast.ExceptHandler, step: Step, condition: str) -> Report:
+def _report(handler: ast.ExceptHandler, step: Step, condition: Condition | None) -> Report:
     message = (
         f"this handler drops an exception of one rank, which then goes on without the {step.label} in line "
         f"{step.place.line}, in which the others wait"

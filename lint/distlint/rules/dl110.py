@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA, Atom
 from distlint.analysis.sequences import divergences, steps
-from distlint.model import Example, Query, Report
+from distlint.model import SEVERAL_DEVICES, Condition, Example, Query, Report
 from distlint.tracing import guard_of, stands_in, way_to
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Captioner(LightningModule):
                     continue
                 if not stands_in(found.visit, "with", "join"):
                     reported.add(id(guard.node))
-                    yield _report(found, "" if wrapped & {"ddp", "fsdp"} else "if it runs on several devices")
+                    yield _report(found, None if wrapped & {"ddp", "fsdp"} else SEVERAL_DEVICES)
 
 
 def _wrapped(function: FunctionReport) -> set[str]:
@@ -171,7 +171,7 @@ def _counts(step: Step) -> bool:
     return kind == "backward" or (kind == "forward" and step.effect.wrapped == "fsdp")
 
 
-def _report(found: Divergence, condition: str) -> Report:
+def _report(found: Divergence, condition: Condition | None) -> Report:
     visit, guard = found.visit, found.visit.guard
     assert guard is not None
     assert guard.node is not None

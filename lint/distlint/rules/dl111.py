@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, Atom
-from distlint.analysis.sequences import divergences
-from distlint.model import Example, Query, Report
-from distlint.syntax import ClassNode, Located
-from distlint.tracing import guard_of, model_of, under_guard, way_to
+from distlint.model import Condition, Example, Query, Report
+from distlint.partings import Partings
+from distlint.syntax import ClassNode
+from distlint.tracing import guard_of, model_of, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step, Value
@@ -136,18 +136,16 @@ def main(unet, loader, noise):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every function whether some ranks alone make a pass of a wrapped model."""
-        reported: set[Located] = set()
         keeps = any(_keeps_buffers(event.options) for event in analysis.events("wrap"))
-        for function in analysis.reports.values():
-            found = [each for each in divergences(function.body, _is_rank, _counts) if each.visit.step.event]
-            trained = {id(each.visit.guard) for each in found if each.visit.label == "backward"}
-            for each in found:
-                model, node = model_of(each.visit), under_guard(each.visit)
-                condition = _condition(model, id(each.visit.guard) in trained)
-                is_silent = each.visit.label != "forward" or not model.wrapped or (keeps and condition)
-                if node is not None and node not in reported and not is_silent:
-                    reported.add(node)
-                    yield _report(node, each, condition)
+        all_found = list(Partings(analysis).find(_is_rank, _counts))
+        trained = {id(found.visit.guard) for found, _, _ in all_found if found.visit.label == "backward"}
+        for found, _, event in all_found:
+            if found.visit.label != "forward" or found.visit.step.event is None:
+                continue
+            model = model_of(found.visit)
+            condition = _condition(model, id(found.visit.guard) in trained)
+            if model.wrapped and not (keeps and condition):
+                yield _report(event.node, found, condition)
 
 
 def _keeps_buffers(options: dict[str, Value]) -> bool:
@@ -162,10 +160,11 @@ def _counts(step: Step) -> bool:
     return step.effect.kind in ("backward", "forward")
 
 
-def _condition(model: Value, is_trained: bool) -> str:
+def _condition(model: Value, is_trained: bool) -> Condition | None:
     if model.wrapped == "fsdp" or is_trained or _has_buffers(model.target):
-        return ""
-    return "if the model has buffers" if model.wrapped == "ddp" else "if the model is sharded or has buffers"
+        return None
+    text = "if the model has buffers" if model.wrapped == "ddp" else "if the model is sharded or has buffers"
+    return Condition("sharded", text)
 
 
 def _has_buffers(target: object) -> bool:
@@ -177,7 +176,7 @@ def _has_buffers(target: object) -> bool:
     return any(name.startswith(_BUFFERS) for name in names)
 
 
-def _report(node: ast.expr, found: Divergence, condition: str) -> Report:
+def _report(node: ast.expr, found: Divergence, condition: Condition | None) -> Report:
     guard = found.visit.guard
     test = f"`{guard.place.text}`" if guard is not None else "a test of the rank"
     message = f"only some ranks run this forward pass, by {test}: the wrapped model waits for the other ranks in it"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
@@ -17,7 +17,7 @@ _GATHERS = frozenset({"all_gather", "all_gather_into_tensor", "gather", "gather_
 _OF_TOKENS = frozenset(
     {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "input_ids", "position_ids", "token_type_ids"}
 )
-_PADDED = "if batches are padded to the longest of their own samples"
+_PADDED = Condition("data", "if batches are padded to the longest of their own samples")
 
 
 class GatherOfLocalShapes(Query):
@@ -125,7 +125,7 @@ def scores(model, loader, world):
                 continue
             parts = given.elements if given.family in ("tuple", "list", "dict") else (given,)
             if any(_is_ragged(part) for part in parts):
-                yield _report(event, "")
+                yield _report(event, None)
             elif _is_of_tokens(event.argument_node(position, "tensor"), given):
                 yield _report(event, _PADDED)
 
@@ -143,12 +143,12 @@ def _is_ragged(value: Value) -> bool:
 
 def _is_of_tokens(node: ast.expr | None, value: Value) -> bool:
     """True if a field of a batch is given that has a column for each token."""
-    if value.family != "batch" or not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+    if value.family != "part" or not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
         return False
     return node.slice.value in _OF_TOKENS
 
 
-def _report(event: Event, condition: str) -> Report:
+def _report(event: Event, condition: Condition | None) -> Report:
     message = (
         f"each rank brings a tensor with a length of its own to this {event.label}, which needs the same shape on all "
         f"ranks: the job hangs, or values get mixed up"

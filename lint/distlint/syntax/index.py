@@ -21,7 +21,7 @@ class ClassNode:
         name: as written.
         node: its tree.
         module: the file.
-        bases: qualified names of the bases; "" for one that is no plain name.
+        bases: qualified names of the bases, as written where nothing says what they are; "" for no plain name.
         methods: by name; the last definition counts.
     """
 
@@ -206,7 +206,7 @@ class _Indexer:
                     self._import_from(statement, function)
         for each in self.index.all_classes:
             bases = (base.value if isinstance(base, ast.Subscript) else base for base in each.node.bases)
-            each.bases = tuple(self.index.qualify(base) for base in bases)
+            each.bases = tuple(self.index.qualify(base) or dotted(base) for base in bases)
         self.index.all_functions.sort(key=lambda each: getattr(each.node, "lineno", 0))
         self.index.all_classes.sort(key=lambda each: each.node.lineno)
 
