@@ -9,15 +9,39 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.measures import Measure, curved
+from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.results import length_of
 from distlint.analysis.state import State
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, function_effect, name_effect, unbound
+from distlint.analysis.value import (
+    NONE_VALUE,
+    SAME_VALUE,
+    UNKNOWN_VALUE,
+    Reason,
+    Value,
+    any_of,
+    combine,
+    dtype_of,
+    join,
+)
+from distlint.api import (
+    Effect,
+    attribute_effect,
+    environment_kind,
+    family_of,
+    function_effect,
+    name_effect,
+    unbound,
+)
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _SUMS = (ast.Add, ast.Sub)
+_SIZES = frozenset({"batch_size", "num_graphs"})
+_PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
+_KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 
 
 class Expressions(State):
@@ -123,12 +147,21 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
+            if name != "shape":
+                return UNKNOWN_VALUE
+            own = receiver.reason if receiver.length else None
+            shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+            return shape._replace(reason=shape.reason or own)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
             return receiver
-        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources)
+        if name in _SIZES:
+            return Value(UNKNOWN, family="length", dtype="int")
+        if receiver.family in ("trainer", "lightning_trainer") and name.endswith("_dataloaders"):
+            return Value(0, family="loader", instance=True, wrapped="prepared")
+        measure = receiver.measure if name in _KEPT else None
+        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources, measure=measure)
 
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
@@ -147,14 +180,47 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return whole._replace(family="length")
+            is_own = whole.length and index.constant == 0
+            varying = DATA if is_own else UNKNOWN
+            return whole._replace(varies=varying, family="length", length=False, dtype="int")
+        if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
+            return self._item(whole, index)
         result = combine([whole, index])
-        if isinstance(node.slice, ast.Slice) or index.family == "mask":
+        if isinstance(node.slice, ast.Slice):
+            return self._sliced(whole, index, result, node.slice)
+        if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
-        family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
-        if whole.family == "batch" and isinstance(index.constant, str):
-            family = "part"
-        return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+        if whole.family == "shares" and index.is_rank:
+            result = result._replace(length=True)
+        family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
+        if index.family == "counter" and whole.is_local:
+            family = "example"
+        is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
+        return result._replace(
+            family=family,
+            wrapped=whole.wrapped,
+            reduced=whole.reduced,
+            divided=whole.divided,
+            measure=whole.measure,
+            call=whole.call if whole.family == "result" else None,
+            scale="mean?" if is_loss else result.scale,
+        )
+
+    def _item(self, whole: Value, index: Value) -> Value:
+        """An item of a list or dict that is written out; any of them where it is not known which."""
+        if len(whole.keys) == len(whole.elements) and index.constant in whole.keys:
+            return whole.elements[whole.keys.index(index.constant)]
+        return any_of(whole.elements)
+
+    def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:
+        """A cut by this rank's data is as long as that says; one with steps that begins at the rank, one more or less.
+
+        What is cut to a multiple of the number of ranks gives them equal shares.
+        """
+        is_even = part.upper is not None and self.value(part.upper).family == "even"
+        is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
+        family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
+        return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -197,13 +263,21 @@ class Expressions(State):
 
     def _binary(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
+        if isinstance(node.op, ast.FloorDiv):
+            self.note_division(left, right, node)
         return self.arithmetic(node.op, left, right, node)
+
+    def note_division(self, left: Value, right: Value, node: ast.expr) -> None:
+        """Note that a sum over ranks is divided by their number, in a way that keeps its type."""
+        if left.reduced == "sum" and right.family == "world":
+            self.emit(Effect("divide", "divide"), node, args=(left, right))
 
     def arithmetic(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the result of an operation on two values."""
         result = combine([left, right])
         if isinstance(operator, ast.Div | ast.FloorDiv):
-            return self._quotient(left, right, result)
+            quotient = self._quotient(left, right, result)
+            return quotient if isinstance(operator, ast.Div) else quotient._replace(dtype=dtype_of(left))
         main = left if left.varies >= right.varies else right
         scale, reduced = main.scale, main.reduced
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
@@ -211,16 +285,38 @@ class Expressions(State):
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
         families = left.family, right.family
-        family = next((each for each in ("length", "clock") if each in families), "")
+        family = next((each for each in ("even", "length", "clock") if each in families), "")
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
+        if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
+            return result._replace(family="set", order=result_order)
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
-        return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
+        measure = self._measured(operator, left, right, node)
+        dtype = dtype_of(left) if dtype_of(left) == dtype_of(right) else ""
+        return result._replace(
+            scale=scale, reduced=reduced, divided=main.divided, family=family, measure=measure, dtype=dtype
+        )
+
+    def _measured(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Measure | None:
+        """What a value measures that is scaled, or added to; the root of a mean of squares."""
+        if isinstance(operator, ast.Pow):
+            is_root = right.constant == 0.5
+            return curved(left, node, self.index.text_of(node), is_root=True) if is_root else None
+        if isinstance(operator, _SUMS):
+            return left.measure or right.measure
+        if isinstance(operator, ast.Mult):
+            return left.measure if not right.is_local else right.measure if not left.is_local else None
+        return None
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
         """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
+        measure = left.measure if not right.is_local or right.family == "length" else None
+        result = result._replace(dtype="float", measure=measure)
         if right.family == "world" or right.sources or right.reduced:
-            return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
-        if left.scale == "sum" and right.scale == "count":
+            family = "even" if right.family == "world" and left.varies <= UNKNOWN else ""
+            return result._replace(scale=left.scale, reduced=left.reduced, divided=True, family=family)
+        if left.scale == "sum" and (right.scale == "count" or right.family == "length"):
             return result._replace(scale="mean", reduced=left.reduced)
         return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
 
@@ -282,7 +378,18 @@ class Expressions(State):
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
-        return whole._replace(family=family, elements=elements)
+        order = order_of(elements) if isinstance(node, ast.Set) else ""
+        return whole._replace(family=family, elements=elements, order=order)
+
+    def _dict(self, node: ast.Dict) -> Value:
+        keys = [self.value(key) if key is not None else None for key in node.keys]
+        elements = tuple(self.value(part) for part in node.values)
+        if not all(key is not None and key.constant is not None for key in keys):
+            known = [key for key in keys if key is not None]
+            return combine([*known, *elements])._replace(family="dict")
+        whole = combine(list(elements)) if elements else SAME_VALUE
+        names = tuple(key.constant for key in keys if key is not None)
+        return whole._replace(family="dict", elements=elements, keys=names)
 
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
@@ -302,12 +409,17 @@ class Expressions(State):
                     value = self.value(test)
                     outer = outer._replace(length=outer.length or value.is_local)
                     self.guards = (*self.guards, Guard("branch", value, test))
-            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            inside = combine([self.value(part) for part in parts])
+            if isinstance(node, ast.DictComp):
+                self.value(node.key)
+            part = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
+            inside = combine([part])._replace(measure=part.measure, reduced=part.reduced)
         self.names, self.guards = names, guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
-        return inside._replace(family=family, length=outer.length)
+        order = outer.order
+        if isinstance(node, ast.SetComp):
+            order = "texts" if isinstance(node.elt, ast.JoinedStr) else "set"
+        return inside._replace(family=family, length=outer.length, order=order)
 
     @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:
@@ -343,6 +455,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Tuple: Expressions._written_out,
     ast.List: Expressions._written_out,
     ast.Set: Expressions._written_out,
+    ast.Dict: Expressions._dict,
     ast.Starred: Expressions._starred,
     ast.Lambda: Expressions._lambda,
     ast.ListComp: Expressions._comprehension,

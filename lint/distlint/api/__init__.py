@@ -12,6 +12,7 @@ from distlint.api.lookup import (
     name_effect,
     named_family,
     unbound,
+    was_brought_together,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "name_effect",
     "named_family",
     "unbound",
+    "was_brought_together",
 ]
