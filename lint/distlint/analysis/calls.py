@@ -394,6 +394,8 @@ class Calls(Expressions):
             self._opaque(name, node, args, options)
         if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
+        if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
+            return UNKNOWN_VALUE  # another object on some ranks may still tell the same
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -190,8 +191,18 @@ def _dropping(analysis: Analysis, attempt: Attempt) -> Iterator[tuple[ast.Except
         if _types(handler) <= _EVERYWHERE:
             continue
         meets = any(step.effect.kind == "collective" for step in steps(body))
-        if ends and not meets and not any(_ends_job(analysis, each) for each in ast.walk(handler)):
+        may_end = any(_ends_job(analysis, each) for each in ast.walk(handler)) or _is_unseen(analysis, handler.body[-1])
+        if ends and not meets and not may_end:
             yield handler, bool(ends & attempt.onward)
+
+
+def _is_unseen(analysis: Analysis, last: ast.stmt) -> bool:
+    """True if a handler's last statement is a call that may end the process, for all that is seen."""
+    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
+        return False
+    root = analysis.index.qualify(last.value.func).partition(".")[0]
+    is_bare = isinstance(last.value.func, ast.Name)
+    return is_bare and root not in ("", analysis.index.name) and root not in sys.stdlib_module_names
 
 
 def _types(handler: ast.ExceptHandler) -> set[str]:
