@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import sys
 from collections.abc import Iterator
@@ -102,8 +103,11 @@ class Calls(Expressions):
             self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
         elif effect.kind == "collective":
             self._collective(event)
-        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
-            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
+        elif effect.kind == "wrap":
+            if effect.changes:
+                self.bind(_root(node.args[0])[0] or node.args[0], event.result)
+            if effect.label:  # it compares and broadcasts the parameters
+                self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
@@ -204,7 +208,9 @@ class Calls(Expressions):
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
-        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric", length=False)
+        if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
+            result = result._replace(varies=DATA, reason=self.reason(node))
         if callee.family == "metric":
             result = self._of_metric(callee, node, result)
         elif callee.name.startswith("torch.nn."):
@@ -293,7 +299,8 @@ class Calls(Expressions):
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
-        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
+        is_known = name.partition(".")[0] in _SEEN or hasattr(builtins, name)
+        if not is_known and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
@@ -387,6 +394,8 @@ class Calls(Expressions):
             self._opaque(name, node, args, options)
         if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
+        if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
+            return UNKNOWN_VALUE  # another object on some ranks may still tell the same
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
 
@@ -502,6 +511,6 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
             body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
-            node = Handled(body, handlers, last)
+            node = Handled(body, handlers, last, node.node)
         result.append(node)
     return result

@@ -156,11 +156,15 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case."""
+    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case.
+
+    ``node`` is None in summaries.
+    """
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
     last: tuple[Node, ...] = ()
+    node: ast.Try | None = None
 
 
 class Inlined(NamedTuple):

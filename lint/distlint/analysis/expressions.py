@@ -9,7 +9,7 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.measures import Measure, curved
 from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.results import length_of
@@ -25,7 +25,15 @@ from distlint.analysis.value import (
     dtype_of,
     join,
 )
-from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, unbound
+from distlint.api import (
+    Effect,
+    attribute_effect,
+    environment_kind,
+    family_of,
+    function_effect,
+    name_effect,
+    unbound,
+)
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
@@ -328,8 +336,12 @@ class Expressions(State):
 
     def merged(self, first: Value, second: Value, test: Value, node: Located) -> Value:
         """Return the value of what two ways make of it; where ranks go different ways, they differ in it."""
-        if first == second and (first.constant is not None or first.family == "none"):
+        if first is second or (first == second and (first.constant is not None or first.family == "none")):
             return first
+        if test.formula is not None and test.formula == TRUE:  # as in a job of several ranks
+            return first
+        if test.formula is not None and test.formula == FALSE:
+            return second
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
         if first.reduced and second.reduced and value.varies == SAME:
@@ -337,7 +349,22 @@ class Expressions(State):
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))
+        if value.wrapped and not (first.wrapped and second.wrapped) and self.asks_whether_wrapped(node):
+            value = value._replace(wrapped="")
         return value._replace(formula=formula)
+
+    def asks_whether_wrapped(self, node: Located) -> bool:
+        """True if a test is there to find the model inside of a wrapper."""
+        calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) == 2)
+        return any(self._is_of_wrapper(call) for call in calls)
+
+    def _is_of_wrapper(self, call: ast.Call) -> bool:
+        asked = call.args[1]
+        if isinstance(asked, ast.Constant):
+            return asked.value == "module"
+        types = asked.elts if isinstance(asked, ast.Tuple) else [asked]
+        effects = (function_effect(self.index.qualify(each, self.function)) for each in types)
+        return any(effect is not None and effect.kind == "wrap" for effect in effects)
 
     def _chosen(self, first: Value, second: Value, test: Value, node: Located) -> Formula | None:
         if first.formula is None or second.formula is None:

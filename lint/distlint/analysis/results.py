@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from distlint.analysis.expressions import Expressions
 
 _RANKS = frozenset({"rank", "local_rank", "world", "zero", "local_zero", "last", "distributed"})
+_GENERATION = frozenset(
+    {"attention_mask", "do_sample", "eos_token_id", "generation_config", "input_ids", "max_length", "max_new_tokens"}
+    | {"num_beams", "num_return_sequences", "pad_token_id", "top_k", "top_p"}
+)
 _MEAN = frozenset({"avg", "mean"})
 
 
@@ -32,6 +36,8 @@ def result_of(state: Expressions, event: Event) -> Value:
         return Value(SAME, family="dict")
     if kind == "loader":
         return _of_loader(event)
+    if kind == "same":
+        return event.args[-1] if event.args else UNKNOWN_VALUE
     if kind == "sampler":
         return _instance("sampler")._replace(sampler=event.node if isinstance(event.node, ast.Call) else None)
     if kind == "share":
@@ -42,7 +48,7 @@ def result_of(state: Expressions, event: Event) -> Value:
         return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind), order=order)
     if kind in ("select", "split"):
         whole = combine(list(event.args))
-        family = "shares" if kind == "split" else "list"
+        family = "shares" if kind == "split" else "tensor"
         return whole._replace(length=whole.is_local or whole.length, family=family)
     return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
 
@@ -219,7 +225,7 @@ def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Valu
 
 
 def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(length=whole.is_local, family="list", grad=False)
+    return whole._replace(length=whole.is_local, family="tensor", grad=False)
 
 
 def length_of(receiver: Value) -> Value:
@@ -246,13 +252,18 @@ def _padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 
 def _batch_padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """Padded to the longest of its own samples."""
-    return whole._replace(length=whole.is_local, family="list")
+    return whole._replace(length=whole.is_local, family="tensor")
 
 
 def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """As long as its parts; those that are written out may fill up each other."""
     is_ragged = all(part.length for part in receiver.elements) if receiver.elements else receiver.length
     return whole._replace(length=is_ragged, family="", measure=measure_in(receiver))
+
+
+def _generated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """What a language model writes ends where each of its samples does; told by the options of transformers."""
+    return whole._replace(length=not _GENERATION.isdisjoint(options), grad=False, scale="", family="")
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
@@ -279,6 +290,7 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
     **dict.fromkeys(("size", "dim"), _size),
     "numel": _length,
+    "generate": _generated,
 }
 
 Builtin = Callable[["Expressions", ast.Call, tuple[Value, ...], Value], Value]

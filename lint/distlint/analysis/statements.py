@@ -256,6 +256,8 @@ class Interpreter(Calls):
             self.names = {
                 name: join(before.get(name, NONE_VALUE), now) for name, now in {**before, **self.names}.items()
             }
+        if kind == "while" and self.asks_whether_wrapped(asked):
+            self.names = {name: value._replace(wrapped="") for name, value in self.names.items()}
         self.is_quick = was_quick
         self.names.update(changed)
         self.loop(node, decides, block)
@@ -268,8 +270,10 @@ class Interpreter(Calls):
         before = dict(self.names)
         with self.collected() as block:
             self.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
-            end = self.run(node.body) or self.run(node.orelse)
+            end = self.run(node.body)
             inner, self.guards = self.guards[len(outer) + bool(node.handlers) :], outer
+        with self.collected() as rest:
+            end = end or self.run(node.orelse)
         after, handlers, ends = self.names, [], [end]
         for handler in node.handlers:
             self.names = {name: join(before.get(name, value), value) for name, value in {**before, **after}.items()}
@@ -282,8 +286,10 @@ class Interpreter(Calls):
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
         with self.collected() as final:
             last = self.run(node.finalbody)
-        if block or any(handlers) or final:
-            self.block.append(Handled(tuple(block), tuple(handlers), tuple(final)))
+        if block or any(handlers) or final or rest:
+            # What follows a body without an exception is not tried.
+            tried = Handled(tuple(block), tuple(handlers), (), node)
+            self.block += (tried, *rest) if not final else (Handled((tried, *rest), (), tuple(final)),)
         self.guards = (*outer, *inner)
         return last or (end if all(ends) else "")
 
@@ -325,6 +331,9 @@ class Interpreter(Calls):
         if self.returns is not None and rank >= DATA and value != self.returns:
             reason = next(test.reason for test in guards if test.varies == rank)
             value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
+        if value.wrapped and self.returns is not None and not self.returns.wrapped:
+            is_told = any(self.asks_whether_wrapped(guard.node) for guard in self.guards)
+            value = value._replace(wrapped="" if is_told else value.wrapped)
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
         if node.value is not None and value.family != "none" and self._is_trained_with_result():
