@@ -277,6 +277,8 @@ class Calls(Expressions):
         self._opaque(name, node, args, options)
         if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
+        if name in averageable.DICT_FUNCTIONS:
+            return combine([*args, *options.values()])._replace(family="scores")
         return of_unseen([*args, *options.values()])._replace(measure=measure)
 
     def _library_measure(
