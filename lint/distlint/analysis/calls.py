@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from distlint import averageable
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
-from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
-from distlint.analysis.measures import Measure, curved, measure_in, told_by_library, told_by_name
+from distlint.analysis.measures import curved, measure_in
+from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
 from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
@@ -24,8 +24,6 @@ _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten",
 _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
 _OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
 _LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
-_LIBRARIES = (*averageable.LIBRARIES, "torch.", "numpy.", "scipy.", "evaluate.", "datasets.")
-_CURVES = frozenset({"exp", "sqrt"})
 _CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
@@ -37,7 +35,7 @@ _TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
-class Calls(Expressions):
+class Calls(Metrics):
     """Evaluates calls."""
 
     def call(self, node: ast.Call) -> Value:
@@ -174,16 +172,8 @@ class Calls(Expressions):
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
         result = returned if returned is not None else UNKNOWN_VALUE
-        event.result = self._named_measure(target, node, given, result)
+        event.result = self.named_measure(target, node, given, result)
         return event.result
-
-    def _named_measure(self, target: FunctionNode, node: ast.Call, given: dict[str, Value], result: Value) -> Value:
-        """The result of a function of this file, with what its name or the user says that it measures."""
-        is_example = any(value.family == "example" for value in given.values())
-        if result.measure is not None or is_example or result.scale in ("mean", "mean?") or result.elements:
-            return result
-        measure = self._measured_by(f"{self.index.name}.{target.name}", {}, combine(list(given.values())), node)
-        return result._replace(measure=measure) if measure is not None and not result.reduced else result
 
     def _construct(
         self, target: ClassNode, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
@@ -212,36 +202,13 @@ class Calls(Expressions):
         if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
             result = result._replace(varies=DATA, reason=self.reason(node))
         if callee.family == "metric":
-            result = self._of_metric(callee, node, result)
+            result = self.of_metric(callee, node, result)
         elif callee.name.startswith("torch.nn."):
-            result = result._replace(scale=_loss_scale(callee.name, constants_of(callee.call)))
+            result = result._replace(scale=loss_scale(callee.name, constants_of(callee.call)))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
             self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
-
-    def _of_metric(self, metric: Value, node: ast.Call, whole: Value) -> Value:
-        """What calling a metric object returns: its value for this batch."""
-        if constants_of(metric.call).get("dist_sync_on_step") is True:
-            return Value(0, reduced="gathered", family="result")
-        parts = metric.elements or (metric,)
-        measures = (self._measured_by(each.name, constants_of(each.call), whole, node, each) for each in parts)
-        return whole._replace(family="result", call=node, measure=next(filter(None, measures), None))
-
-    def _measured_by(
-        self, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
-    ) -> Measure | None:
-        """What a library's metric measures, if that must not be averaged and is of this rank's data."""
-        if not name or not whole.is_local or whole.sources:
-            return None
-        reason = told_by_library(name, options, self.facts.reason_against)
-        guess = told_by_name(name.rpartition(".")[2]) if reason is None and not name.startswith(_LIBRARIES) else None
-        if reason is None and guess is not None:
-            return Measure(name.rpartition(".")[2], guess, node.lineno, self.index.text_of(node), is_guess=True)
-        if reason is None:
-            return None
-        place = made.call if made is not None and made.call is not None else node
-        return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
         """Tell a function what it is called with; the values by parameter."""
@@ -269,13 +236,13 @@ class Calls(Expressions):
             return self._instance(family, name, node, args, options)
         if name in _CONTAINERS and args:
             return args[0]._replace(family=args[0].family or "list")
-        measure = self._library_measure(name, node, args, options)
+        measure = self.library_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
             function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
             if function is not None and args:
                 return function(args[0], combine([*args, *options.values()]), options)
             whole = combine([*args, *options.values()])
-            scale = _loss_scale(name, {key: value.constant for key, value in options.items()})
+            scale = loss_scale(name, {key: value.constant for key, value in options.items()})
             made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
             return made or whole._replace(scale=scale if args else "", measure=measure)
         if name.startswith("tqdm.") and args:
@@ -283,19 +250,9 @@ class Calls(Expressions):
         self._opaque(name, node, args, options)
         if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
+        if name in averageable.DICT_FUNCTIONS:
+            return combine([*args, *options.values()])._replace(family="scores")
         return of_unseen([*args, *options.values()])._replace(measure=measure)
-
-    def _library_measure(
-        self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-    ) -> Measure | None:
-        """What an imported function measures, if that must not be averaged; one example after another may be."""
-        last = name.rpartition(".")[2]
-        if last in _CURVES and args:
-            return curved(args[0], node, self.index.text_of(node), is_root=last == "sqrt")
-        if any(value.family == "example" for value in args[:2]) or last[:1].isupper():
-            return None
-        known = {key: value.constant for key, value in options.items()}
-        return self._measured_by(name, known, combine([*args, *options.values()]), node)
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
@@ -378,7 +335,7 @@ class Calls(Expressions):
             return NONE_VALUE
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
-        if name in _CURVES and not args:
+        if name in CURVES and not args:
             return whole._replace(measure=curved(receiver, node, self.index.text_of(node), is_root=name == "sqrt"))
         if receiver.family == "metric" and name in ("clone", "to", "copy"):
             return receiver
@@ -407,7 +364,7 @@ class Calls(Expressions):
             node = node.value
         is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
         if root is not None and known.target is None and not known.name and not is_part:
-            is_example = any(guard.kind == "for" and _runs_over_examples(guard.test) for guard in self.guards)
+            is_example = any(guard.kind == "for" and runs_over_examples(guard.test) for guard in self.guards)
             measure = None if is_example else measure_in(value)
             added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
             joined = join(known._replace(elements=(), keys=()), added)
@@ -432,31 +389,6 @@ def defaults(target: FunctionNode) -> dict[str, Formula]:
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)  # type: ignore[arg-type]
     constants = ((each.arg, node.value) for each, node in pairs if isinstance(node, ast.Constant))
     return {name: Constant(bool(value)) for name, value in constants if value is None or isinstance(value, bool)}
-
-
-def _runs_over_examples(iterable: Value) -> bool:
-    """Whether a loop's turns are for single examples, so that the mean over them is one over examples."""
-    if iterable.family in ("zip", "enumerate"):
-        return any(map(_runs_over_examples, iterable.elements))
-    return iterable.is_local and iterable.family not in ("loader", "outputs", "values", "list", "dict")
-
-
-def constants_of(call: ast.Call | None) -> dict[str, object]:
-    """Return the arguments of a call by name: those that are constants with their value, others with None."""
-    given = call.keywords if call is not None else ()
-    return {
-        each.arg: each.value.value if isinstance(each.value, ast.Constant) else None
-        for each in given
-        if each.arg is not None
-    }
-
-
-def _loss_scale(name: str, options: dict[str, object]) -> str:
-    """What a loss of torch is over its examples, by its name and options; "" of anything else."""
-    if not name.startswith("torch.nn.") or not name.lower().endswith(("loss", "entropy")):
-        return ""
-    given = options.get("reduction", "mean")
-    return given if isinstance(given, str) else ""
 
 
 def _is_super(node: ast.expr) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
-from distlint.analysis.measures import Measure, curved
+from distlint.analysis.measures import Measure, curved, one_of_several
 from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.results import length_of
 from distlint.analysis.state import State
@@ -32,6 +32,7 @@ from distlint.api import (
     family_of,
     function_effect,
     name_effect,
+    names_loss,
     unbound,
 )
 from distlint.syntax import ClassNode, FunctionNode, Located
@@ -195,13 +196,13 @@ class Expressions(State):
         family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
         if index.family == "counter" and whole.is_local:
             family = "example"
-        is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
+        is_loss = isinstance(index.constant, str) and names_loss(index.constant) and whole.is_local
         return result._replace(
             family=family,
             wrapped=whole.wrapped,
             reduced=whole.reduced,
             divided=whole.divided,
-            measure=whole.measure,
+            measure=whole.measure or one_of_several(whole, index.constant, node, self.index.text_of(node)),
             call=whole.call if whole.family == "result" else None,
             scale="mean?" if is_loss else result.scale,
         )

@@ -11,6 +11,7 @@ from distlint.api.lookup import (
     method_effect,
     name_effect,
     named_family,
+    names_loss,
     unbound,
     was_brought_together,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "method_effect",
     "name_effect",
     "named_family",
+    "names_loss",
     "unbound",
     "was_brought_together",
 ]
