@@ -7,15 +7,30 @@ import sys
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, Formula, substitute
+from distlint.analysis.formula import DATA, UNKNOWN, Formula, substitute
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
+from distlint.analysis.value import (
+    HAS_GRADIENT,
+    MAY_HAVE_GRADIENT,
+    NONE_VALUE,
+    UNKNOWN_VALUE,
+    Value,
+    combine,
+    join,
+)
 from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode
 
 _FORWARD = Effect("forward", "forward")
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
+_MAY_BE_SAME = frozenset({"to", "cuda", "cpu", "float", "double", "half", "long", "int", "bfloat16"})
+_ARITHMETIC: dict[str, ast.operator] = {
+    **dict.fromkeys(("div", "div_", "divide", "true_divide"), ast.Div()),
+    **dict.fromkeys(("mul", "mul_", "multiply"), ast.Mult()),
+    **dict.fromkeys(("add_", "sub_"), ast.Add()),
+}
+_EMPTIES = frozenset({"zero_", "fill_"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
@@ -27,12 +42,11 @@ class Calls(Expressions):
     def call(self, node: ast.Call) -> Value:
         """Return the result of a call, and note what it does."""
         receiver, callee = self._callee(node.func)
-        args = tuple(self.value(part) for part in node.args)
-        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
         name = callee.name
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
+        args, options = self._arguments(node, effect)
         if effect is not None and not isinstance(callee.target, FunctionNode):
             return self._known(effect, node, receiver, args, options)
         if callee.target is not None:
@@ -40,6 +54,22 @@ class Calls(Expressions):
         if name:
             return self._imported_call(name, node, args, options)
         return self._unknown(node, receiver, callee, args, options)
+
+    def _arguments(self, node: ast.Call, effect: Effect | None) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        """The values of the arguments; what is only shown is not read, and a collective keeps what it is given."""
+        kind = effect.kind if effect is not None else ""
+        is_shown = kind in ("show", "log") or (isinstance(node.func, ast.Name) and node.func.id == "print")
+        read, owned = self.read, set(self.owned)
+        if is_shown:
+            self.read = set()
+        args = tuple(self.value(part) for part in node.args)
+        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
+        if is_shown:
+            self.shown |= self.read
+            self.read = read
+        if is_shown or kind == "collective":
+            self.owned = owned
+        return args, options
 
     def _callee(self, func: ast.expr) -> tuple[Value, Value]:
         if isinstance(func, ast.Attribute):
@@ -72,10 +102,13 @@ class Calls(Expressions):
             value = event.argument(position, "tensor")
             if node is None or value is None:
                 continue
-            root, is_fresh = _root(node)
-            event.is_lost = is_fresh
+            root, _ = _root(node)
+            event.is_lost = root is None and is_new(node)
             if root is not None:
-                self.bind(root, event.result._replace(scale=value.scale, grad=value.grad, family=value.family))
+                event.is_owned = isinstance(root, ast.Name) and root.id in self.owned
+                self.bind(root, event.result._replace(family=value.family))
+                if event.is_owned and isinstance(root, ast.Name):
+                    self.owned.add(root.id)
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
@@ -123,7 +156,10 @@ class Calls(Expressions):
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
-        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        has_gradient = callee.family != "metric" and not self.gradless
+        result = combine([*args, *options.values()])._replace(grad=HAS_GRADIENT if has_gradient else 0)
+        if callee.family == "loss":
+            result = result._replace(scale=callee.scale)
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
             self.block.append(Step("forward", self.place(node), event, _FORWARD))
@@ -150,17 +186,21 @@ class Calls(Expressions):
         summary = self.facts.find(name)
         if summary is not None:
             return self._of_other_file(summary, node, args, options)
+        if name.startswith("torch.nn.") and name.endswith("Loss"):
+            return Value(0, family="loss", instance=True, name=name, scale=_scale_of_loss(options))
         family = family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
-            function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
+            last = name.rpartition(".")[2]
+            if last in _ARITHMETIC and len(args) > 1:
+                return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
+            function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
                 return function(args[0], combine([*args, *options.values()]), options)
             is_loss = name.startswith("torch.nn.functional.") and name.endswith(("loss", "entropy"))
             whole = combine([*args, *options.values()])
-            reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
-            return whole._replace(scale=reduction if is_loss else "")
+            return whole._replace(scale=_scale_of_loss(options) if is_loss else "")
         self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
@@ -199,7 +239,7 @@ class Calls(Expressions):
             self._opaque(node.func.id, node, args, options)
             if brings_together(node.func.id):
                 return UNKNOWN_VALUE
-            if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
+            if callee.wrapped or callee.family in ("module", "lightning_module", "metric", "loss"):
                 return self._forward(callee, node, args, options)
             return self._of_unknown_callable(node.func.id, whole)
         if callee.wrapped or callee.family in ("module", "metric", "loss"):
@@ -210,7 +250,10 @@ class Calls(Expressions):
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
         is_loss = "loss" in name.lower() or name == "criterion"
-        return whole._replace(grad=whole.varies == DATA, scale="mean?" if is_loss and whole.varies == DATA else "")
+        if whole.varies != DATA:
+            return whole._replace(scale="")
+        grad = 0 if self.gradless else HAS_GRADIENT if is_loss else MAY_HAVE_GRADIENT
+        return whole._replace(grad=max(grad, whole.grad), scale="mean?" if is_loss else "")
 
     def _method(
         self,
@@ -230,6 +273,10 @@ class Calls(Expressions):
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
             self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
+        if name in _ARITHMETIC and args:
+            return self._arithmetic_method(node, func, receiver, args[0])
+        if name in _EMPTIES:
+            return self._changed(func.value, Value(UNKNOWN, family="made"))
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
         function = METHODS_OF_TENSORS.get(name)
@@ -242,6 +289,17 @@ class Calls(Expressions):
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
 
+    def _arithmetic_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
+        result = self.arithmetic(_ARITHMETIC[func.attr], receiver, other, node)
+        return self._changed(func.value, result) if func.attr.endswith("_") else result
+
+    def _changed(self, node: ast.expr, value: Value) -> Value:
+        """A tensor that is changed in place."""
+        root, _ = _root(node)
+        if isinstance(root, ast.Name) and root is node:
+            self.bind(root, value)
+        return value
+
     def _add(self, node: ast.expr, value: Value) -> None:
         """What is added to a list is in it from now on."""
         root, _ = _root(node)
@@ -250,6 +308,22 @@ class Calls(Expressions):
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
             self.bind(root, joined._replace(family=known.family, length=length))
+
+
+def _scale_of_loss(options: dict[str, Value]) -> str:
+    reduction = options.get("reduction", Value(constant="mean")).constant
+    return {"mean": "mean", "sum": "sum"}.get(reduction, "") if isinstance(reduction, str) else ""
+
+
+def is_new(node: ast.expr) -> bool:
+    """True if an expression makes a new tensor or list, which nothing else holds."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _FRESH:
+            return True
+        if node.func.attr not in _MAY_BE_SAME and node.func.attr not in _KEEPS_STORAGE:
+            return False
+        node = node.func.value
+    return isinstance(node, ast.BinOp | ast.List | ast.ListComp | ast.Constant)
 
 
 def _is_super(node: ast.expr) -> bool:

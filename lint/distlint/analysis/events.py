@@ -44,6 +44,7 @@ class Event:
         result: what it returns.
         number: its place in the order of the function's events.
         is_lost: whether it changes a value in place that nobody can read: a temporary one.
+        is_owned: whether it changes a new tensor or list in place that nothing but a name of the function holds.
         is_dropped: whether its result is thrown away where it stands.
     """
 
@@ -57,6 +58,7 @@ class Event:
     result: Value = UNKNOWN_VALUE
     number: int = 0
     is_lost: bool = False
+    is_owned: bool = False
     is_dropped: bool = False
 
     @property
@@ -171,7 +173,8 @@ class FunctionReport:
         events: in the order of the text.
         body: the tree of control; only what holds collectives or exits.
         returns: what is known of its result.
-        read: numbers of the collectives whose results are read.
+        read: numbers of the collectives whose results are read, but for those only logged or printed.
+        shown: numbers of those that are.
         environment: its local names at the end.
     """
 
@@ -180,6 +183,7 @@ class FunctionReport:
     body: tuple[Node, ...] = ()
     returns: Value = UNKNOWN_VALUE
     read: set[int] = field(default_factory=set)
+    shown: set[int] = field(default_factory=set)
     environment: dict[str, Value] = field(default_factory=dict)
 
 

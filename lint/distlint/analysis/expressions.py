@@ -12,11 +12,13 @@ from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, named_family
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
 _SUMS = (ast.Add, ast.Sub)
+# Where a rank takes its part: with which number, and of how many.
+SHARE_OF = Effect("share_of", "share")
 
 
 class Expressions(State):
@@ -51,6 +53,9 @@ class Expressions(State):
         if found is None:
             return self._conventional(node, node.id)
         self.read |= found.sources
+        self.owned.discard(node.id)
+        if self.gradless and found.grad:
+            found = found._replace(grad=0, cut=None)
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)
             return found if believed is UNKNOWN_VALUE or found.constant is not None else believed
@@ -126,7 +131,7 @@ class Expressions(State):
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
             return receiver
-        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources)
+        return Value(receiver.varies, receiver.reason, grad=receiver.grad, cut=receiver.cut, sources=receiver.sources)
 
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
@@ -142,15 +147,25 @@ class Expressions(State):
         if whole.name == "os.environ" and isinstance(index.constant, str):
             return self.environment(index.constant, node)
         number, most = index.constant, len(whole.elements)
-        if isinstance(number, int) and -most <= number < most:
+        if isinstance(number, int) and -most <= number < most and whole.family != "dict":
             return whole.elements[number]
         if whole.family == "shape":
             return Value(UNKNOWN, family="length")
         result = combine([whole, index])
+        if isinstance(node.slice, ast.Slice):
+            result = self._slice(node, node.slice, result)
         if isinstance(node.slice, ast.Slice) or index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
         return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+
+    def _slice(self, node: ast.Subscript, part: ast.Slice, result: Value) -> Value:
+        """What follows or comes before the rank's own place of what was gathered needs no gradient of this rank."""
+        bounds = [self.value(bound) for bound in (part.lower, part.upper) if bound is not None]
+        if part.step is not None and bounds:
+            self.emit(SHARE_OF, node, args=(bounds[0], self.value(part.step)))
+        is_rest = any(bound.family in ("rank", "local_rank") for bound in bounds)
+        return result._replace(cut=None) if is_rest else result
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -180,6 +195,9 @@ class Expressions(State):
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.value(part) for part in (node.left, *node.comparators)]
+        for turn, which in (values[:2], values[1::-1]):
+            if turn.family == "turn":
+                self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
         return compared(self, node, values)
 
     def _binary(self, node: ast.BinOp) -> Value:
@@ -191,24 +209,38 @@ class Expressions(State):
         result = combine([left, right])
         if isinstance(operator, ast.Div | ast.FloorDiv):
             return self._quotient(left, right, result)
-        main = left if left.varies >= right.varies else right
-        scale, reduced = main.scale, main.reduced
+        main, other = (left, right) if left.varies >= right.varies else (right, left)
+        scale, reduced, divided = main.scale, main.reduced, main.divided
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
             scale = ""
-        if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
-            reduced, scale = "scaled", main.scale
+        if isinstance(operator, ast.Mult):
+            divided = left.divided or right.divided
+            scale, reduced = _product(main, other)
+            self._share(left, right, node)
         family = "length" if "length" in (left.family, right.family) else ""
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
-        return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "turn"
+        return result._replace(scale=scale, reduced=reduced, divided=divided, family=family)
+
+    def _share(self, left: Value, right: Value, node: ast.expr) -> None:
+        """Note where a rank's part of something begins: ``rank * (size // world)``."""
+        for which, size in ((left, right), (right, left)):
+            if size.family == "part":
+                self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
-        """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
-        if right.family == "world" or right.sources or right.reduced:
-            return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
-        if left.scale == "sum" and right.scale == "count":
-            return result._replace(scale="mean", reduced=left.reduced)
-        return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
+        """Divided by the number of ranks or a count of all, a value is normalised; by a local count, a local mean.
+
+        What else it is divided by may be either.
+        """
+        result = result._replace(scale=left.scale, reduced=left.reduced, cut=left.cut)
+        if right.family == "world":
+            return result._replace(divided=True, family="part")
+        if left.scale == "sum" and right.scale == "count" and not (right.sources or right.reduced):
+            return result._replace(scale="local mean", divided=left.divided)
+        return result._replace(divided=True)
 
     def _conditional(self, node: ast.IfExp) -> Value:
         test = self.value(node.test)
@@ -247,12 +279,24 @@ class Expressions(State):
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
-        return whole._replace(family=family, elements=elements)
+        scales = {part.scale for part in elements}
+        return whole._replace(family=family, elements=elements, scale=scales.pop() if len(scales) == 1 else "")
+
+    def _dict(self, node: ast.Dict) -> Value:
+        keys = [self.value(part) for part in node.keys if part is not None]
+        elements = tuple(self.value(part) for part in node.values)
+        return combine([*keys, *elements])._replace(family="dict", elements=elements)
+
+    def _text(self, node: ast.JoinedStr) -> Value:
+        parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+        elements = tuple(self.value(part) for part in parts)
+        return combine(list(elements))._replace(family="text", elements=elements)
 
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
 
     def _lambda(self, node: ast.Lambda) -> Value:
+        self.captured |= {each.id for each in ast.walk(node.body) if isinstance(each, ast.Name)}
         return Value(0, family="lambda")
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
@@ -295,6 +339,16 @@ class Expressions(State):
         return self.call(node)
 
 
+def _product(main: Value, other: Value) -> tuple[str, str]:
+    """What a value is over samples, and over ranks, after it is multiplied: by how many samples, a sum."""
+    if other.family == "world":
+        return main.scale, "scaled"
+    if isinstance(other.constant, int | float):
+        return main.scale, main.reduced
+    is_total = other.family == "length" or other.scale == "count"
+    return "sum" if is_total and main.scale else "", main.reduced
+
+
 _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Constant: Expressions._constant,
     ast.Name: Expressions._name,
@@ -308,6 +362,8 @@ _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Tuple: Expressions._written_out,
     ast.List: Expressions._written_out,
     ast.Set: Expressions._written_out,
+    ast.Dict: Expressions._dict,
+    ast.JoinedStr: Expressions._text,
     ast.Starred: Expressions._starred,
     ast.Lambda: Expressions._lambda,
     ast.ListComp: Expressions._comprehension,

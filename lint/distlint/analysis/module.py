@@ -81,14 +81,17 @@ class Analysis:
             decorator = function.decorators[0]
             reason = Reason(decorator.lineno, self._name(decorator))
             interpreter.guards = (Guard("decorator", Value(RANK, reason, _GUARDS[guard], "flag"), decorator),)
+        interpreter.gradless = any(map(interpreter.stops_gradients, function.decorators))
         interpreter.run(function.node.body)
+        interpreter.read |= _read_inside(function, interpreter)
         body = tuple(interpreter.block)
         if guard and body:
             place = interpreter.place(function.decorators[0])
             body = (Branch(_GUARDS[guard], body, (), place, function.decorators[0]),)
         self._tell(function, interpreter, body)
         returns = interpreter.returns or NONE_VALUE
-        return FunctionReport(function, interpreter.events, body, returns, interpreter.read, interpreter.names)
+        read, shown = interpreter.read, interpreter.shown
+        return FunctionReport(function, interpreter.events, body, returns, read, shown, interpreter.names)
 
     def _name(self, decorator: ast.expr) -> str:
         if isinstance(decorator, ast.Call):
@@ -143,6 +146,14 @@ class Analysis:
             names = names[1:] if owner and not function.is_static else names
             returns = report.returns._replace(target=None, elements=(), sources=frozenset())
             yield Summary(f"{self.index.name}.{owner}{function.name}", names, tuple(_plain(report.body)), returns)
+
+
+def _read_inside(function: FunctionNode, interpreter: Interpreter) -> set[int]:
+    """Numbers of the collectives whose results inner functions may read, or others, of names of the file."""
+    names = set(interpreter.names) if function.name == "<module>" else set(interpreter.captured)
+    for inner in function.local.values():
+        names |= {each.id for each in ast.walk(inner.node) if isinstance(each, ast.Name)}
+    return {number for name in names if name in interpreter.names for number in interpreter.names[name].sources}
 
 
 def _first(function: FunctionNode) -> tuple[int, int]:

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine
+from distlint.analysis.value import HAS_GRADIENT, NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Cut, Value, combine
 
 if TYPE_CHECKING:
     from distlint.analysis.events import Event
     from distlint.analysis.expressions import Expressions
 
-_RANKS = frozenset({"rank", "local_rank", "world", "zero", "local_zero", "last", "distributed"})
+_RANKS = frozenset({"rank", "local_rank", "world", "local_world", "zero", "local_zero", "last", "distributed"})
 _MEAN = frozenset({"avg", "mean"})
+_OPERATION_NAMES = ("op", "reduce_op", "reduction")
+_OPERATION_AT = {"fabric": 2, "strategy": 2}
 
 
 def result_of(state: Expressions, event: Event) -> Value:
@@ -23,7 +25,7 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind in _RANKS:
         return state.ranked(kind, event.node)
     if kind == "collective":
-        return _of_collective(event)
+        return _of_collective(state, event)
     if kind == "wrap":
         return _of_wrapper(event)
     if kind == "loader":
@@ -48,11 +50,9 @@ def operation_of(event: Event) -> str:
         return "gathered"
     if "reduce" not in event.label:
         return ""
-    said = next(
-        (event.argument_node(-1, name) for name in ("op", "reduce_op", "reduction") if name in event.options), None
-    )
-    if said is None and event.effect.group == 2 and len(event.args) > 1:
-        said = event.argument_node(1, "op")
+    position = event.effect.group - 1 if event.effect.group > 0 else _OPERATION_AT.get(event.receiver.family, 1)
+    said = next(filter(None, (event.argument_node(-1, name) for name in _OPERATION_NAMES)), None)
+    said = said or event.argument_node(position, "op")
     if said is not None:
         text = said.value if isinstance(said, ast.Constant) else getattr(said, "attr", "")
         word = str(text).lower()
@@ -60,19 +60,41 @@ def operation_of(event: Event) -> str:
     return "mean" if event.receiver.family in ("fabric", "strategy") else "sum"
 
 
-def _of_collective(event: Event) -> Value:
-    subject = event.args[0] if event.args else UNKNOWN_VALUE
+def _of_collective(state: Expressions, event: Event) -> Value:
+    subject = subject_of(event)
     sources = frozenset({event.number})
+    if event.label == "reduce" and event.effect.returns == "local":
+        return subject._replace(reduced=operation_of(event), sources=sources, constant=None, elements=())
     if event.effect.returns in ("local", ""):
         return combine(list(event.args))._replace(sources=sources)
     return Value(
         SAME,
         reduced=operation_of(event),
-        scale=subject.scale.replace("mean?", "mean?"),
+        divided=subject.divided,
+        scale=subject.scale,
         sources=sources | subject.sources,
         grad=subject.grad,
+        cut=_cut(state, event, subject),
         family=subject.family if subject.family in ("batch", "length", "count") else "",
     )
+
+
+def _cut(state: Expressions, event: Event, subject: Value) -> Cut | None:
+    """Where other ranks' part of a result has no gradient, though this rank's part has one."""
+    synced = event.options.get("sync_grads")
+    is_passed_on = event.effect.grads or (synced is not None and synced.constant is not False)
+    if not subject.grad or is_passed_on or operation_of(event) not in ("sum", "mean", "gathered"):
+        return subject.cut
+    reason = state.reason(event.node)
+    return Cut(reason.line, reason.text, event.label, subject.grad == HAS_GRADIENT)
+
+
+def subject_of(event: Event) -> Value:
+    """Return the value that a collective joins over ranks: of a gather into given places, the second argument."""
+    is_second = bool(event.effect.changes) and "gather" in event.label
+    names = ("tensor", "obj", "input_tensor", "input") if is_second else ("tensor", "data", "input")
+    named = next((event.options[name] for name in names if name in event.options), UNKNOWN_VALUE)
+    return event.args[is_second] if len(event.args) > is_second else named
 
 
 def _of_wrapper(event: Event) -> Value:
@@ -99,7 +121,7 @@ def _reduce_to(scale: str) -> Method:
         kept = receiver.scale if receiver.scale and scale in ("mean", "sum") else scale
         return whole._replace(
             scale="count" if is_mask and scale == "sum" else kept,
-            reduced=receiver.reduced if receiver.reduced != "gathered" else "",
+            reduced=receiver.reduced if receiver.reduced != "gathered" else scale,
             divided=receiver.divided,
             family="number",
         )
@@ -112,20 +134,29 @@ def _same_value(receiver: Value, whole: Value, options: dict[str, Value]) -> Val
 
 
 def _without_gradient(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return receiver._replace(grad=False, constant=None, elements=())
+    return receiver._replace(grad=0, cut=None, constant=None, elements=())
 
 
 def _fresh(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor(x)``: the value, but not the gradient."""
-    return receiver._replace(grad=False, constant=None, elements=(), formula=None, family="")
+    return receiver._replace(grad=0, cut=None, constant=None, elements=(), formula=None, family="")
+
+
+def _stacked(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    return receiver._replace(constant=None, elements=(), formula=None, family="")
+
+
+def _made(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """A tensor of constants or noise: what it holds does not follow from its size."""
+    return Value(UNKNOWN, family="made")
 
 
 def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(family="mask", grad=False, scale="")
+    return whole._replace(family="mask", grad=0, cut=None, scale="")
 
 
 def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(length=whole.is_local, family="list", grad=False)
+    return whole._replace(length=whole.is_local, family="list", grad=0, cut=None)
 
 
 def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -147,6 +178,10 @@ METHODS_OF_TENSORS: dict[str, Method] = {
         _same_value,
     ),
     **dict.fromkeys(("unsqueeze", "clone", "flatten", "requires_grad_", "copy", "deepcopy", "bool"), _same_value),
+    **dict.fromkeys(("ceil", "floor", "clamp", "clamp_", "clip", "nan_to_num"), _same_value),
+    **dict.fromkeys(("stack", "cat", "concat", "concatenate", "hstack", "vstack"), _stacked),
+    **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn", "randint", "arange", "eye", "linspace"), _made),
+    **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"), _made),
     **dict.fromkeys(("detach", "item", "tolist", "numpy", "int", "long", "argmax"), _without_gradient),
     **dict.fromkeys(("tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"), _fresh),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "gt", "lt", "ge", "le"), _condition),

@@ -89,6 +89,10 @@ class State:
         self.events: list[Event] = []
         self.returns: Value | None = None
         self.read: set[int] = set()
+        self.shown: set[int] = set()
+        self.owned: set[str] = set()  # names of new tensors and lists that nothing else holds
+        self.captured: set[str] = set()  # names that inner functions read, and those of the file
+        self.gradless = False  # under torch.no_grad
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
         self.by_node: dict[tuple[int, str], int] = {}
 

@@ -6,11 +6,13 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distlint.analysis.calls import Calls
+from distlint.analysis.calls import Calls, is_new
 from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
 from distlint.analysis.formula import DATA, SAME, UNKNOWN
+from distlint.analysis.results import METHODS_OF_TENSORS
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
+from distlint.api import stops_gradients
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _ENDS = ("return", "raise", "continue", "break")
@@ -45,6 +47,7 @@ class Interpreter(Calls):
             self.bind(target.value, value._replace(elements=()))
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value).target
+            self.read |= value.sources
             if isinstance(owner, ClassNode):
                 self.facts.tell(("attribute", owner, target.attr), value)
         elif isinstance(target, ast.Subscript):
@@ -60,13 +63,17 @@ class Interpreter(Calls):
             self.bind(each, part)
 
     def _bind_item(self, target: ast.Subscript, value: Value) -> None:
-        """An item of a list or dict is in it from now on."""
-        self.value(target.slice)
+        """An item of a list or dict is in it from now on; the rank's own part of what was gathered has its gradient."""
+        index = self.value(target.slice)
         if isinstance(target.value, ast.Name):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
+                if index.family in ("rank", "local_rank"):
+                    known = known._replace(cut=None)
                 joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
                 self.names[target.value.id] = joined._replace(scale="", elements=())
+                return
+        self.read |= value.sources
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
@@ -108,18 +115,39 @@ class Interpreter(Calls):
         return ""
 
     def _assign(self, node: ast.Assign) -> str:
-        value = self.value(node.value)
+        value = self._assigned_value(node.value, node.targets)
         for target in node.targets:
             self.bind(target, value)
+        self._note_owned(node.targets, node.value)
         return ""
+
+    def _assigned_value(self, node: ast.expr, targets: list[ast.expr]) -> Value:
+        """The value of an expression; what is only computed with, into a name, is not read before that name is."""
+        read, owned = set(self.read), set(self.owned)
+        value = self.value(node)
+        if not value.sources <= read and all(isinstance(each, ast.Name) for each in targets) and _only_computes(node):
+            self.read = read | (self.read - value.sources)
+            self.owned = owned
+        return value
+
+    def _note_owned(self, targets: list[ast.expr], node: ast.expr) -> None:
+        for target in targets:
+            if isinstance(target, ast.Name):
+                is_owned = len(targets) == 1 and is_new(node)
+                (self.owned.add if is_owned else self.owned.discard)(target.id)
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
-            self.bind(node.target, self.value(node.value))
+            self.bind(node.target, self._assigned_value(node.value, [node.target]))
+            self._note_owned([node.target], node.value)
         return ""
 
     def _augmented(self, node: ast.AugAssign) -> str:
-        before, added = self.value(node.target), self.value(node.value)
+        read, owned = set(self.read), set(self.owned)
+        before = self.value(node.target)
+        if isinstance(node.target, ast.Name):
+            self.read, self.owned = read, owned
+        added = self._assigned_value(node.value, [node.target])
         result = self.arithmetic(node.op, before, added, node.target)
         if not before.scale and added.scale and before.varies <= UNKNOWN:
             result = result._replace(scale=added.scale)
@@ -231,11 +259,24 @@ class Interpreter(Calls):
         return last or (end if all(ends) else "")
 
     def _with(self, node: ast.With | ast.AsyncWith) -> str:
+        before = self.gradless
         for item in node.items:
             value = self.value(item.context_expr)
+            self.gradless = self.gradless or self.stops_gradients(item.context_expr)
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
-        return self.run(node.body)
+        end = self.run(node.body)
+        self.gradless = before
+        return end
+
+    def stops_gradients(self, node: ast.expr) -> bool:
+        """True if a decorator or context is ``torch.no_grad`` or the like."""
+        called = node.func if isinstance(node, ast.Call) else node
+        return stops_gradients(self.index.qualify(called, self.function))
+
+    def _names_of_others(self, node: ast.Global | ast.Nonlocal) -> str:
+        self.captured |= set(node.names)
+        return ""
 
     def _match(self, node: ast.Match) -> str:
         self.value(node.subject)
@@ -287,6 +328,12 @@ class Interpreter(Calls):
         return ""
 
 
+def _only_computes(node: ast.expr) -> bool:
+    """True if an expression has no call but of methods of tensors that are known."""
+    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return all(isinstance(each, ast.Attribute) and each.attr in METHODS_OF_TENSORS for each in calls)
+
+
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {
     ast.Expr: Interpreter._expression,
     ast.Assign: Interpreter._assign,
@@ -297,6 +344,8 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {
     ast.AsyncFor: Interpreter._for,
     ast.While: Interpreter._while,
     ast.Try: Interpreter._try,
+    ast.Global: Interpreter._names_of_others,
+    ast.Nonlocal: Interpreter._names_of_others,
     ast.With: Interpreter._with,
     ast.AsyncWith: Interpreter._with,
     ast.Return: Interpreter._return,

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from distlint.analysis.formula import RANK, SAME, UNKNOWN, Formula
 
 _NOTHING: frozenset[int] = frozenset()
+# Whether gradients flow through a value: of an unseen function of a batch that is not known.
+MAY_HAVE_GRADIENT = 1
+HAS_GRADIENT = 2
 
 
 class Reason(NamedTuple):
@@ -21,6 +24,22 @@ class Reason(NamedTuple):
     line: int
     text: str
     control: bool = False
+
+
+class Cut(NamedTuple):
+    """A collective that lets no gradient through.
+
+    Attributes:
+        line: where it is.
+        text: the source there.
+        label: what it is called.
+        is_sure: whether what was given to it is known to have a gradient.
+    """
+
+    line: int
+    text: str
+    label: str
+    is_sure: bool
 
 
 class Value(NamedTuple):
@@ -38,10 +57,11 @@ class Value(NamedTuple):
         wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so.
         scale: what it is over this rank's samples: "mean", "sum", "count" or "".
         reduced: what a reduction over ranks made of it: "sum", "mean", "max", "gathered", "local" or "".
-        divided: whether it was divided by the number of ranks, or by a count that was reduced as well.
+        divided: whether it was, or may have been, divided by the number of ranks or by a count of all ranks.
         sources: numbers of the collectives that it comes from.
         length: whether its length is this rank's own.
-        grad: whether gradients flow through it.
+        grad: whether gradients flow through it: 0, MAY_HAVE_GRADIENT or HAS_GRADIENT.
+        cut: the collective by which it lacks the gradient of the other ranks' part.
         elements: its parts, of a tuple that is written out.
         constant: the constant that it is.
     """
@@ -59,7 +79,8 @@ class Value(NamedTuple):
     divided: bool = False
     sources: frozenset[int] = _NOTHING
     length: bool = False
-    grad: bool = False
+    grad: int = 0
+    cut: Cut | None = None
     elements: tuple[Value, ...] = ()
     constant: Any = None
 
@@ -102,7 +123,8 @@ def join(first: Value, second: Value) -> Value:
         divided=first.divided or second.divided,
         sources=first.sources | second.sources,
         length=first.length or second.length,
-        grad=first.grad or second.grad,
+        grad=max(first.grad, second.grad),
+        cut=first.cut or second.cut,
         elements=_joined_elements(first.elements, second.elements),
     )
 
@@ -126,7 +148,8 @@ def combine(values: list[Value]) -> Value:
             varies=more.varies,
             reason=more.reason,
             sources=result.sources | value.sources if value.sources else result.sources,
-            grad=result.grad or value.grad,
+            grad=max(result.grad, value.grad),
+            cut=result.cut or value.cut,
             length=result.length or value.length,
         )
     return result

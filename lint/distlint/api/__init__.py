@@ -11,6 +11,7 @@ from distlint.api.lookup import (
     method_effect,
     name_effect,
     named_family,
+    stops_gradients,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "method_effect",
     "name_effect",
     "named_family",
+    "stops_gradients",
 ]

@@ -104,6 +104,11 @@ def guard_decorator(name: str) -> str:
     return "rank==0" if _GUARD.fullmatch(last) else ""
 
 
+def stops_gradients(name: str) -> bool:
+    """True if a context or decorator of this qualified name lets nothing be differentiated."""
+    return name in ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode")
+
+
 def brings_together(name: str) -> bool:
     """True if an unseen function of this name may return what all ranks agree on."""
     return _TOGETHER.search(name) is not None

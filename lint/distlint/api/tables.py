@@ -19,7 +19,7 @@ _DIST = {
     "broadcast_object_list": collective("broadcast_object_list", changes=(0,), group=2),
     "gather": collective("gather", "local", group=3),
     "gather_object": collective("gather_object", "local", group=3),
-    "reduce": collective("reduce", "local", group=3),
+    "reduce": Effect("collective", "reduce", (0,), "local", group=3),
     "reduce_scatter": collective("reduce_scatter", "local", group=3),
     "reduce_scatter_tensor": collective("reduce_scatter_tensor", "local", group=3),
     "scatter": collective("scatter", "local", group=3),
@@ -33,16 +33,26 @@ _DIST = {
     "is_available": Effect("distributed"),
     "is_torchelastic_launched": Effect("distributed"),
 }
+_WITH_GRADIENT = {
+    name: Effect("collective", name, returns="same", grads=True) for name in ("all_reduce", "all_gather", "broadcast")
+}
 _CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
 _STATE = ("get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "set_state_dict")
 _FSDP = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
 _DDP = Effect("wrap", wrapped="ddp")
 _FSDP_WRAP = Effect("wrap", wrapped="fsdp")
 
+_LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+_SHOW = Effect("show", "log")
+
 FUNCTIONS: dict[str, Effect] = {
+    **{f"logging.{name}": _SHOW for name in _LEVELS},
+    **{f"mlflow.{name}": _SHOW for name in ("log_metric", "log_metrics")},
+    "wandb.log": _SHOW,
     **{f"torch.distributed.{name}": effect for name, effect in _DIST.items()},
     **{f"deepspeed.comm.{name}": effect for name, effect in _DIST.items()},
-    **{f"torch.distributed.nn.functional.{name}": collective(name) for name in ("all_reduce", "all_gather")},
+    **{f"torch.distributed.nn.{name}": effect for name, effect in _WITH_GRADIENT.items()},
+    **{f"torch.distributed.nn.functional.{name}": effect for name, effect in _WITH_GRADIENT.items()},
     **{f"torch.distributed.checkpoint.{name}": collective(name) for name in _CHECKPOINT},
     **{f"torch.distributed.checkpoint.state_dict.{name}": collective(name) for name in _STATE},
     **{f"torch.distributed.fsdp.FullyShardedDataParallel.{name}": collective(name) for name in _FSDP},
@@ -57,6 +67,7 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.utils.data.DataLoader": Effect("loader"),
     "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
     "torch.utils.data.DistributedSampler": Effect("sampler"),
+    "torch.cuda.device_count": Effect("local_world"),
     "torch.load": Effect("call", returns="unknown"),
     **{f"distmetrics.{name}": collective(name) for name in ("all_reduce", "all_gather", "barrier", "broadcast")},
     "distmetrics.gather_samples": collective("gather_samples"),
@@ -84,6 +95,7 @@ ENVIRONMENT = {
     "LOCAL_RANK": "local_rank",
     "SLURM_LOCALID": "local_rank",
     "WORLD_SIZE": "world",
+    "LOCAL_WORLD_SIZE": "local_world",
 }
 _SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
 _LOOPS = ("fit", "predict", "test", "validate")
@@ -105,6 +117,8 @@ METHODS: dict[str, dict[str, Effect]] = {
         "main_process_first": collective("main_process_first"),
         "split_between_processes": Effect("share"),
         "backward": Effect("backward", "backward"),
+        "log": _SHOW,
+        "print": _SHOW,
         "prepare": Effect("wrap", wrapped="prepared"),
         "prepare_model": Effect("wrap", wrapped="prepared"),
         "prepare_data_loader": Effect("loader"),
@@ -112,11 +126,15 @@ METHODS: dict[str, dict[str, Effect]] = {
     "fabric": {
         **{name: collective(name) for name in _COMM},
         "all_gather": collective("all_gather", "gathered"),
+        "all_reduce": collective("all_reduce", changes=(0,)),
         "load": collective("load"),
         "save": collective("save"),
         "setup": Effect("wrap", wrapped="prepared"),
         "setup_module": Effect("wrap", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
+        "log": _SHOW,
+        "log_dict": _SHOW,
+        "print": _SHOW,
         "backward": Effect("backward", "backward"),
     },
     "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
@@ -145,13 +163,17 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_16bit_model": collective("save_16bit_model", ""),
         "backward": Effect("backward", "backward"),
     },
+    "logger": dict.fromkeys((*_LEVELS, "log_metrics", "log_dict", "add_scalar", "add_scalars"), _SHOW),
     "metric": {"compute": collective("compute")},
     "ddp": {"no_sync": Effect("no_sync")},
 }
-# Methods whose name alone says that they are collective, whatever they are called on.
+# Methods whose name alone says what they are, whatever they are called on.
 TELLING = {
-    name: collective(name, "gathered")
-    for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
+    **{
+        name: collective(name, "gathered")
+        for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
+    },
+    **dict.fromkeys(("add_scalar", "add_scalars", "log_metrics", "set_postfix", "set_postfix_str"), _SHOW),
 }
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",
@@ -185,6 +207,9 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("torch", "Dataset"): "dataset",
     ("torch", "IterableDataset"): "dataset",
     ("torch", "DataLoader"): "loader",
+    ("torch", "SummaryWriter"): "logger",
+    ("logging", "Logger"): "logger",
+    ("logging", "getLogger"): "logger",
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
 }
@@ -192,6 +217,7 @@ FAMILIES: dict[tuple[str, str], str] = {
 CONVENTIONS = {
     "accelerator": "accelerator",
     "fabric": "fabric",
+    "logger": "logger",
     "trainer": "trainer",
     "strategy": "strategy",
     "training_type_plugin": "strategy",
