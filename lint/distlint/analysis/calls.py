@@ -64,6 +64,8 @@ class Calls(Expressions):
             self.read = set()
         args = tuple(self.value(part) for part in node.args)
         options = {each.arg or "**": self.value(each.value) for each in node.keywords}
+        for value in (*args, *options.values()):
+            self.read |= value.sources
         if is_shown:
             self.shown |= self.read
             self.read = read

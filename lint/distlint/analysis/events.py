@@ -175,6 +175,7 @@ class FunctionReport:
         returns: what is known of its result.
         read: numbers of the collectives whose results are read, but for those only logged or printed.
         shown: numbers of those that are.
+        named: numbers of those whose results have a name.
         environment: its local names at the end.
     """
 
@@ -184,7 +185,12 @@ class FunctionReport:
     returns: Value = UNKNOWN_VALUE
     read: set[int] = field(default_factory=set)
     shown: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
     environment: dict[str, Value] = field(default_factory=dict)
+
+    def is_unread(self, event: Event) -> bool:
+        """True if nothing but its own name holds what a collective returns or changes, and that is never read."""
+        return event.number in self.named and event.number not in self.read | self.shown
 
 
 class Summary(NamedTuple):

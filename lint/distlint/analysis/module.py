@@ -90,8 +90,10 @@ class Analysis:
             body = (Branch(_GUARDS[guard], body, (), place, function.decorators[0]),)
         self._tell(function, interpreter, body)
         returns = interpreter.returns or NONE_VALUE
-        read, shown = interpreter.read, interpreter.shown
-        return FunctionReport(function, interpreter.events, body, returns, read, shown, interpreter.names)
+        report = FunctionReport(function, interpreter.events, body, returns)
+        report.read, report.shown, report.named = interpreter.read, interpreter.shown, interpreter.named
+        report.environment = interpreter.names
+        return report
 
     def _name(self, decorator: ast.expr) -> str:
         if isinstance(decorator, ast.Call):

@@ -90,6 +90,7 @@ class State:
         self.returns: Value | None = None
         self.read: set[int] = set()
         self.shown: set[int] = set()
+        self.named: set[int] = set()  # of collectives whose results have a name
         self.owned: set[str] = set()  # names of new tensors and lists that nothing else holds
         self.captured: set[str] = set()  # names that inner functions read, and those of the file
         self.gradless = False  # under torch.no_grad

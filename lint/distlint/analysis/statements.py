@@ -41,6 +41,8 @@ class Interpreter(Calls):
         if isinstance(target, ast.Name):
             self.names[target.id] = value
             self.assigned.add(target.id)
+            if value.sources:
+                (self.read if target.id.startswith("_") else self.named).update(value.sources)
         elif isinstance(target, ast.Tuple | ast.List):
             self._bind_parts(target.elts, value)
         elif isinstance(target, ast.Starred):
