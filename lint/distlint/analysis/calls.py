@@ -8,7 +8,7 @@ import sys
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Formula, substitute
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, result_of
 from distlint.analysis.value import (
     HAS_GRADIENT,
     MAY_HAVE_GRADIENT,
@@ -23,7 +23,26 @@ from distlint.syntax import ClassNode, FunctionNode
 
 _FORWARD = Effect("forward", "forward")
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
-_FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
+_FRESH = frozenset(
+    {
+        "clone",
+        "item",
+        "new_tensor",
+        "tensor",
+        "stack",
+        "cat",
+        "mean",
+        "sum",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+    }
+)
 _MAY_BE_SAME = frozenset({"to", "cuda", "cpu", "float", "double", "half", "long", "int", "bfloat16"})
 _ARITHMETIC: dict[str, ast.operator] = {
     **dict.fromkeys(("div", "div_", "divide", "true_divide"), ast.Div()),
@@ -193,6 +212,8 @@ class Calls(Expressions):
         family = family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
+        if name == "itertools.islice" and len(args) == 4:
+            self.emit(SHARE_OF, node, args=(args[1], args[3]))
         if name.startswith(("torch.", "numpy.", "math.")):
             last = name.rpartition(".")[2]
             if last in _ARITHMETIC and len(args) > 1:
@@ -279,6 +300,8 @@ class Calls(Expressions):
             return self._arithmetic_method(node, func, receiver, args[0])
         if name in _EMPTIES:
             return self._changed(func.value, Value(UNKNOWN, family="made"))
+        if name == "shard" and {"num_shards", "index"} <= options.keys():
+            self.emit(SHARE_OF, node, args=(options["index"], options["num_shards"]))
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
         function = METHODS_OF_TENSORS.get(name)
@@ -325,7 +348,11 @@ def is_new(node: ast.expr) -> bool:
         if node.func.attr not in _MAY_BE_SAME and node.func.attr not in _KEEPS_STORAGE:
             return False
         node = node.func.value
-    return isinstance(node, ast.BinOp | ast.List | ast.ListComp | ast.Constant)
+    if isinstance(node, ast.List):
+        return all(map(is_new, node.elts))
+    if isinstance(node, ast.ListComp):
+        return is_new(node.elt)
+    return isinstance(node, ast.BinOp | ast.Constant)
 
 
 def _is_super(node: ast.expr) -> bool:

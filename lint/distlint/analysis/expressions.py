@@ -10,15 +10,14 @@ from typing import Any
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.results import SHARE_OF
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
 _SUMS = (ast.Add, ast.Sub)
-# Where a rank takes its part: with which number, and of how many.
-SHARE_OF = Effect("share_of", "share")
 
 
 class Expressions(State):

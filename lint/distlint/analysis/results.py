@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
 from distlint.analysis.value import HAS_GRADIENT, NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Cut, Value, combine
 
+from distlint.api import Effect
+
 if TYPE_CHECKING:
     from distlint.analysis.events import Event
     from distlint.analysis.expressions import Expressions
 
 _RANKS = frozenset({"rank", "local_rank", "world", "local_world", "zero", "local_zero", "last", "distributed"})
 _MEAN = frozenset({"avg", "mean"})
+# Where a rank takes its part: with which number, and of how many.
+SHARE_OF = Effect("share_of", "share")
 _OPERATION_NAMES = ("op", "reduce_op", "reduction")
 _OPERATION_AT = {"fabric": 2, "strategy": 2}
 
@@ -139,7 +143,8 @@ def _without_gradient(receiver: Value, whole: Value, options: dict[str, Value]) 
 
 def _fresh(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor(x)``: the value, but not the gradient."""
-    return receiver._replace(grad=0, cut=None, constant=None, elements=(), formula=None, family="")
+    family = "made" if receiver.constant is not None or receiver.family == "made" else ""
+    return receiver._replace(grad=0, cut=None, constant=None, elements=(), formula=None, family=family)
 
 
 def _stacked(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -202,6 +207,8 @@ def _len(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Val
 
 
 def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+    if len(args) == 3:
+        state.emit(SHARE_OF, node, args=(args[0], args[2]))
     return whole._replace(family="range", length=whole.is_local)
 
 
@@ -231,8 +238,6 @@ def _bool_of(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole:
 
 
 def _nothing(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    from distlint.api import Effect
-
     state.emit(Effect("show", "print"), node, args=args)
     return NONE_VALUE
 

@@ -26,6 +26,7 @@ _DIST = {
     "scatter_object_list": collective("scatter_object_list", "local", group=3),
     "new_group": collective("new_group"),
     "new_subgroups": collective("new_subgroups"),
+    "init_process_group": Effect("join"),
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),

@@ -143,7 +143,7 @@ def _lost(report: FunctionReport, event: Event) -> str:
         return f"this {event.label} changes a temporary tensor in place, which nothing can read afterwards: {wrong}"
     if event.is_owned and report.is_unread(event):
         return f"nothing reads the tensor that this {event.label} changes in place: {wrong}"
-    is_new = not event.effect.changes and event.effect.returns in ("same", "gathered")
+    is_new = not event.effect.changes and event.effect.returns in ("same", "gathered") and "dst" not in event.options
     if is_new and (event.is_dropped or report.is_unread(event)):
         return f"this {event.label} returns its result, and nothing reads that: {wrong}"
     return ""
