@@ -209,11 +209,10 @@ class Expressions(State):
         if isinstance(operator, ast.Div | ast.FloorDiv):
             return self._quotient(left, right, result)
         main, other = (left, right) if left.varies >= right.varies else (right, left)
-        scale, reduced, divided = main.scale, main.reduced, main.divided
+        scale, reduced, divided = main.scale, main.reduced, left.divided or right.divided
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
             scale = ""
         if isinstance(operator, ast.Mult):
-            divided = left.divided or right.divided
             scale, reduced = _product(main, other)
             self._share(left, right, node)
         family = "length" if "length" in (left.family, right.family) else ""
