@@ -81,7 +81,7 @@ class Interpreter(Calls):
         """Return one turn's value of what is iterated over."""
         if value.family == "loader":
             return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
-        if value.family == "enumerate":
+        if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
             )

@@ -132,7 +132,10 @@ def _losses(analysis: Analysis) -> Iterator[tuple[Event | None, Cut]]:
             yield event, loss.cut
     for function, report in analysis.reports.items():
         loss = report.returns
-        if function.name in _STEPS and function.is_method and loss.cut is not None:
+        if loss.family == "tuple" and loss.elements:
+            loss = loss.elements[0]
+        is_loss = function.name in _STEPS and function.is_method and loss.family not in ("tuple", "dict")
+        if is_loss and loss.cut is not None:
             yield None, loss.cut
 
 
