@@ -236,7 +236,8 @@ class Expressions(State):
         result = result._replace(scale=left.scale, reduced=left.reduced, cut=left.cut)
         if right.family == "world":
             return result._replace(divided=True, family="part")
-        if left.scale == "sum" and right.scale == "count" and not (right.sources or right.reduced):
+        is_own_count = right.scale == "count" or (right.scale == "sum" and right.is_local and not right.grad)
+        if left.scale == "sum" and is_own_count and not (right.sources or right.reduced):
             return result._replace(scale="local mean", divided=left.divided)
         return result._replace(divided=True)
 
