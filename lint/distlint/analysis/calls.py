@@ -220,7 +220,7 @@ class Calls(Expressions):
                 return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
             function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
-                return function(args[0], combine([*args, *options.values()]), options)
+                return function(args[0], combine([*args, *options.values()]), _with_dimension(args[1:], options))
             is_loss = name.startswith("torch.nn.functional.") and name.endswith(("loss", "entropy"))
             whole = combine([*args, *options.values()])
             return whole._replace(scale=_scale_of_loss(options) if is_loss else "")
@@ -298,6 +298,8 @@ class Calls(Expressions):
             return NONE_VALUE
         if name in _ARITHMETIC and args:
             return self._arithmetic_method(node, func, receiver, args[0])
+        if name == "format" and isinstance(receiver.constant, str):
+            return whole._replace(family="text", elements=(*args, *options.values()))
         if name in _EMPTIES:
             return self._changed(func.value, Value(UNKNOWN, family="made"))
         if name == "shard" and {"num_shards", "index"} <= options.keys():
@@ -306,7 +308,7 @@ class Calls(Expressions):
             self.emit(Effect("item", "item"), node, receiver=receiver)
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
-            return function(receiver, whole, options)
+            return function(receiver, whole, _with_dimension(args, options))
         if isinstance(receiver.target, ClassNode):
             self._opaque(name, node, args, options)
         if brings_together(name):
@@ -333,6 +335,11 @@ class Calls(Expressions):
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
             self.bind(root, joined._replace(family=known.family, length=length))
+
+
+def _with_dimension(args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
+    """The options of a method of a tensor; the first argument is mostly a dimension."""
+    return {**options, "dim": args[0]} if args else options
 
 
 def _scale_of_loss(options: dict[str, Value]) -> str:

@@ -173,6 +173,7 @@ class FunctionReport:
         events: in the order of the text.
         body: the tree of control; only what holds collectives or exits.
         returns: what is known of its result.
+        returned: what each ``return`` gives.
         read: numbers of the collectives whose results are read, but for those only logged or printed.
         shown: numbers of those that are.
         named: numbers of those whose results have a name.
@@ -183,6 +184,7 @@ class FunctionReport:
     events: list[Event] = field(default_factory=list)
     body: tuple[Node, ...] = ()
     returns: Value = UNKNOWN_VALUE
+    returned: list[tuple[ast.Return, Value]] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     shown: set[int] = field(default_factory=set)
     named: set[int] = field(default_factory=set)

@@ -239,7 +239,7 @@ class Expressions(State):
         is_own_count = right.scale == "count" or (right.scale == "sum" and right.is_local and not right.grad)
         if left.scale == "sum" and is_own_count and not (right.sources or right.reduced):
             return result._replace(scale="local mean", divided=left.divided)
-        return result._replace(divided=True)
+        return result._replace(divided=left.divided or right.scale != "batches")
 
     def _conditional(self, node: ast.IfExp) -> Value:
         test = self.value(node.test)

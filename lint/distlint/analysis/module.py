@@ -23,7 +23,7 @@ from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import family_of, guard_decorator
-from distlint.syntax import FunctionNode, SyntaxIndex
+from distlint.syntax import FunctionNode, Located, SyntaxIndex
 
 _MOST_ROUNDS = 6
 # Methods that a trainer calls with batches, by the family of the class.
@@ -32,6 +32,7 @@ _STEPS = {
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
+_LOSSES = {"lightning_module": ("training_step",), "hf_trainer": ("compute_loss",)}
 _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 
 
@@ -61,6 +62,20 @@ class Analysis:
             for event in self.reports[function].events:
                 if not kinds or event.kind in kinds:
                     yield event
+
+    def losses(self) -> Iterator[tuple[FunctionNode, Located, Value]]:
+        """What gradients are taken of: of what ``backward`` is called, and what a trainer's steps return."""
+        for function, report in self.reports.items():
+            for event in report.events:
+                if event.kind == "backward":
+                    yield function, event.node, event.args[0] if event.args else event.receiver
+            owner = function.owner if function.is_method else None
+            if owner is None or function.name not in _LOSSES.get(self.facts.family(owner), ()):
+                continue
+            for node, value in report.returned:
+                loss = value.elements[0] if value.elements and value.family == "tuple" else value
+                if loss.family not in ("tuple", "dict"):
+                    yield function, node, loss
 
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)
@@ -93,6 +108,7 @@ class Analysis:
         report = FunctionReport(function, interpreter.events, body, returns)
         report.read, report.shown, report.named = interpreter.read, interpreter.shown, interpreter.named
         report.environment = interpreter.names
+        report.returned = list(interpreter.returned.values())
         return report
 
     def _name(self, decorator: ast.expr) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
 from distlint.analysis.value import HAS_GRADIENT, NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Cut, Value, combine
-
 from distlint.api import Effect
 
 if TYPE_CHECKING:
@@ -116,11 +115,15 @@ def _wrap(value: Value, how: str) -> Value:
     return value._replace(wrapped=how, varies=min(value.varies, UNKNOWN))
 
 
+_DIMENSIONS = frozenset({"dim", "axis", "dims"})
+
 Method = Callable[[Value, Value, dict[str, Value]], Value]
 
 
 def _reduce_to(scale: str) -> Method:
     def method(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+        if options.keys() & _DIMENSIONS:
+            return whole._replace(reduced=receiver.reduced, divided=receiver.divided)
         is_mask = receiver.family == "mask"
         kept = receiver.scale if receiver.scale and scale in ("mean", "sum") else scale
         return whole._replace(
@@ -171,6 +174,8 @@ def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     if receiver.length:
         return Value(receiver.varies, receiver.reason, family="length")
+    if receiver.family == "loader":
+        return Value(UNKNOWN, family="length", scale="batches")
     return Value(UNKNOWN, family="length", sources=receiver.sources)
 
 

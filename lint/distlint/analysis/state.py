@@ -51,7 +51,7 @@ class Facts:
 
     def tell(self, key: Key, value: Value) -> None:
         """Join a value to what is known."""
-        value = value._replace(sources=frozenset(), elements=value.elements[:8])
+        value = _without_sources(value)
         known = self.values.get(key)
         joined = value if known is None else join(known, value)
         if joined != known:
@@ -69,6 +69,12 @@ class Facts:
         """Return what a function does, as far as it is known yet."""
         self.callers.setdefault(function, set()).add(reader)
         return self.bodies.get(function, ())
+
+
+def _without_sources(value: Value, depth: int = 3) -> Value:
+    """A value as other functions see it, whose collectives have other numbers."""
+    elements = tuple(_without_sources(each, depth - 1) for each in value.elements[:8]) if depth else ()
+    return value._replace(sources=frozenset(), elements=elements)
 
 
 def shape(body: tuple[Node, ...]) -> tuple[object, ...]:

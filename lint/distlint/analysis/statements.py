@@ -26,6 +26,7 @@ class Interpreter(Calls):
         self.is_quick = False  # a loop's first round: it tells what the second begins with
         self.breaks: list[list[Value]] = []
         self.assigned: set[str] = set()
+        self.returned: dict[int, tuple[ast.Return, Value]] = {}
 
     def run(self, body: Sequence[ast.stmt]) -> str:
         """Interpret statements; return how they end where every way through them does: one of _ENDS, or ""."""
@@ -304,6 +305,7 @@ class Interpreter(Calls):
         if self.returns is not None and rank >= DATA and value != self.returns:
             reason = next(test.reason for test in guards if test.varies == rank)
             value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
+        self.returned[id(node)] = node, value
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
         self.block.append(Exit("return"))

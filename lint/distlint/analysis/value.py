@@ -55,7 +55,8 @@ class Value(NamedTuple):
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.
         wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so.
-        scale: what it is over this rank's samples: "mean", "sum", "count" or "".
+        scale: what it is over this rank's samples: "mean", "mean?" where that is likely, "local mean" where it was
+            divided by a count of this rank's, "sum", "count", "batches" of the number of them, or "".
         reduced: what a reduction over ranks made of it: "sum", "mean", "max", "gathered", "local" or "".
         divided: whether it was, or may have been, divided by the number of ranks or by a count of all ranks.
         sources: numbers of the collectives that it comes from.

@@ -43,7 +43,7 @@ class WrongNormalisation(Query):
     """
 
     code, name, group = "DL213", "wrong-normalisation", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather", b"backward"))
+    tokens = (known.TOKENS, (b"reduce", b"gather", b"backward", b"training_step", b"compute_loss"))
     bad = (
         Example(
             """\
@@ -126,12 +126,9 @@ def validate(accelerator: Accelerator, model, loader):
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of what is logged and of losses how they were joined over ranks."""
         reported: set[int] = set()
-        for event in analysis.events("show", "log", "backward"):
-            if event.kind == "backward":
-                loss = event.args[0] if event.args else event.receiver
-                found = _unequal(loss, event.node, "the gradients are averaged over ranks")
-            else:
-                found = next(filter(None, (_joined(each, event, analysis) for each in _shown(event))), None)
+        shown = (_joined(each, event, analysis) for event in analysis.events("show", "log") for each in _shown(event))
+        losses = (_unequal(loss, node, "the gradients") for _, node, loss in analysis.losses())
+        for found in (*shown, *losses):
             if found is not None and id(found.node) not in reported:
                 reported.add(id(found.node))
                 yield found
@@ -154,13 +151,16 @@ def _joined(value: Value, event: Event, analysis: Analysis) -> Report | None:
         )
         trace = ((analysis.index.path, event.node.lineno, "shown", analysis.index.text_of(event.node)),)
         return Report(node, message, trace, "if it is a mean on each rank" if value.scale == "mean?" else "")
-    return _unequal(value, node, "the results are averaged over ranks") if value.reduced == "mean" else None
+    return _unequal(value, node, "the results") if value.reduced == "mean" else None
 
 
-def _unequal(value: Value, node: Located, how: str) -> Report | None:
-    if value.scale != "local mean" or value.divided:
+def _unequal(value: Value, node: Located, what: str) -> Report | None:
+    if value.scale != "local mean":
         return None
-    message = f"each rank divides by its own count and {how}: what few stand for counts as much as what many stand for"
+    message = (
+        f"each rank divides by its own count, and {what} are averaged over ranks: a token of a rank with few counts "
+        "more than one of a rank with many"
+    )
     return Report(node, message, (), "if counts differ between ranks")
 
 

@@ -9,10 +9,9 @@ from distlint.facts import known
 from distlint.model import Example, Query, Report
 
 if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
+    from distlint.analysis import Analysis
     from distlint.analysis.value import Cut
-
-_STEPS = ("training_step", "compute_loss")
+    from distlint.syntax import Located
 
 
 class ReductionWithoutGradient(Query):
@@ -39,7 +38,7 @@ class ReductionWithoutGradient(Query):
     """
 
     code, name, group = "DL217", "reduction-without-gradient", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather"), (b"backward", *(step.encode() for step in _STEPS)))
+    tokens = (known.TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step", b"compute_loss"))
     bad = (
         Example(
             """\
@@ -119,35 +118,17 @@ class Contrastive(L.LightningModule):
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loss whether a collective lets no gradient through on the way to it."""
         reported: set[int] = set()
-        for event, cut in _losses(analysis):
-            if cut.line not in reported:
-                reported.add(cut.line)
-                yield _report(analysis, event, cut)
+        for _, node, loss in analysis.losses():
+            if loss.cut is not None and loss.cut.line not in reported:
+                reported.add(loss.cut.line)
+                yield _report(analysis, node, loss.cut)
 
 
-def _losses(analysis: Analysis) -> Iterator[tuple[Event | None, Cut]]:
-    for event in analysis.events("backward"):
-        loss = event.args[0] if event.args else event.receiver
-        if loss.cut is not None:
-            yield event, loss.cut
-    for function, report in analysis.reports.items():
-        loss = report.returns
-        if loss.family == "tuple" and loss.elements:
-            loss = loss.elements[0]
-        is_loss = function.name in _STEPS and function.is_method and loss.family not in ("tuple", "dict")
-        if is_loss and loss.cut is not None:
-            yield None, loss.cut
-
-
-def _report(analysis: Analysis, event: Event | None, cut: Cut) -> Report:
+def _report(analysis: Analysis, loss: Located, cut: Cut) -> Report:
     message = (
         f"the loss is made from what this {cut.label} returns, which lets no gradient through: "
         "each rank's gradient lacks what it does to the other ranks' loss"
     )
-    node = next(each.node for each in analysis.events("collective") if each.node.lineno == cut.line)
-    trace = (
-        ()
-        if event is None
-        else ((analysis.index.path, event.node.lineno, "backward", analysis.index.text_of(event.node)),)
-    )
-    return Report(node, message, trace, "" if cut.is_sure else "if what is given to it has a gradient")
+    events = (each.node for each in analysis.events("collective") if each.node.lineno == cut.line)
+    trace = ((analysis.index.path, loss.lineno, "loss", analysis.index.text_of(loss)),)
+    return Report(next(events, loss), message, trace, "" if cut.is_sure else "if what is given to it has a gradient")
