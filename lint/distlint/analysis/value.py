@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from distlint.analysis.formula import RANK, SAME, UNKNOWN, Formula
 
 _NOTHING: frozenset[int] = frozenset()
+_MEANS = {"mean", "mean?"}
 # Whether gradients flow through a value: of an unseen function of a batch that is not known.
 MAY_HAVE_GRADIENT = 1
 HAS_GRADIENT = 2
@@ -114,12 +115,12 @@ def join(first: Value, second: Value) -> Value:
         varies=more.varies,
         reason=more.reason,
         formula=first.formula if first.formula == second.formula else None,
-        family=_common(first.family, second.family),
+        family=_common(first.family, second.family) if "made" not in (first.family, second.family) else "",
         target=first.target if first.target is second.target else (first.target or second.target),
         instance=first.instance or second.instance,
         name=_common(first.name, second.name),
         wrapped=first.wrapped or second.wrapped,
-        scale=_common(first.scale, second.scale),
+        scale="mean" if {first.scale, second.scale} == _MEANS else _common(first.scale, second.scale),
         reduced=_common(first.reduced, second.reduced),
         divided=first.divided or second.divided,
         sources=first.sources | second.sources,

@@ -11,7 +11,7 @@ from distlint.analysis.formula import TRUE
 from distlint.analysis.results import operation_of
 from distlint.facts import known
 from distlint.model import Example, Query, Report, Severity
-from distlint.tracing import of_guard
+from distlint.tracing import has_own_group, of_guard
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Guard
@@ -123,7 +123,7 @@ def validate(accelerator: Accelerator, model, loader):
                         f"every training step waits for all ranks in this {event.label}, whose result is only logged"
                     )
                     yield Report(event.node, message)
-                elif names is not None and _is_number(report, event):
+                elif names is not None and not has_own_group(event) and _is_number(report, event):
                     message = (
                         f"one {event.label} for each name: one of all values together takes as long as each of them"
                     )
@@ -164,8 +164,9 @@ def _is_over_names(guard: Guard) -> bool:
     if isinstance(node.func, ast.Name) and node.func.id in ("sorted", "list") and node.args:
         node = node.args[0]
     method = node.func if isinstance(node, ast.Call) else None
-    is_of_dict = isinstance(method, ast.Attribute) and method.attr in ("items", "keys")
-    return is_of_dict and isinstance(method.value, ast.Name | ast.Attribute)
+    if not isinstance(method, ast.Attribute) or method.attr not in ("items", "keys"):
+        return False
+    return isinstance(method.value, ast.Name | ast.Attribute)
 
 
 def _is_number(report: FunctionReport, event: Event) -> bool:
