@@ -208,7 +208,7 @@ class Expressions(State):
         result = combine([left, right])
         if isinstance(operator, ast.Div | ast.FloorDiv):
             return self._quotient(left, right, result)
-        main, other = (left, right) if left.varies >= right.varies else (right, left)
+        main, other = (left, right) if _tells(left) >= _tells(right) else (right, left)
         scale, reduced, divided = main.scale, main.reduced, left.divided or right.divided
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
             scale = ""
@@ -336,6 +336,11 @@ class Expressions(State):
 
     def _call(self, node: ast.Call) -> Value:
         return self.call(node)
+
+
+def _tells(value: Value) -> tuple[int, bool]:
+    """How much of a result comes from a value: from what ranks hold of their own, then from what was reduced."""
+    return value.varies, bool(value.reduced or value.scale)
 
 
 def _product(main: Value, other: Value) -> tuple[str, str]:
