@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import sys
+from collections.abc import Iterator
 
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, UNKNOWN, Formula, substitute
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, result_of
+from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, result_of
 from distlint.analysis.value import (
     HAS_GRADIENT,
     MAY_HAVE_GRADIENT,
@@ -18,8 +20,16 @@ from distlint.analysis.value import (
     combine,
     join,
 )
-from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
-from distlint.syntax import ClassNode, FunctionNode
+from distlint.api import (
+    Effect,
+    brings_together,
+    collective,
+    environment_kind,
+    family_of,
+    function_effect,
+    method_effect,
+)
+from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
@@ -52,6 +62,8 @@ _ARITHMETIC: dict[str, ast.operator] = {
 _EMPTIES = frozenset({"zero_", "fill_"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
+_OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
@@ -65,6 +77,8 @@ class Calls(Expressions):
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
+        if effect is None and self._is_declared(callee, receiver, node.func):
+            effect, callee = collective(dotted(node.func).rpartition(".")[2], ""), UNKNOWN_VALUE
         args, options = self._arguments(node, effect)
         if effect is not None and not isinstance(callee.target, FunctionNode):
             return self._known(effect, node, receiver, args, options)
@@ -92,6 +106,24 @@ class Calls(Expressions):
             self.owned = owned
         return args, options
 
+    def _is_declared(self, callee: Value, receiver: Value, func: ast.expr) -> bool:
+        """Whether the user says that what is called is collective: a function, or a method of a class or its bases."""
+        target = callee.target
+        if isinstance(target, FunctionNode) and not target.is_method:
+            return self.facts.is_declared(f"{self.index.name}.{target.name}")
+        if callee.name:
+            return self.facts.is_declared(callee.name)
+        if not isinstance(func, ast.Attribute):
+            return False
+        return any(self.facts.is_declared(f"{owner}.{func.attr}") for owner in ("", *self._owners(receiver)))
+
+    def _owners(self, receiver: Value) -> Iterator[str]:
+        """Qualified names of the class that a value is an instance of, and of its bases."""
+        if isinstance(receiver.target, ClassNode):
+            for each in self.index.lineage(receiver.target):
+                yield f"{self.index.name}.{each.name}"
+                yield from filter(None, each.bases)
+
     def _callee(self, func: ast.expr) -> tuple[Value, Value]:
         if isinstance(func, ast.Attribute):
             receiver = self._super() if _is_super(func.value) else self.value(func.value)
@@ -112,12 +144,12 @@ class Calls(Expressions):
         event.result = result_of(self, event)
         if effect.kind == "collective" or (effect.kind == "log" and _is_on(options.get("sync_dist"))):
             self._collective(event)
-        elif effect.kind in ("backward", "exit"):
+        elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
 
     def _collective(self, event: Event) -> None:
-        self.block.append(Step(event.label, self.place(event.node), event, event.effect))
+        self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
         for position in event.effect.changes:
             node = event.argument_node(position, ("tensor", "object_list", "tensor_list", "input")[0])
             value = event.argument(position, "tensor")
@@ -146,7 +178,8 @@ class Calls(Expressions):
         given = self._give(target, args, options)
         effect = Effect("call", target.name)
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
-        formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
+        formulas = {name: formula for name, formula in defaults(target).items() if name not in given}
+        formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         self._inline(self.facts.body(target, self.function), formulas, target.name, event)
         returned = self.facts.read(("return", target, ""), self.function)
         if returned is not None and returned.formula is not None:
@@ -183,7 +216,7 @@ class Calls(Expressions):
             result = result._replace(scale=callee.scale)
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
-            self.block.append(Step("forward", self.place(node), event, _FORWARD))
+            self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
@@ -230,13 +263,15 @@ class Calls(Expressions):
         return combine([*args, *options.values()])
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
-        """Note a call into code that cannot be seen: it may make collectives."""
-        if name.partition(".")[0] not in _SEEN:
+        """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
+        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
         self, family: str, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if family == "lightning_trainer" and has_one_device(options):
+            family = "lone_trainer"  # what it runs needs no other process
         result = Value(0, family=family, instance=True, name=name)
         self.emit(Effect("make", name, returns=family), node, args=args, options=options, result=result)
         return result
@@ -245,7 +280,8 @@ class Calls(Expressions):
         self, summary: Summary, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
         given = {**dict(zip(summary.parameters, args, strict=False)), **options}
-        formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
+        formulas = {name: formula for name, formula in summary.defaults if name not in given}
+        formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         event = self.emit(Effect("call", summary.name.rpartition(".")[2]), node, args=args, options=options)
         self._inline(summary.body, formulas, summary.name.rpartition(".")[2], event)
         event.result = summary.returns
@@ -254,6 +290,8 @@ class Calls(Expressions):
     def _unknown(
         self, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if not args and not options and (callee.is_rank or callee.family in ("world", "distributed")):
+            return callee
         whole = combine([*args, *options.values()])
         if isinstance(node.func, ast.Name):
             builtin = BUILTINS.get(node.func.id) if node.func.id not in self.names else None
@@ -294,7 +332,8 @@ class Calls(Expressions):
             return NONE_VALUE
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
-            self.block.append(Step("backward", self.place(node), event, event.effect))
+            if not self.keeps_gradients:
+                self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
         if name in _ARITHMETIC and args:
             return self._arithmetic_method(node, func, receiver, args[0])
@@ -309,7 +348,10 @@ class Calls(Expressions):
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
             return function(receiver, whole, _with_dimension(args, options))
-        if isinstance(receiver.target, ClassNode):
+        inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
+        if inherited is not None:
+            return self._of_other_file(inherited, node, args, options)
+        if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
         if brings_together(name):
             return UNKNOWN_VALUE
@@ -360,6 +402,17 @@ def is_new(node: ast.expr) -> bool:
     if isinstance(node, ast.ListComp):
         return is_new(node.elt)
     return isinstance(node, ast.BinOp | ast.Constant)
+
+
+def defaults(target: FunctionNode) -> dict[str, Formula]:
+    """Return what parameters are as conditions where a call leaves them out."""
+    if not isinstance(target.node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {}
+    arguments = target.node.args
+    pairs = list(zip(reversed([*arguments.posonlyargs, *arguments.args]), reversed(arguments.defaults), strict=False))
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)  # type: ignore[arg-type]
+    constants = ((each.arg, node.value) for each, node in pairs if isinstance(node, ast.Constant))
+    return {name: Constant(bool(value)) for name, value in constants if value is None or isinstance(value, bool)}
 
 
 def _is_super(node: ast.expr) -> bool:
@@ -413,6 +466,7 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
             node = node._replace(body=tuple(_given(node.body, formulas, owner)))
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
-            node = Handled(tuple(_given(node.body, formulas, owner)), handlers)
+            body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
+            node = Handled(body, handlers, last)
         result.append(node)
     return result

@@ -16,8 +16,8 @@ class Guard(NamedTuple):
     """Something that decides whether, or how often, a place is reached.
 
     Attributes:
-        kind: "branch", "and", "for", "while", "try", "except", "finally", "decorator", or of an early exit before it
-            "exit return", "exit continue" or "exit break".
+        kind: "branch", "and", "for", "while", "try", "except", "finally", "with", "decorator", or of an early exit
+            before it "exit return", "exit continue" or "exit break".
         test: the value of the test, of the iterable of a loop, or what is unknown.
         node: the test, the iterable, or the statement.
         taken: whether the place is reached where the test is true.
@@ -27,6 +27,9 @@ class Guard(NamedTuple):
     test: Value
     node: Located
     taken: bool = True
+
+
+_WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
 
 
 @dataclass(eq=False)
@@ -60,6 +63,12 @@ class Event:
     is_lost: bool = False
     is_owned: bool = False
     is_dropped: bool = False
+
+    @property
+    def has_own_group(self) -> bool:
+        """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
+        group = self.argument(self.effect.group, "group") or self.argument(-1, "process_group")
+        return group is not None and group.family != "none" and group.name not in _WORLD
 
     @property
     def kind(self) -> str:
@@ -103,12 +112,14 @@ class Step(NamedTuple):
         place: where it is.
         event: the event in this file; None in summaries of other files.
         effect: what it does.
+        is_grouped: whether it names its own process group.
     """
 
     label: str
     place: Place
     event: Event | None
     effect: Effect
+    is_grouped: bool = False
 
 
 class Branch(NamedTuple):
@@ -138,10 +149,11 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, and what each handler does instead."""
+    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case."""
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
+    last: tuple[Node, ...] = ()
 
 
 class Inlined(NamedTuple):
@@ -161,7 +173,7 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
         return [node.then, node.other]
     if isinstance(node, Loop | Inlined):
         return [node.body]
-    return [node.body, *node.handlers] if isinstance(node, Handled) else []
+    return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
 
 
 @dataclass(eq=False)
@@ -203,9 +215,11 @@ class Summary(NamedTuple):
         parameters: in order.
         body: as of ``FunctionReport``, without syntax.
         returns: what is known of its result, without syntax.
+        defaults: what parameters are as conditions where a call leaves them out.
     """
 
     name: str
     parameters: tuple[str, ...]
     body: tuple[Node, ...]
     returns: Value
+    defaults: tuple[tuple[str, Formula], ...] = ()

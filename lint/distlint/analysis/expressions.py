@@ -9,11 +9,11 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
-from distlint.analysis.results import SHARE_OF
+from distlint.analysis.formula import SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.results import SHARE_OF, length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
@@ -50,7 +50,8 @@ class Expressions(State):
     def _name(self, node: ast.Name) -> Value:
         found = self.look_up(node.id)
         if found is None:
-            return self._conventional(node, node.id)
+            name = unbound(node.id)
+            return self._imported(name) if name else self._conventional(node, node.id)
         self.read |= found.sources
         self.owned.discard(node.id)
         if self.gradless and found.grad:
@@ -94,7 +95,7 @@ class Expressions(State):
         effect = name_effect(name)
         if effect is not None:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         return Value(family=family, instance=True) if family else UNKNOWN_VALUE
 
     def ranked(self, kind: str, node: Located) -> Value:
@@ -121,11 +122,11 @@ class Expressions(State):
         effect = attribute_effect(name)
         if effect is not None and not receiver.is_rank:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, family="shape" if name == "shape" else "")
+            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
@@ -149,13 +150,15 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most and whole.family != "dict":
             return whole.elements[number]
         if whole.family == "shape":
-            return Value(UNKNOWN, family="length")
+            return whole._replace(family="length")
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice):
             result = self._slice(node, node.slice, result)
         if isinstance(node.slice, ast.Slice) or index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
         family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
+        if whole.family == "batch" and isinstance(index.constant, str):
+            family = "part"
         return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
 
     def _slice(self, node: ast.Subscript, part: ast.Slice, result: Value) -> Value:
@@ -172,15 +175,24 @@ class Expressions(State):
         return self.ranked(kind, node) if kind else UNKNOWN_VALUE
 
     def _bool(self, node: ast.BoolOp) -> Value:
-        formulas, values = [], []
-        before = self.guards
+        formulas, values, blocks = [], [], []
+        before, is_and = self.guards, isinstance(node.op, ast.And)
         for part in node.values:
-            value = self.value(part)
+            with self.collected() as block:
+                value = self.value(part)
             values.append(value)
+            blocks.append(block)
             formulas.append(self.as_formula(value, part))
-            self.guards = (*self.guards, Guard("and", value, part, isinstance(node.op, ast.And)))
+            self.guards = (*self.guards, Guard("and", value, part, is_and))
         self.guards = before
-        formula = every(formulas) if isinstance(node.op, ast.And) else some(formulas)
+        rest: list[Node] = []
+        for value, part, block in zip(reversed(values), reversed(node.values), reversed(blocks), strict=True):
+            with self.collected() as both:
+                self.block += block
+                self.branch(value, part, *((rest, []) if is_and else ([], rest)))
+            rest = both
+        self.block += rest
+        formula = every(formulas) if is_and else some(formulas)
         return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))
 
     def _unary(self, node: ast.UnaryOp) -> Value:
@@ -215,7 +227,8 @@ class Expressions(State):
         if isinstance(operator, ast.Mult):
             scale, reduced = _product(main, other)
             self._share(left, right, node)
-        family = "length" if "length" in (left.family, right.family) else ""
+        families = left.family, right.family
+        family = next((each for each in ("length", "clock") if each in families), "")
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
         if isinstance(operator, ast.Mod) and right.family == "world":
@@ -225,7 +238,7 @@ class Expressions(State):
     def _share(self, left: Value, right: Value, node: ast.expr) -> None:
         """Note where a rank's part of something begins: ``rank * (size // world)``."""
         for which, size in ((left, right), (right, left)):
-            if size.family == "part":
+            if size.family == "share":
                 self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
@@ -235,7 +248,7 @@ class Expressions(State):
         """
         result = result._replace(scale=left.scale, reduced=left.reduced, cut=left.cut)
         if right.family == "world":
-            return result._replace(divided=True, family="part")
+            return result._replace(divided=True, family="share")
         is_own_count = right.scale == "count" or (right.scale == "sum" and right.is_local and not right.grad)
         if left.scale == "sum" and is_own_count and not (right.sources or right.reduced):
             return result._replace(scale="local mean", divided=left.divided)
@@ -261,6 +274,8 @@ class Expressions(State):
             return first
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
+        if first.reduced and second.reduced and value.varies == SAME:
+            return value  # the same collective on both ways
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
+from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
     Event,
@@ -22,10 +25,15 @@ from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
 from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
-from distlint.api import family_of, guard_decorator
+from distlint.api import family_of, function_effect, guard_decorator
 from distlint.syntax import FunctionNode, Located, SyntaxIndex
 
 _MOST_ROUNDS = 6
+_IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
+_LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
+_STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)
+_FRAMEWORKS = frozenset({"accelerator", "fabric", "lightning_module", "deepspeed"})
+_SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
     "lightning_module": ("training_step", "validation_step", "test_step", "predict_step", "forward"),
@@ -43,6 +51,8 @@ class Analysis:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         find_family: returns the family of a class of another file by its dotted name, or "".
+        is_declared: whether the user says that a function of this name is collective.
+        saves_alone: whether a trainer of Lightning waits for nobody when it saves a checkpoint.
     """
 
     def __init__(
@@ -50,9 +60,13 @@ class Analysis:
         index: SyntaxIndex,
         find: Callable[[str], Summary | None] = lambda name: None,
         find_family: Callable[[str], str] = lambda name: "",
+        is_declared: Callable[[str], bool] = lambda name: False,
+        *,
+        saves_alone: bool = False,
     ) -> None:
         self.index = index
-        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name))
+        self.saves_alone = saves_alone
+        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name), is_declared)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -76,6 +90,39 @@ class Analysis:
                 loss = value.elements[0] if value.elements and value.family == "tuple" else value
                 if loss.family not in ("tuple", "dict"):
                     yield function, node, loss
+
+    def needs_all(self, step: Step) -> bool:
+        """True if a step is a collective of all ranks."""
+        if step.label == "save_checkpoint" and self.saves_alone:
+            return False
+        return step.effect.kind == "collective" and not step.is_grouped
+
+    def reduces_gradients(self, step: Step) -> bool:
+        """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""
+        is_framework = step.event is not None and step.event.receiver.family in _FRAMEWORKS
+        return is_framework or self._wraps_model
+
+    @cached_property
+    def _wraps_model(self) -> bool:
+        return any(True for _ in self.events("wrap"))
+
+    @cached_property
+    def shards_states(self) -> bool:
+        """Whether the file names what shards a model's states over ranks."""
+        return any(_SHARDS.search(name) for name in self.index.imports.values())
+
+    @cached_property
+    def is_one_process(self) -> bool:
+        """Whether every group that the file makes is said to be of one process."""
+        made = list(self.events("setup"))
+        return bool(made) and not self._is_launched and all(map(_is_of_one, made))
+
+    @property
+    def _is_launched(self) -> bool:
+        """Whether a library starts processes in its own way, or the file asks whether somebody has."""
+        roots = {name.partition(".")[0] for name in self.index.imports.values()}
+        asks = any(event.effect == _IS_INITIALIZED for event in self.events("distributed"))
+        return asks or not _LAUNCHERS.isdisjoint(roots)
 
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)
@@ -130,13 +177,14 @@ class Analysis:
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
         is_step = function.name in _STEPS.get(family, ())
+        settings = function.with_default if is_step else frozenset()
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
             if position == 0 and owner is not None and not function.is_static:
                 interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
-            if is_step and not name.endswith(("_idx", "model")):
+            if is_step and not name.endswith(("_idx", "model")) and name not in settings:
                 known = Value(DATA, Reason(parameter.lineno, name), family="batch")
             annotated = self._annotated(parameter)
             interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
@@ -163,7 +211,15 @@ class Analysis:
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
             returns = report.returns._replace(target=None, elements=(), sources=frozenset())
-            yield Summary(f"{self.index.name}.{owner}{function.name}", names, tuple(_plain(report.body)), returns)
+            name = f"{self.index.name}.{owner}{function.name}"
+            yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
+
+
+def _is_of_one(event: Event) -> bool:
+    """True if a group is made of one process, and not only where nothing has started several."""
+    size = event.argument(3, "world_size")
+    asks = any(_STARTED.search(ast.dump(guard.node)) for guard in event.guards)
+    return size is not None and size.constant == 1 and "**" not in event.options and not asks
 
 
 def _read_inside(function: FunctionNode, interpreter: Interpreter) -> set[int]:
@@ -196,6 +252,7 @@ def _plain(body: tuple[Node, ...]) -> Iterator[Node]:
         elif isinstance(node, Inlined):
             yield Inlined(tuple(_plain(node.body)), node.place, None)
         elif isinstance(node, Handled):
-            yield Handled(tuple(_plain(node.body)), tuple(tuple(_plain(each)) for each in node.handlers))
+            body, last = tuple(_plain(node.body)), tuple(_plain(node.last))
+            yield Handled(body, tuple(tuple(_plain(each)) for each in node.handlers), last)
         else:
             yield node._replace(event=None) if isinstance(node, Step) else node

@@ -36,7 +36,7 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind == "share":
         return Value(RANK, state.reason(event.node), family="list", length=True)
     if kind in ("list_files", "local_file", "clock"):
-        return Value(UNKNOWN, family="files" if kind == "list_files" else "flag" if kind == "local_file" else "clock")
+        return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind))
     if kind in ("select", "split"):
         whole = combine(list(event.args))
         return whole._replace(length=whole.is_local or whole.length, family="list")
@@ -45,6 +45,13 @@ def result_of(state: Expressions, event: Event) -> Value:
 
 def _instance(family: str) -> Value:
     return Value(SAME, family=family, instance=True)
+
+
+def has_one_device(options: dict[str, Value]) -> bool:
+    """True if a trainer is made for one process: ``devices=1``, ``devices=[gpu]``."""
+    nodes = options.get("num_nodes", SAME_VALUE).constant
+    devices = [options[name] for name in ("devices", "gpus") if name in options]
+    return nodes in (None, 1) and any(each.constant in (0, 1, "1") or len(each.elements) == 1 for each in devices)
 
 
 def operation_of(event: Event) -> str:
@@ -69,7 +76,8 @@ def _of_collective(state: Expressions, event: Event) -> Value:
     if event.label == "reduce" and event.effect.returns == "local":
         return subject._replace(reduced=operation_of(event), sources=sources, constant=None, elements=())
     if event.effect.returns in ("local", ""):
-        return combine(list(event.args))._replace(sources=sources)
+        whole = combine(list(event.args))
+        return whole._replace(sources=sources, length=whole.length and not event.label.startswith("pad_"))
     return Value(
         SAME,
         reduced=operation_of(event),
@@ -78,7 +86,7 @@ def _of_collective(state: Expressions, event: Event) -> Value:
         sources=sources | subject.sources,
         grad=subject.grad,
         cut=_cut(state, event, subject),
-        family=subject.family if subject.family in ("batch", "length", "count") else "",
+        family=subject.family if subject.family in ("batch", "part", "length", "count") else "",
     )
 
 
@@ -131,6 +139,7 @@ def _reduce_to(scale: str) -> Method:
             reduced=receiver.reduced if receiver.reduced != "gathered" else scale,
             divided=receiver.divided,
             family="number",
+            length=False,
         )
 
     return method
@@ -156,7 +165,7 @@ def _stacked(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 
 def _made(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """A tensor of constants or noise: what it holds does not follow from its size."""
-    return Value(UNKNOWN, family="made")
+    return Value(UNKNOWN, family="made", length=whole.length)
 
 
 def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -167,8 +176,13 @@ def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value
     return whole._replace(length=whole.is_local, family="list", grad=0, cut=None)
 
 
+def length_of(receiver: Value) -> Value:
+    """Return the length of something; of a batch it is known to be this rank's own, though mostly equal."""
+    return Value(UNKNOWN, receiver.reason if receiver.family in ("batch", "part") else None, family="length")
+
+
 def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return Value(UNKNOWN, family="length")
+    return length_of(receiver)
 
 
 def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -176,10 +190,31 @@ def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
         return Value(receiver.varies, receiver.reason, family="length")
     if receiver.family == "loader":
         return Value(UNKNOWN, family="length", scale="batches")
-    return Value(UNKNOWN, family="length", sources=receiver.sources)
+    return length_of(receiver)._replace(sources=receiver.sources)
+
+
+def _padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """Brought to a length that somebody has chosen; an unpadded batch is as long as its longest sample."""
+    return whole._replace(length=False, scale="")
+
+
+def _batch_padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """Padded to the longest of its own samples."""
+    return whole._replace(length=whole.is_local, family="list")
+
+
+def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """As long as its parts; those that are written out may fill up each other."""
+    is_ragged = all(part.length for part in receiver.elements) if receiver.elements else receiver.length
+    scale, reduced, divided = receiver.scale, receiver.reduced, receiver.divided
+    return whole._replace(length=is_ragged, family="", scale=scale, reduced=reduced, divided=divided)
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
+    **dict.fromkeys(("cat", "concat", "concatenate", "hstack", "vstack"), _concatenated),
+    "pad": _padded,
+    "pad_sequence": _batch_padded,
+    "compile": _same_value,
     **dict.fromkeys(("mean", "nanmean", "average"), _reduce_to("mean")),
     **dict.fromkeys(("sum", "nansum"), _reduce_to("sum")),
     **dict.fromkeys(("max", "min", "amax", "amin", "median", "std", "var", "norm"), _reduce_to("")),
@@ -189,7 +224,7 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     ),
     **dict.fromkeys(("unsqueeze", "clone", "flatten", "requires_grad_", "copy", "deepcopy", "bool"), _same_value),
     **dict.fromkeys(("ceil", "floor", "clamp", "clamp_", "clip", "nan_to_num"), _same_value),
-    **dict.fromkeys(("stack", "cat", "concat", "concatenate", "hstack", "vstack"), _stacked),
+    "stack": _stacked,
     **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn", "randint", "arange", "eye", "linspace"), _made),
     **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"), _made),
     **dict.fromkeys(("detach", "item", "tolist", "numpy", "int", "long", "argmax"), _without_gradient),
@@ -248,7 +283,7 @@ def _nothing(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole:
 
 
 def _joined(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(scale=args[0].scale if args else "")
+    return whole._replace(scale=args[0].scale if args else "", length=False)
 
 
 BUILTINS: dict[str, Builtin] = {

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step
-from distlint.analysis.formula import Atom, atoms, is_true
+from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies
+from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms, is_true
 from distlint.analysis.module import matters
 
+LAST_TURN = "(the last turn)"
 _MOST_TESTS = 7  # besides the one in question; ways double with each
 
 
@@ -25,21 +27,29 @@ class Visit(NamedTuple):
         label: by which steps are matched.
         step: the step.
         calls: the calls that lead to it, outermost first.
-        guard: the branch on the test in question that it depends on.
+        guard: the branch on the test in question that it stands in.
+        depth: how many of the calls that branch stands in as well.
     """
 
     label: str
     step: Step
     calls: tuple[Inlined, ...]
-    guard: Branch | None
+    guard: Branch | None = None
+    depth: int = 0
 
 
 class Way(NamedTuple):
-    """One way through a function: what is visited, how it ends, and the last branch that decided about that."""
+    """One way through a function.
+
+    Attributes:
+        visits: the steps.
+        end: how it ends.
+        guard: the last branch that decided about that, and how many calls it stands in.
+    """
 
     visits: list[Visit]
     end: str
-    guard: Branch | None
+    guard: tuple[Branch | None, int]
 
 
 class Divergence(NamedTuple):
@@ -47,15 +57,17 @@ class Divergence(NamedTuple):
 
     Attributes:
         atom: the test.
-        visit: the step.
+        visit: the step; its guard is the branch at which ranks part.
         reached: whether it is made where the test is true.
+        is_around: whether it stands in that branch, rather than behind an early exit.
         instead: what the other side does at that point, if it does anything.
     """
 
     atom: Atom
     visit: Visit
     reached: bool
-    instead: Visit | None
+    is_around: bool
+    instead: Visit | None = None
 
 
 def divergences(
@@ -71,53 +83,82 @@ def divergences(
     if not matters(body):
         return
     relevant = list(dict.fromkeys(_relevant(body)))
-    for atom in relevant:
-        if not is_asked(atom):
-            continue
+    asked = [atom for atom in relevant if is_asked(atom)]
+    for atom in asked:
         seen: set[int] = set()
-        for found in _compare(body, atom, [each for each in relevant if each.text != atom.text], counts):
-            if id(found.visit.step) not in seen:
-                seen.add(id(found.visit.step))
-                yield found
+        for answers in _answers(atom, relevant, asked):
+            for each in _compare(body, atom, answers, counts):
+                key = id(each.visit.step) if each.is_around else id(each.visit.guard)
+                if key not in seen:
+                    seen.add(key)
+                    yield each
 
 
 def _compare(
-    body: tuple[Node, ...], atom: Atom, others: list[Atom], counts: Callable[[Step], bool]
+    body: tuple[Node, ...], atom: Atom, answers: dict[str, bool], counts: Callable[[Step], bool]
 ) -> Iterator[Divergence]:
-    for answers in _answers(list({each.text for each in others})):
-        here, there = (walk(body, {**answers, atom.text: answer}, atom, counts) for answer in (True, False))
-        if here.end == "raise" and len(here.visits) <= len(there.visits):
-            continue
-        if there.end == "raise" and len(there.visits) <= len(here.visits):
-            continue
-        found = _first_difference(atom, here, there)
-        if found is not None:
-            yield found
+    here = walk(body, {**answers, **_also(atom), atom.text: True}, atom, counts)
+    there = walk(body, {**answers, atom.text: False}, atom, counts)
+    if here.end == "raise" and len(here.visits) <= len(there.visits):
+        return
+    if there.end == "raise" and len(there.visits) <= len(here.visits):
+        return
+    for first, second in _unmatched(here.visits, there.visits, lambda visit: (id(visit.step), visit.label)):
+        for more, other in _unmatched(first, second, lambda visit: visit.label):
+            yield from _parted(atom, here, there, more, other)
 
 
-def _first_difference(atom: Atom, here: Way, there: Way) -> Divergence | None:
-    for first, second in itertools.zip_longest(here.visits, there.visits):
-        if first is not None and second is not None and first.label == second.label:
-            continue
-        longer = first if first is not None and (second is None or _is_guarded(first)) else second
-        assert longer is not None
-        other = second if longer is first else first
-        way = there if longer is first else here
-        guard = longer.guard or (other.guard if other else None) or way.guard
-        return Divergence(atom, longer._replace(guard=guard), longer is first, other)
-    return None
+def _unmatched(
+    first: list[Visit], second: list[Visit], key: Callable[[Visit], object]
+) -> Iterator[tuple[list[Visit], list[Visit]]]:
+    """The stretches in which two sequences differ; what both come to by one way is matched before what looks alike."""
+    match = SequenceMatcher(None, list(map(key, first)), list(map(key, second)), False)
+    for kind, start, stop, begin, end in match.get_opcodes():
+        if kind != "equal":
+            yield first[start:stop], second[begin:end]
 
 
-def _is_guarded(visit: Visit) -> bool:
-    return visit.guard is not None
+def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[Visit]) -> Iterator[Divergence]:
+    """What one side makes more than the other at one point; where both make something, one of them is told of."""
+    is_first = bool(first) and (not second or first[0].guard is not None)
+    more, other, way = (first, second, there) if is_first else (second, first, here)
+    instead = other[0] if other else None
+    for visit in more:
+        if visit.label == LAST_TURN and not any(each.step is visit.step for each in way.visits):
+            continue  # how often those turn who are alone in a loop is their affair
+        is_around = visit.guard is not None
+        if not is_around:
+            parting = (instead.guard, instead.depth) if instead and instead.guard else way.guard
+            guard, depth = parting if parting[0] is not None else (here if is_first else there).guard
+            visit = visit._replace(guard=guard, depth=depth)
+        yield Divergence(atom, visit, is_first, is_around, instead)
+        if not is_around or instead is not None:
+            return  # what follows an early exit is told of once
 
 
-def _answers(texts: list[str]) -> Iterator[dict[str, bool]]:
-    """The ways to answer tests; of too many, some are only answered together."""
-    some, rest = sorted(texts)[:_MOST_TESTS], sorted(texts)[_MOST_TESTS:]
+def _also(atom: Atom) -> dict[str, bool]:
+    """What else is true of a rank of which an atom is: the first rank is the first of its node."""
+    return {LOCAL_ZERO.text: True} if atom == ZERO else {}
+
+
+def _answers(atom: Atom, relevant: list[Atom], asked: list[Atom]) -> Iterator[dict[str, bool]]:
+    """The ways to answer the other tests: alike on both sides, and of those for the rank, each one alone."""
+    alone = {each.text for each in asked if each.varies == RANK} if atom.varies == RANK else set()
+    texts = sorted({each.text for each in relevant} - {atom.text} - alone)
+    some, rest = texts[:_MOST_TESTS], texts[_MOST_TESTS:]
     for chosen in itertools.product((True, False), repeat=len(some)):
         for answer in (False, True) if rest else (False,):
-            yield {**dict(zip(some, chosen, strict=True)), **dict.fromkeys(rest, answer)}
+            given = dict(zip(some, chosen, strict=True))
+            yield {**dict.fromkeys(alone, False), **given, **dict.fromkeys(rest, answer)}
+
+
+def steps(body: Iterable[Node]) -> Iterator[Step]:
+    """The steps of a body at any depth."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node
+        for inner in bodies(node):
+            yield from steps(inner)
 
 
 def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
@@ -128,7 +169,7 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
                 yield from atoms(node.test)
             yield from _relevant((*node.then, *node.other))
         elif isinstance(node, Loop | Inlined | Handled):
-            yield from _relevant(node.body)
+            yield from (atom for part in bodies(node) for atom in _relevant(part))
 
 
 def walk(body: tuple[Node, ...], answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> Way:
@@ -144,7 +185,8 @@ class _Walker:
         self.atom = atom
         self.counts = counts
         self.visits: list[Visit] = []
-        self.last: Branch | None = None
+        self.last: tuple[Branch | None, int] = (None, 0)
+        self.depth = 0  # of the branch in question
 
     def run(self, body: tuple[Node, ...], calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """Visit steps; return how the way ends, "" where it goes on."""
@@ -157,7 +199,7 @@ class _Walker:
     def _visit(self, node: Node, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         if isinstance(node, Step):
             if self.counts(node):
-                self.visits.append(Visit(node.label, node, calls, guard))
+                self.visits.append(Visit(node.label, node, calls, guard, self.depth))
             return ""
         if isinstance(node, Exit):
             return node.kind
@@ -168,14 +210,18 @@ class _Walker:
         if isinstance(node, Inlined):
             end = self.run(node.body, (*calls, node), guard)
             return end if end == "raise" else ""
-        return self.run(node.body, calls, guard)
+        end = self.run(node.body, calls, guard)
+        return self.run(node.last, calls, guard) or end
 
     def _branch(self, node: Branch, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        is_asked = any(each.text == self.atom.text for each in atoms(node.test))
         arm = node.then if is_true(node.test, self.answers) else node.other
-        end = self.run(arm, calls, node if is_asked else guard)
-        if is_asked and (end or matters(node.then) or matters(node.other)):
-            self.last = node
+        if not any(each.text == self.atom.text for each in atoms(node.test)):
+            return self.run(arm, calls, guard)
+        before, self.depth = self.depth, len(calls)
+        end = self.run(arm, calls, node)
+        self.depth = before
+        if end or matters(node.then) or matters(node.other):
+            self.last = node, len(calls)
         return end
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
@@ -183,5 +229,5 @@ class _Walker:
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
         if end == "break" and len(self.visits) > before:
-            self.visits.append(self.visits[before]._replace(label="(the last turn)"))
+            self.visits.append(self.visits[before]._replace(label=LAST_TURN))
         return end if end in ("return", "raise") else ""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from distlint.analysis.events import Event, Guard, Node, Place, Summary, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.value import Value, join
-from distlint.api import Effect
+from distlint.api import Effect, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
+_LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
 
@@ -22,14 +24,20 @@ class Facts:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         family_of: returns the family of a class by its dotted name, or "".
+        is_declared: whether the user says that a function of this name is collective.
     """
 
     def __init__(
-        self, index: SyntaxIndex, find: Callable[[str], Summary | None], family_of: Callable[[str], str]
+        self,
+        index: SyntaxIndex,
+        find: Callable[[str], Summary | None],
+        family_of: Callable[[str], str],
+        is_declared: Callable[[str], bool],
     ) -> None:
         self.index = index
         self.find = find
         self.family_of = family_of
+        self.is_declared = is_declared
         self.families: dict[ClassNode, str] = {}
         self.values: dict[Key, Value] = {}
         self.readers: dict[Key, set[FunctionNode]] = {}
@@ -41,8 +49,25 @@ class Facts:
         """Return the family that a class of the file has by its bases, or ""."""
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
-            self.families[owner] = next(filter(None, map(self.family_of, bases)), "")
+            names = (name for base in bases for name in (base, unbound(base)))
+            self.families[owner] = next(filter(None, map(self.family_of, names)), "")
         return self.families[owner]
+
+    def believed(self, name: str, function: FunctionNode) -> str:
+        """Return the family of a receiver that is only known by its name, or "".
+
+        A trainer is Lightning's where the file imports that; a class without bases is none that a trainer drives.
+        """
+        family = named_family(name)
+        if family != "trainer":
+            return family
+        if any(map(_LIGHTNING.match, self.index.imports.values())):
+            return "lightning_trainer"
+        if function.owner is None:
+            return family
+        bases = (base for each in self.index.lineage(function.owner) for base in each.bases)
+        is_plain = all(base.removeprefix(f"{self.index.name}.") in self.index.classes for base in bases)
+        return "" if is_plain else family
 
     def read(self, key: Key, reader: FunctionNode) -> Value | None:
         """Return what is known under a key, and remember who has to be asked again when it changes."""
@@ -93,6 +118,7 @@ class State:
         self.guards: tuple[Guard, ...] = ()
         self.block: list[Node] = []
         self.events: list[Event] = []
+        self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
         self.returns: Value | None = None
         self.read: set[int] = set()
         self.shown: set[int] = set()

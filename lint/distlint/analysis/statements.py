@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlint.analysis.calls import Calls, is_new
-from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
+from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
 from distlint.analysis.formula import DATA, SAME, UNKNOWN
 from distlint.analysis.results import METHODS_OF_TENSORS
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import stops_gradients
+from distlint.api import Effect, stops_gradients
 from distlint.syntax import ClassNode, FunctionNode, Located
 
+_TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
+_NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 _ENDS = ("return", "raise", "continue", "break")
 
 
@@ -61,7 +63,7 @@ class Interpreter(Calls):
             for each, part in zip(targets, value.elements, strict=True):
                 self.bind(each, part)
             return
-        part = self.element(value) if value.family != "batch" else value
+        part = value._replace(family="part") if value.family == "batch" else self.element(value)
         for each in targets:
             self.bind(each, part)
 
@@ -73,8 +75,9 @@ class Interpreter(Calls):
             if known is not None and known.target is None:
                 if index.family in ("rank", "local_rank"):
                     known = known._replace(cut=None)
-                joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
-                self.names[target.value.id] = joined._replace(scale="", elements=())
+                inside = value._replace(constant=None, formula=None, elements=(), family=known.family)
+                joined = join(known, inside)
+                self.names[target.value.id] = joined._replace(scale="", elements=(), length=known.length)
                 return
         self.read |= value.sources
 
@@ -254,22 +257,27 @@ class Interpreter(Calls):
                 self.guards = outer
             handlers.append(tuple(caught))
         self.names = after
-        if block or any(handlers):
-            self.block.append(Handled(tuple(block), tuple(handlers)))
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
-        last = self.run(node.finalbody)
+        with self.collected() as final:
+            last = self.run(node.finalbody)
+        if block or any(handlers) or final:
+            self.block.append(Handled(tuple(block), tuple(handlers), tuple(final)))
         self.guards = (*outer, *inner)
         return last or (end if all(ends) else "")
 
     def _with(self, node: ast.With | ast.AsyncWith) -> str:
-        before = self.gradless
+        outer, was_gradless = self.guards, self.gradless
         for item in node.items:
             value = self.value(item.context_expr)
+            self.guards = (*self.guards, Guard("with", value, item.context_expr))
             self.gradless = self.gradless or self.stops_gradients(item.context_expr)
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
+        before = self.keeps_gradients
+        self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
         end = self.run(node.body)
-        self.gradless = before
+        self.keeps_gradients, self.gradless = before, was_gradless
+        self.guards = (*outer, *self.guards[len(outer) + len(node.items) :])
         return end
 
     def stops_gradients(self, node: ast.expr) -> bool:
@@ -308,8 +316,23 @@ class Interpreter(Calls):
         self.returned[id(node)] = node, value
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
+        if node.value is not None and value.family != "none" and self._is_trained_with_result():
+            event = Event(_TRAINER_BACKWARD, node.value, self.function, self.guards, result=value)
+            self.block.append(Step("backward", self.place(node), event, _TRAINER_BACKWARD))
         self.block.append(Exit("return"))
         return "return"
+
+    def _is_trained_with_result(self) -> bool:
+        """True in a step whose result Lightning makes the backward pass of, if it is not None."""
+        owner = self.function.owner
+        if owner is None or self.function.name != "training_step" or self.facts.family(owner) != "lightning_module":
+            return False
+        if any(event.kind == "backward" for event in self.events):
+            return False
+        name = "automatic_optimization"
+        lineage = list(self.index.lineage(owner))
+        is_set = any(self.facts.read(("attribute", each, name), self.function) for each in lineage)
+        return not is_set and not any(_declares(each, name) for each in lineage)
 
     def _raise(self, node: ast.Raise) -> str:
         self.value(node.exc)
@@ -336,6 +359,17 @@ def _only_computes(node: ast.expr) -> bool:
     """True if an expression has no call but of methods of tensors that are known."""
     calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
     return all(isinstance(each, ast.Attribute) and each.attr in METHODS_OF_TENSORS for each in calls)
+
+
+def _declares(owner: ClassNode, name: str) -> bool:
+    """True if the body of a class gives it an attribute or a property of this name."""
+    assigned = (target for each in owner.node.body if isinstance(each, ast.Assign) for target in each.targets)
+    return name in owner.methods or any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
+def _keeps_gradients(node: ast.expr) -> bool:
+    """``model.no_sync()``: gradients stay where they are."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

@@ -1,6 +1,6 @@
 """What the calls and attributes of torch and the frameworks do, as plain tables."""
 
-from distlint.api.effects import Effect
+from distlint.api.effects import Effect, collective
 from distlint.api.lookup import (
     attribute_effect,
     brings_together,
@@ -12,12 +12,14 @@ from distlint.api.lookup import (
     name_effect,
     named_family,
     stops_gradients,
+    unbound,
 )
 
 __all__ = [
     "Effect",
     "attribute_effect",
     "brings_together",
+    "collective",
     "environment_kind",
     "family_of",
     "function_effect",
@@ -26,4 +28,5 @@ __all__ = [
     "name_effect",
     "named_family",
     "stops_gradients",
+    "unbound",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from distlint.api.effects import Effect
-from distlint.api.tables import ATTRIBUTES, CONVENTIONS, ENVIRONMENT, FAMILIES, FUNCTIONS, METHODS, TELLING
+from distlint.api.tables import ATTRIBUTES, CONVENTIONS, ENVIRONMENT, FAMILIES, FUNCTIONS, METHODS, TELLING, UNBOUND
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
@@ -41,6 +41,12 @@ def canonical(name: str) -> str:
         if name.startswith(prefix):
             return public + name[len(prefix) :]
     return name
+
+
+def unbound(name: str) -> str:
+    """Return the qualified name that a dotted name stands for where nothing in the file binds it, or ""."""
+    head, dot, rest = name.partition(".")
+    return UNBOUND[head] + dot + rest if head in UNBOUND else ""
 
 
 def function_effect(name: str) -> Effect | None:

@@ -26,11 +26,11 @@ _DIST = {
     "scatter_object_list": collective("scatter_object_list", "local", group=3),
     "new_group": collective("new_group"),
     "new_subgroups": collective("new_subgroups"),
-    "init_process_group": Effect("join"),
+    "init_process_group": Effect("setup"),
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),
-    "is_initialized": Effect("distributed"),
+    "is_initialized": Effect("distributed", "is_initialized"),
     "is_available": Effect("distributed"),
     "is_torchelastic_launched": Effect("distributed"),
 }
@@ -102,6 +102,7 @@ _SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
 _LOOPS = ("fit", "predict", "test", "validate")
 _COMM = ("all_gather", "all_reduce", "barrier", "broadcast", "reduce")
 _LOG = Effect("log", "log")
+_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 
 METHODS: dict[str, dict[str, Effect]] = {
     "accelerator": {
@@ -117,7 +118,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "get_state_dict": Effect("collective", "get_state_dict", sharded=True),
         "main_process_first": collective("main_process_first"),
         "split_between_processes": Effect("share"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
         "log": _SHOW,
         "print": _SHOW,
         "prepare": Effect("wrap", wrapped="prepared"),
@@ -133,10 +134,10 @@ METHODS: dict[str, dict[str, Effect]] = {
         "setup": Effect("wrap", wrapped="prepared"),
         "setup_module": Effect("wrap", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
+        "backward": _BACKWARD,
         "log": _SHOW,
         "log_dict": _SHOW,
         "print": _SHOW,
-        "backward": Effect("backward", "backward"),
     },
     "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
     "lightning_trainer": {
@@ -154,7 +155,7 @@ METHODS: dict[str, dict[str, Effect]] = {
     },
     "lightning_module": {
         "all_gather": collective("all_gather", "gathered"),
-        "manual_backward": Effect("backward", "backward"),
+        "manual_backward": _BACKWARD,
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
@@ -162,7 +163,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
         "save_16bit_model": collective("save_16bit_model", ""),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "logger": dict.fromkeys((*_LEVELS, "log_metrics", "log_dict", "add_scalar", "add_scalars"), _SHOW),
     "metric": {"compute": collective("compute")},
@@ -213,6 +214,23 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("logging", "getLogger"): "logger",
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
+}
+# What names stand for in a snippet that doesn't import them.
+UNBOUND = {
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "dist": "torch.distributed",
+    "np": "numpy",
+    "pl": "lightning.pytorch",
+    "L": "lightning",
+    "LightningModule": "lightning.pytorch.LightningModule",
+    "LightningDataModule": "lightning.pytorch.LightningDataModule",
+    "Callback": "lightning.pytorch.Callback",
+    "Trainer": "lightning.pytorch.Trainer",
+    "Accelerator": "accelerate.Accelerator",
+    "torchmetrics": "torchmetrics",
+    "distmetrics": "distmetrics",
 }
 # What is believed of a receiver whose class cannot be seen.
 CONVENTIONS = {

@@ -9,8 +9,9 @@ import libcst as cst
 
 from distlint.facts import known
 from distlint.facts.divergence import describe
-from distlint.facts.tree import statements, tail, walk_scope
+from distlint.facts.tree import is_name, statements, tail, walk_scope
 from distlint.model import Example, Hit, Rule
+from distlint.modules import is_test
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
@@ -31,6 +32,8 @@ _SAME_EVERYWHERE = frozenset(
         "TypeError",
     }
 )
+_LEAVES = frozenset({"_exit", "destroy_process_group", "exit"})
+_STARTERS = frozenset({"Process", "launch", "notebook_launcher", "spawn", "start_processes"})
 
 
 class CollectiveInExcept(Rule):
@@ -52,7 +55,8 @@ class CollectiveInExcept(Rule):
 
     Silent: handlers of what all ranks raise or none (``ImportError``, ``AttributeError``, ``TypeError``,
     ``KeyboardInterrupt``); a handler that makes the collectives that the ``try`` would have made, or one
-    collective in the place of a single one that was tried; generators, whose ``finally`` ends a ``with``.
+    collective in the place of a single one that was tried; generators, whose ``finally`` ends a ``with``; the end of
+    a test or of a job, after which nothing is left to wait for.
 
     When to ignore: the exception is sure to come on every rank.
     """
@@ -190,7 +194,7 @@ def train(trainer, model):
             if not projector.label(call):
                 continue
             reported.add(arm)
-            if not _is_harmless(facts, projector, arm):
+            if not _is_harmless(facts, projector, arm) and not _is_teardown(facts, projector, arm):
                 yield _hit(facts, projector, call, arm)
 
 
@@ -222,6 +226,34 @@ def _is_harmless(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
     if len(made) == 1 and _is_one_collective(facts, whole.body):
         return True
     return set(made) <= set(tried)  # another try at the same
+
+
+def _is_teardown(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
+    """Whether a test or a job ends with the arm: it leaves the group, or no collective follows in what runs whole."""
+    function = facts.function_of(arm)
+    above = facts.ancestors(arm)
+    if any(isinstance(each, cst.For | cst.While) and facts.function_of(each) is function for each in above):
+        return False
+    inside = set(walk_scope(arm))
+    after = [call for call in _calls_of(facts, function) if facts.order[call] > facts.order[arm]]
+    if any(tail(call.func) in _LEAVES for call in after):
+        return True
+    return _is_whole(facts, function) and not any(call in projector.operations for call in after if call not in inside)
+
+
+def _calls_of(facts: ModuleFacts, function: cst.FunctionDef | None) -> list[cst.Call]:
+    return [call for call in facts.nodes(cst.Call) if facts.function_of(call) is function]
+
+
+def _is_whole(facts: ModuleFacts, function: cst.FunctionDef | None) -> bool:
+    """Whether a function is a test, or what a module or a process runs."""
+    if function is None or is_test(facts.path) or function.name.value.startswith("test"):
+        return True
+    name = function.name.value
+    if any(is_name(call.func, name) for call in _calls_of(facts, None)):
+        return True
+    starts = [call for call in facts.nodes(cst.Call) if tail(call.func) in _STARTERS]
+    return any(is_name(arg.value, name) for call in starts for arg in call.args)
 
 
 def _is_one_collective(facts: ModuleFacts, tried: cst.BaseSuite) -> bool:

@@ -14,11 +14,13 @@ from distlint.facts.programs import Programs
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
 from distlint.facts.values import Values
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.model import Change, Condition, Example, Hit, Repair, Rule
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
     from distlint.facts.evaluation import Log
+
+_SEVERAL = Condition("devices", "if this module is evaluated on several devices")
 
 
 class EvalLogNotSynced(Rule):
@@ -36,6 +38,9 @@ class EvalLogNotSynced(Rule):
     How to fix: ``sync_dist=True`` for a loss, an accuracy or another mean over examples; a metric object
     (``torchmetrics``) that is logged itself for F1, AUC, precision and all that is no mean over examples; or
     ``self.all_gather`` and one computation. ``--fix`` adds ``sync_dist=True`` to losses that every batch logs.
+
+    For review: whether several devices run the evaluation, the code seldom says. ``devices = "many"`` in the
+    configuration does, and makes the findings sure; ``"one"`` takes them away.
 
     The rule follows the data: from the parameters of ``validation_step``, ``test_step`` and their epoch ends,
     through variables, containers on ``self`` and methods of the class (with the stage that they are given), to
@@ -296,10 +301,10 @@ def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CS
         help_ = f"log a metric object, since {verdict.what} cannot be averaged ({verdict.reason})"
     else:
         help_ = "pass sync_dist=True if it is a mean over examples, else log a metric object or gather first"
-    message = f"the logged {shown} is made from this rank's share of the data, so the number is rank 0's: {help_}"
+    message = f"the logged {shown} is made from this rank's share of the data: {help_}; the number is rank 0's"
     loss = verdict is None and not log.many and is_loss(facts, value)
     repair = _repair(facts, log.call) if loss and is_unconditional(facts, log.call) else None
-    return Hit(log.call, message, ((source, "data", facts.code(source)),), repair)
+    return Hit(log.call, message, ((source, "data", facts.code(source)),), repair, _SEVERAL)
 
 
 def _repair(facts: ModuleFacts, call: cst.Call) -> Repair:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
     from distlint.syntax import Located
 
+_IF_MEAN = Condition("data", "if it is a mean on each rank")
+_IF_UNEQUAL = Condition("data", "if counts differ between ranks")
 _MEANS = ("mean", "mean?", "local mean")
 
 
@@ -150,7 +152,7 @@ def _joined(value: Value, event: Event, analysis: Analysis) -> Report | None:
             "this is a sum over ranks of a mean on each rank, and is not divided: the mean times the number of ranks"
         )
         trace = ((analysis.index.path, event.node.lineno, "shown", analysis.index.text_of(event.node)),)
-        return Report(node, message, trace, "if it is a mean on each rank" if value.scale == "mean?" else "")
+        return Report(node, message, trace, _IF_MEAN if value.scale == "mean?" else None)
     return _unequal(value, node, "the results") if value.reduced == "mean" else None
 
 
@@ -161,7 +163,7 @@ def _unequal(value: Value, node: Located, what: str) -> Report | None:
         f"each rank divides by its own count, and {what} are averaged over ranks: a token of a rank with few counts "
         "more than one of a rank with many"
     )
-    return Report(node, message, (), "if counts differ between ranks")
+    return Report(node, message, (), _IF_UNEQUAL)
 
 
 def _collective(value: Value, event: Event, analysis: Analysis) -> Located:

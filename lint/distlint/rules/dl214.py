@@ -96,7 +96,7 @@ def main(local_rank, files):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every place where a rank takes its part by what number and of how many parts."""
-        if any(_begins_on_one_node(event) for event in analysis.events("join")):
+        if any(_begins_on_one_node(event) for event in analysis.events("setup")):
             return
         for event in analysis.events("share_of", "sampler"):
             which, count = _parts(event)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -131,4 +131,5 @@ def _report(analysis: Analysis, loss: Located, cut: Cut) -> Report:
     )
     events = (each.node for each in analysis.events("collective") if each.node.lineno == cut.line)
     trace = ((analysis.index.path, loss.lineno, "loss", analysis.index.text_of(loss)),)
-    return Report(next(events, loss), message, trace, "" if cut.is_sure else "if what is given to it has a gradient")
+    condition = None if cut.is_sure else Condition("data", "if what is given to it has a gradient")
+    return Report(next(events, loss), message, trace, condition)

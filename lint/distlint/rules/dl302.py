@@ -161,7 +161,10 @@ def _per_step(facts: ModuleFacts, call: cst.Call, hook: str) -> str | None:
         return None
     on_step = keyword(call, "on_step")
     if on_step is None or is_name(on_step, "True"):
-        return "sync_dist=True reduces over the ranks in every training step: on_step=False reduces once per epoch"
+        return (
+            "sync_dist=True reduces over the ranks in every training step: "
+            "on_step=False, on_epoch=True reduces once per epoch"
+        )
     return None
 
 

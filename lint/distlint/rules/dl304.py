@@ -10,7 +10,7 @@ from distlint.analysis.events import Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
 from distlint.analysis.results import operation_of
 from distlint.facts import known
-from distlint.model import Example, Query, Report, Severity
+from distlint.model import Condition, Example, Query, Report, Severity
 from distlint.tracing import has_own_group, of_guard
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def validate(accelerator: Accelerator, model, loader):
                     message = (
                         f"one {event.label} for each name: one of all values together takes as long as each of them"
                     )
-                    condition = "" if in_step else "if this runs every step"
+                    condition = None if in_step else Condition("data", "if this runs every step")
                     yield Report(event.node, message, (of_guard(analysis, names),), condition)
 
 
