@@ -92,13 +92,14 @@ class Calls(Expressions):
         """The values of the arguments; what is only shown is not read, and a collective keeps what it is given."""
         kind = effect.kind if effect is not None else ""
         is_shown = kind in ("show", "log") or (isinstance(node.func, ast.Name) and node.func.id == "print")
-        read, owned = self.read, set(self.owned)
+        read, owned = self.read, self.owned
         if is_shown:
-            self.read = set()
+            self.read = frozenset()
         args = tuple(self.value(part) for part in node.args)
         options = {each.arg or "**": self.value(each.value) for each in node.keywords}
         for value in (*args, *options.values()):
-            self.read |= value.sources
+            if value.sources:
+                self.read |= value.sources
         if is_shown:
             self.shown |= self.read
             self.read = read
@@ -161,7 +162,7 @@ class Calls(Expressions):
                 event.is_owned = isinstance(root, ast.Name) and root.id in self.owned
                 self.bind(root, event.result._replace(family=value.family))
                 if event.is_owned and isinstance(root, ast.Name):
-                    self.owned.add(root.id)
+                    self.owned |= {root.id}
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]

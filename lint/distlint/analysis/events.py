@@ -197,9 +197,9 @@ class FunctionReport:
     body: tuple[Node, ...] = ()
     returns: Value = UNKNOWN_VALUE
     returned: list[tuple[ast.Return, Value]] = field(default_factory=list)
-    read: set[int] = field(default_factory=set)
-    shown: set[int] = field(default_factory=set)
-    named: set[int] = field(default_factory=set)
+    read: frozenset[int] = frozenset()
+    shown: frozenset[int] = frozenset()
+    named: frozenset[int] = frozenset()
     environment: dict[str, Value] = field(default_factory=dict)
 
     def is_unread(self, event: Event) -> bool:

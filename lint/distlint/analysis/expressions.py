@@ -52,8 +52,10 @@ class Expressions(State):
         if found is None:
             name = unbound(node.id)
             return self._imported(name) if name else self._conventional(node, node.id)
-        self.read |= found.sources
-        self.owned.discard(node.id)
+        if found.sources:
+            self.read |= found.sources
+        if node.id in self.owned:
+            self.owned -= {node.id}
         if self.gradless and found.grad:
             found = found._replace(grad=0, cut=None)
         if found.varies <= UNKNOWN and not found.family and not found.target:

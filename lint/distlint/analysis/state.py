@@ -120,10 +120,10 @@ class State:
         self.events: list[Event] = []
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
         self.returns: Value | None = None
-        self.read: set[int] = set()
-        self.shown: set[int] = set()
-        self.named: set[int] = set()  # of collectives whose results have a name
-        self.owned: set[str] = set()  # names of new tensors and lists that nothing else holds
+        self.read: frozenset[int] = frozenset()
+        self.shown: frozenset[int] = frozenset()
+        self.named: frozenset[int] = frozenset()  # of collectives whose results have a name
+        self.owned: frozenset[str] = frozenset()  # names of new tensors and lists that nothing else holds
         self.captured: set[str] = set()  # names that inner functions read, and those of the file
         self.gradless = False  # under torch.no_grad
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike

@@ -44,8 +44,10 @@ class Interpreter(Calls):
         if isinstance(target, ast.Name):
             self.names[target.id] = value
             self.assigned.add(target.id)
-            if value.sources:
-                (self.read if target.id.startswith("_") else self.named).update(value.sources)
+            if value.sources and target.id.startswith("_"):
+                self.read |= value.sources
+            elif value.sources:
+                self.named |= value.sources
         elif isinstance(target, ast.Tuple | ast.List):
             self._bind_parts(target.elts, value)
         elif isinstance(target, ast.Starred):
@@ -129,7 +131,7 @@ class Interpreter(Calls):
 
     def _assigned_value(self, node: ast.expr, targets: list[ast.expr]) -> Value:
         """The value of an expression; what is only computed with, into a name, is not read before that name is."""
-        read, owned = set(self.read), set(self.owned)
+        read, owned = self.read, self.owned
         value = self.value(node)
         if not value.sources <= read and all(isinstance(each, ast.Name) for each in targets) and _only_computes(node):
             self.read = read | (self.read - value.sources)
@@ -140,7 +142,8 @@ class Interpreter(Calls):
         for target in targets:
             if isinstance(target, ast.Name):
                 is_owned = len(targets) == 1 and is_new(node)
-                (self.owned.add if is_owned else self.owned.discard)(target.id)
+                if is_owned != (target.id in self.owned):
+                    self.owned ^= {target.id}
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
@@ -149,7 +152,7 @@ class Interpreter(Calls):
         return ""
 
     def _augmented(self, node: ast.AugAssign) -> str:
-        read, owned = set(self.read), set(self.owned)
+        read, owned = self.read, self.owned
         before = self.value(node.target)
         if isinstance(node.target, ast.Name):
             self.read, self.owned = read, owned
