@@ -3,12 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from distlint.analysis import Analysis, Event, Guard, Step
-from distlint.analysis.formula import Atom, negate
-from distlint.analysis.sequences import Divergence, divergences
+from distlint.analysis.events import Branch, Handled, Inlined, Node, bodies
+from distlint.analysis.formula import Atom, Constant, atoms, negate
+from distlint.analysis.sequences import Divergence, Visit, divergences
 from distlint.syntax import FunctionNode
-from distlint.tracing import place_of
+from distlint.tracing import Trace, named, way_to
+
+
+class Made(NamedTuple):
+    """A call that makes a collective, itself or in a function that it calls.
+
+    Attributes:
+        what: the collective, and the function that it is in.
+        event: the call.
+        step: the collective.
+        trace: the way to it.
+    """
+
+    what: str
+    event: Event
+    step: Step
+    trace: tuple[Trace, ...]
+
+
+def all_made(analysis: Analysis) -> Iterator[Made]:
+    """The calls of a file that make a collective of all ranks, logs with ``sync_dist=True`` counted, in order."""
+    for function in analysis.index.all_functions:
+        for each in made_by(analysis, function, lambda step: step.effect.kind == "log" or analysis.needs_all(step)):
+            if each.event.label != function.name:  # what calls itself tries again
+                yield each
+
+
+def made_by(analysis: Analysis, function: FunctionNode, counts: Callable[[Step], bool]) -> Iterator[Made]:
+    """The calls of a function that make a collective each time, in order; of each, the first that it makes."""
+    stack: list[Node] = [*reversed(analysis.reports[function].body)]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Inlined):
+            visit = _first(node, counts)
+        else:
+            visit = Visit(node.label, node, ()) if isinstance(node, Step) and counts(node) else None
+            stack += [each for part in reversed(bodies(node)) for each in reversed(part)]
+        what, event = named(visit) if visit is not None else ("", None)
+        if visit is not None and event is not None:
+            yield Made(what, event, visit.step, tuple(way_to(visit)))
+
+
+def _first(node: Inlined, counts: Callable[[Step], bool]) -> Visit | None:
+    """The first step that every call of a function makes: not one that an argument decides about."""
+    stack: list[tuple[Node, tuple[Inlined, ...]]] = [(node, ())]
+    while stack:
+        current, calls = stack.pop()
+        if isinstance(current, Step) and counts(current):
+            return Visit(current.label, current, calls)
+        parts = bodies(current)
+        if isinstance(current, Branch):
+            if isinstance(current.test, Constant):
+                parts = [current.then if current.test.value else current.other]
+            elif any(atom.parameter for atom in atoms(current.test)):
+                parts = []
+        if isinstance(current, Handled):
+            parts = [current.body, current.last]
+        calls = (*calls, current) if isinstance(current, Inlined) else calls
+        stack += [(each, calls) for part in reversed(parts) for each in reversed(part)]
+    return None
 
 
 class Partings:
@@ -37,7 +98,7 @@ class Partings:
         told: set[int] = set()
         for function in self._analysis.index.all_functions:
             for found in divergences(self._analysis.reports[function].body, is_asked, counts):
-                what, event = place_of(found)
+                what, event = named(found.visit)
                 if event is None or id(event.node) in told:
                     continue  # where ranks part is in another file, which is told there
                 if not self._may_be_answered(found, event) and not self._is_followed(found, event):

@@ -6,8 +6,8 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event, Guard
-from distlint.analysis.formula import atoms, is_true, negate
+from distlint.analysis import Analysis, Event, Guard, Value
+from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
 from distlint.syntax import dotted
 
@@ -24,12 +24,21 @@ def way_to(visit: Visit) -> Iterator[Trace]:
         yield place.path, place.line, "collective", place.text
 
 
-def place_of(found: Divergence) -> tuple[str, Event | None]:
+def who(atom: Atom) -> str:
+    """The ranks for which a test of the rank is true, in words."""
+    if atom.text == LOCAL_ZERO.text:
+        return "local rank 0"
+    if atom.text.startswith("rank==") and atom.text[6:].isdigit():
+        return f"rank {atom.text[6:]}"
+    return f"a rank where {atom.text}"
+
+
+def named(visit: Visit) -> tuple[str, Event | None]:
     """Return what a step is called, and where the function in which ranks part makes it; None in another file."""
-    calls = found.visit.calls[found.visit.depth :]
-    event = calls[0].event if calls else found.visit.step.event
-    name = found.visit.step.effect.label
-    if found.visit.step.effect.kind == "log":
+    calls = visit.calls[visit.depth :]
+    event = calls[0].event if calls else visit.step.event
+    name = visit.step.effect.label
+    if visit.step.effect.kind == "log":
         name += " with sync_dist=True"
     func = event.node.func if event is not None and isinstance(event.node, ast.Call) else None
     inside = f" (inside {dotted(func).rpartition('.')[2]})" if calls and func is not None else ""
@@ -74,6 +83,12 @@ def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     is_loop = guard.kind in words
     word = words.get(guard.kind, "if" if isinstance(guard.node, ast.expr) else "")
     return analysis.index.path, guard.node.lineno, "loop" if is_loop else "guard", f"{word} {text}".strip()
+
+
+def data_of(analysis: Analysis, value: Value) -> tuple[Trace, ...]:
+    """Where this rank's data enter a value."""
+    reason = value.reason
+    return ((analysis.index.path, reason.line, "data", reason.text),) if reason is not None and reason.line else ()
 
 
 def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:

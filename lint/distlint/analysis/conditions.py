@@ -75,6 +75,7 @@ def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) ->
     text = state.index.text_of(node)
     varying = whole.varies
     is_of_kind = any(isinstance(value.constant, str) for value in values)  # a key or a mode, alike in every batch
+    is_of_kind |= not values[0].is_local and any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops)
     is_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
     if _asks_for_nothing(node, values) or any(value.family == "clock" for value in values):
         varying = max(varying, DATA)

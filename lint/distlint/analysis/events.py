@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import Formula
+from distlint.analysis.formula import Constant, Formula
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
@@ -49,6 +49,7 @@ class Event:
         is_lost: whether it changes a value in place that nobody can read: a temporary one.
         is_owned: whether it changes a new tensor or list in place that nothing but a name of the function holds.
         is_dropped: whether its result is thrown away where it stands.
+        target: the function or method of this file that is called.
     """
 
     effect: Effect
@@ -63,12 +64,20 @@ class Event:
     is_lost: bool = False
     is_owned: bool = False
     is_dropped: bool = False
+    target: FunctionNode | None = None
 
     @property
     def has_own_group(self) -> bool:
         """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
-        group = self.argument(self.effect.group, "group") or self.argument(-1, "process_group")
+        named = (self.argument(-1, name) for name in ("process_group", "comm"))
+        group = self.argument(self.effect.group, "group") or next(filter(None, named), None)
         return group is not None and group.family != "none" and group.name not in _WORLD
+
+    @property
+    def is_reached(self) -> bool:
+        """True if it may be reached where there are several ranks."""
+        formulas = ((guard.test.formula, guard.taken) for guard in self.guards)
+        return not any(isinstance(each, Constant) and each.value is not taken for each, taken in formulas)
 
     @property
     def kind(self) -> str:

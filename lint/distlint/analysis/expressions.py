@@ -9,15 +9,31 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.measures import Measure, curved
+from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.results import SHARE_OF, length_of
 from distlint.analysis.state import State
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, unbound
+from distlint.analysis.value import (
+    NONE_VALUE,
+    SAME_VALUE,
+    UNKNOWN_VALUE,
+    Reason,
+    Value,
+    any_of,
+    combine,
+    dtype_of,
+    join,
+)
+from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _SUMS = (ast.Add, ast.Sub)
+_SIZES = frozenset({"batch_size", "num_graphs"})
+_PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
+_KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 
 
 class Expressions(State):
@@ -128,12 +144,28 @@ class Expressions(State):
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return length_of(receiver)._replace(family="shape") if name == "shape" else UNKNOWN_VALUE
+            if name != "shape":
+                return UNKNOWN_VALUE
+            own = receiver.reason if receiver.length else None
+            shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+            return shape._replace(reason=shape.reason or own)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
             return receiver
-        return Value(receiver.varies, receiver.reason, grad=receiver.grad, cut=receiver.cut, sources=receiver.sources)
+        if name in _SIZES:
+            return Value(UNKNOWN, family="length", dtype="int")
+        if receiver.family in ("trainer", "lightning_trainer") and name.endswith("_dataloaders"):
+            return Value(0, family="loader", instance=True, wrapped="prepared")
+        measure = receiver.measure if name in _KEPT else None
+        return Value(
+            receiver.varies,
+            receiver.reason,
+            grad=receiver.grad,
+            cut=receiver.cut,
+            sources=receiver.sources,
+            measure=measure,
+        )
 
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
@@ -152,16 +184,48 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most and whole.family != "dict":
             return whole.elements[number]
         if whole.family == "shape":
-            return whole._replace(family="length")
+            is_own = whole.length and index.constant == 0
+            varying = DATA if is_own else UNKNOWN
+            return whole._replace(varies=varying, family="length", length=False, dtype="int")
+        if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
+            return self._item(whole, index)
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice):
             result = self._slice(node, node.slice, result)
-        if isinstance(node.slice, ast.Slice) or index.family == "mask":
+            return self._sliced(whole, index, result, node.slice)
+        if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
-        family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
-        if whole.family == "batch" and isinstance(index.constant, str):
-            family = "part"
-        return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+        if whole.family == "shares" and index.is_rank:
+            result = result._replace(length=True)
+        family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
+        if index.family == "counter" and whole.is_local:
+            family = "example"
+        is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
+        return result._replace(
+            family=family,
+            wrapped=whole.wrapped,
+            reduced=whole.reduced,
+            divided=whole.divided,
+            measure=whole.measure,
+            call=whole.call if whole.family == "result" else None,
+            scale="mean?" if is_loss else result.scale,
+        )
+
+    def _item(self, whole: Value, index: Value) -> Value:
+        """An item of a list or dict that is written out; any of them where it is not known which."""
+        if len(whole.keys) == len(whole.elements) and index.constant in whole.keys:
+            return whole.elements[whole.keys.index(index.constant)]
+        return any_of(whole.elements)
+
+    def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:
+        """A cut by this rank's data is as long as that says; one with steps that begins at the rank, one more or less.
+
+        What is cut to a multiple of the number of ranks gives them equal shares.
+        """
+        is_even = part.upper is not None and self.value(part.upper).family == "even"
+        is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
+        family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
+        return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
 
     def _slice(self, node: ast.Subscript, part: ast.Slice, result: Value) -> Value:
         """What follows or comes before the rank's own place of what was gathered needs no gradient of this rank."""
@@ -215,13 +279,21 @@ class Expressions(State):
 
     def _binary(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
+        if isinstance(node.op, ast.FloorDiv):
+            self.note_division(left, right, node)
         return self.arithmetic(node.op, left, right, node)
+
+    def note_division(self, left: Value, right: Value, node: ast.expr) -> None:
+        """Note that a sum over ranks is divided by their number, in a way that keeps its type."""
+        if left.reduced == "sum" and right.family == "world":
+            self.emit(Effect("divide", "divide"), node, args=(left, right))
 
     def arithmetic(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the result of an operation on two values."""
         result = combine([left, right])
         if isinstance(operator, ast.Div | ast.FloorDiv):
-            return self._quotient(left, right, result)
+            quotient = self._quotient(left, right, result)
+            return quotient if isinstance(operator, ast.Div) else quotient._replace(dtype=dtype_of(left))
         main, other = (left, right) if _tells(left) >= _tells(right) else (right, left)
         scale, reduced, divided = main.scale, main.reduced, left.divided or right.divided
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
@@ -230,30 +302,52 @@ class Expressions(State):
             scale, reduced = _product(main, other)
             self._share(left, right, node)
         families = left.family, right.family
-        family = next((each for each in ("length", "clock") if each in families), "")
+        family = next((each for each in ("even", "length", "clock") if each in families), "")
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
+        if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
+            return result._replace(family="set", order=result_order)
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
         if isinstance(operator, ast.Mod) and right.family == "world":
             family = "turn"
-        return result._replace(scale=scale, reduced=reduced, divided=divided, family=family)
+        measure = self._measured(operator, left, right, node)
+        dtype = dtype_of(left) if dtype_of(left) == dtype_of(right) else ""
+        return result._replace(
+            scale=scale, reduced=reduced, divided=divided, family=family, measure=measure, dtype=dtype
+        )
 
     def _share(self, left: Value, right: Value, node: ast.expr) -> None:
         """Note where a rank's part of something begins: ``rank * (size // world)``."""
         for which, size in ((left, right), (right, left)):
-            if size.family == "share":
+            if size.family == "even":
                 self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
+
+    def _measured(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Measure | None:
+        """What a value measures that is scaled, or added to; the root of a mean of squares."""
+        if isinstance(operator, ast.Pow):
+            is_root = right.constant == 0.5
+            return curved(left, node, self.index.text_of(node), is_root=True) if is_root else None
+        if isinstance(operator, _SUMS):
+            return left.measure or right.measure
+        if isinstance(operator, ast.Mult):
+            return left.measure if not right.is_local else right.measure if not left.is_local else None
+        return None
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
         """Divided by the number of ranks or a count of all, a value is normalised; by a local count, a local mean.
 
         What else it is divided by may be either.
         """
-        result = result._replace(scale=left.scale, reduced=left.reduced, cut=left.cut)
-        if right.family == "world":
-            return result._replace(divided=True, family="share")
+        measure = left.measure if not right.is_local or right.family == "length" else None
+        result = result._replace(
+            scale=left.scale, reduced=left.reduced, cut=left.cut, divided=True, dtype="float", measure=measure
+        )
+        if right.family == "world" or right.sources or right.reduced:
+            return result._replace(family="even" if right.family == "world" and left.varies <= UNKNOWN else "")
         is_own_count = right.scale == "count" or (right.scale == "sum" and right.is_local and not right.grad)
-        if left.scale == "sum" and is_own_count and not (right.sources or right.reduced):
-            return result._replace(scale="local mean", divided=left.divided)
+        if left.scale == "sum" and (is_own_count or right.family == "length"):
+            return result._replace(scale="local mean" if is_own_count else "mean", divided=left.divided)
         return result._replace(divided=left.divided or right.scale != "batches")
 
     def _conditional(self, node: ast.IfExp) -> Value:
@@ -295,13 +389,20 @@ class Expressions(State):
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
+        order = order_of(elements) if isinstance(node, ast.Set) else ""
         scales = {part.scale for part in elements}
-        return whole._replace(family=family, elements=elements, scale=scales.pop() if len(scales) == 1 else "")
+        scale = scales.pop() if len(scales) == 1 else ""
+        return whole._replace(family=family, elements=elements, order=order, scale=scale)
 
     def _dict(self, node: ast.Dict) -> Value:
-        keys = [self.value(part) for part in node.keys if part is not None]
+        keys = [self.value(key) if key is not None else None for key in node.keys]
         elements = tuple(self.value(part) for part in node.values)
-        return combine([*keys, *elements])._replace(family="dict", elements=elements)
+        if not all(key is not None and key.constant is not None for key in keys):
+            known = [key for key in keys if key is not None]
+            return combine([*known, *elements])._replace(family="dict")
+        whole = combine(list(elements)) if elements else SAME_VALUE
+        names = tuple(key.constant for key in keys if key is not None)
+        return whole._replace(family="dict", elements=elements, keys=names)
 
     def _text(self, node: ast.JoinedStr) -> Value:
         parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
@@ -327,12 +428,17 @@ class Expressions(State):
                     value = self.value(test)
                     outer = outer._replace(length=outer.length or value.is_local)
                     self.guards = (*self.guards, Guard("branch", value, test))
-            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            inside = combine([self.value(part) for part in parts])
+            if isinstance(node, ast.DictComp):
+                self.value(node.key)
+            part = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
+            inside = combine([part])._replace(measure=part.measure, reduced=part.reduced)
         self.names, self.guards = names, guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
-        return inside._replace(family=family, length=outer.length)
+        order = outer.order
+        if isinstance(node, ast.SetComp):
+            order = "texts" if isinstance(node.elt, ast.JoinedStr) else "set"
+        return inside._replace(family=family, length=outer.length, order=order)
 
     @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:

@@ -13,6 +13,7 @@ from distlint.api.lookup import (
     named_family,
     stops_gradients,
     unbound,
+    was_brought_together,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "named_family",
     "stops_gradients",
     "unbound",
+    "was_brought_together",
 ]

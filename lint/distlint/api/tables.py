@@ -34,14 +34,71 @@ _DIST = {
     "is_available": Effect("distributed"),
     "is_torchelastic_launched": Effect("distributed"),
 }
-_WITH_GRADIENT = {
-    name: Effect("collective", name, returns="same", grads=True) for name in ("all_reduce", "all_gather", "broadcast")
-}
 _CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
-_STATE = ("get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "set_state_dict")
-_FSDP = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
-_DDP = Effect("wrap", wrapped="ddp")
-_FSDP_WRAP = Effect("wrap", wrapped="fsdp")
+_STATE = tuple(f"{verb}_{what}" for verb in ("get", "set") for what in ("state_dict", "model_state_dict"))
+_STATE += ("get_optimizer_state_dict", "set_optimizer_state_dict")
+_FSDP = (
+    "full_optim_state_dict",
+    "optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "summon_full_params",
+)
+_DDP = Effect("wrap", "DistributedDataParallel", wrapped="ddp")
+_FSDP_WRAP = Effect("wrap", "FullyShardedDataParallel", wrapped="fsdp")
+
+_BASIC = ("all_gather", "all_reduce", "barrier", "broadcast")
+_MMENGINE = (
+    *_BASIC,
+    "all_gather_object",
+    "all_reduce_dict",
+    "all_reduce_params",
+    "broadcast_object_list",
+    "gather",
+    "collect_results",
+    "collect_results_cpu",
+    "collect_results_gpu",
+    "gather_object",
+    "sync_random_seed",
+)
+_HOROVOD = (
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "join",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+)
+_DISTMETRICS = (
+    *_BASIC,
+    "all_gather_cat",
+    "all_true",
+    "any_true",
+    "gather_samples",
+    "mean",
+    "sync_and_compute",
+    "synced",
+)
+_OTHERS = {
+    "distmetrics": _DISTMETRICS,
+    "horovod.torch": _HOROVOD,
+    "torch_xla.core.xla_model": ("all_gather", "all_reduce", "all_to_all", "mesh_reduce", "rendezvous", "save"),
+    "detectron2.utils.comm": ("all_gather", "gather", "reduce_dict", "shared_random_seed", "synchronize"),
+    "mmengine.dist": _MMENGINE,
+    "ignite.distributed": _BASIC,
+}
+
+
+def _differentiable(effect: Effect) -> Effect:
+    """A function that returns what the plain one writes into its argument."""
+    return effect._replace(changes=(), group=-1 if effect.group == -1 else 1, grads=True)
+
 
 _LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 _SHOW = Effect("show", "log")
@@ -52,8 +109,8 @@ FUNCTIONS: dict[str, Effect] = {
     "wandb.log": _SHOW,
     **{f"torch.distributed.{name}": effect for name, effect in _DIST.items()},
     **{f"deepspeed.comm.{name}": effect for name, effect in _DIST.items()},
-    **{f"torch.distributed.nn.{name}": effect for name, effect in _WITH_GRADIENT.items()},
-    **{f"torch.distributed.nn.functional.{name}": effect for name, effect in _WITH_GRADIENT.items()},
+    **{f"torch.distributed.nn.{name}": _differentiable(effect) for name, effect in _DIST.items()},
+    **{f"torch.distributed.nn.functional.{name}": _differentiable(effect) for name, effect in _DIST.items()},
     **{f"torch.distributed.checkpoint.{name}": collective(name) for name in _CHECKPOINT},
     **{f"torch.distributed.checkpoint.state_dict.{name}": collective(name) for name in _STATE},
     **{f"torch.distributed.fsdp.FullyShardedDataParallel.{name}": collective(name) for name in _FSDP},
@@ -70,12 +127,16 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.utils.data.DistributedSampler": Effect("sampler"),
     "torch.cuda.device_count": Effect("local_world"),
     "torch.load": Effect("call", returns="unknown"),
-    **{f"distmetrics.{name}": collective(name) for name in ("all_reduce", "all_gather", "barrier", "broadcast")},
-    "distmetrics.gather_samples": collective("gather_samples"),
+    **{f"{package}.{name}": collective(name) for package, names in _OTHERS.items() for name in names},
+    "deepspeed.zero.GatheredParameters": collective("GatheredParameters"),
+    "torcheval.metrics.toolkit.sync_and_compute_collection": collective("sync_and_compute_collection"),
     "sys.exit": Effect("exit", "exit"),
     "os._exit": Effect("exit", "exit"),
     "os.listdir": Effect("list_files"),
-    "os.scandir": Effect("list_files"),
+    "os.scandir": Effect("list_files", "os.scandir"),
+    "collections.defaultdict": Effect("dict"),
+    "collections.OrderedDict": Effect("dict"),
+    "collections.Counter": Effect("dict"),
     "glob.glob": Effect("list_files"),
     "glob.iglob": Effect("list_files"),
     "os.path.exists": Effect("local_file"),
@@ -85,6 +146,7 @@ FUNCTIONS: dict[str, Effect] = {
     "time.monotonic": Effect("clock"),
     "time.perf_counter": Effect("clock"),
     "numpy.array_split": Effect("split"),
+    "torch.tensor_split": Effect("split"),
     "torch.unique": Effect("select"),
     "torch.nonzero": Effect("select"),
     "torch.masked_select": Effect("select"),
@@ -132,7 +194,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "load": collective("load"),
         "save": collective("save"),
         "setup": Effect("wrap", wrapped="prepared"),
-        "setup_module": Effect("wrap", wrapped="prepared"),
+        "setup_module": Effect("wrap", "setup_module", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
         "backward": _BACKWARD,
         "log": _SHOW,
@@ -159,6 +221,8 @@ METHODS: dict[str, dict[str, Effect]] = {
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
+    "distmetrics_module": {"log": _LOG, "log_dict": Effect("log", "log_dict")},
+    "callback": {"log": _LOG, "log_dict": Effect("log", "log_dict")},  # lent by the module while a trainer runs
     "deepspeed": {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
@@ -176,6 +240,8 @@ TELLING = {
         for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
     },
     **dict.fromkeys(("add_scalar", "add_scalars", "log_metrics", "set_postfix", "set_postfix_str"), _SHOW),
+    "save_16bit_model": collective("save_16bit_model", ""),
+    "split_between_processes": Effect("share"),
 }
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",
@@ -205,6 +271,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("deepspeed", "DeepSpeedEngine"): "deepspeed",
     ("transformers", "Trainer"): "hf_trainer",
     ("transformers", "Seq2SeqTrainer"): "hf_trainer",
+    ("distmetrics", "Module"): "distmetrics_module",
     ("torch", "Module"): "module",
     ("torch", "Dataset"): "dataset",
     ("torch", "IterableDataset"): "dataset",
@@ -215,6 +282,8 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
 }
+# What a class is by the end of its name, wherever it comes from.
+UNMISTAKABLE = {"LightningModule": "lightning_module", "LightningDataModule": "data_module", "LightningLite": "fabric"}
 # What names stand for in a snippet that doesn't import them.
 UNBOUND = {
     "torch": "torch",
@@ -243,4 +312,6 @@ CONVENTIONS = {
     "pl_module": "lightning_module",
     "lightning_module": "lightning_module",
     "model_engine": "deepspeed",
+    "ds_engine": "deepspeed",
+    "deepspeed_engine": "deepspeed",
 }

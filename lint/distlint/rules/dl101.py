@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom
+from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
 from distlint.analysis.sequences import LAST_TURN, Divergence
 from distlint.facts import known
-from distlint.facts.hoisting import hoist
 from distlint.facts.rank_names import RANK_TOKENS
+from distlint.hoisting import hoist
 from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import guard_of, lets_others_in, way_to
@@ -278,7 +278,7 @@ def rerun(model, data):
             if _is_told_elsewhere(found) or (_needs_shards(found) and lets_others_in(found, event)):
                 continue
             trace = (*guard_of(found), *way_to(found.visit))
-            condition = _condition(found) if not analysis.shards_states or not _needs_shards(found) else None
+            condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
             repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
 
@@ -289,13 +289,29 @@ def _is_told_elsewhere(found: Divergence) -> bool:
     return found.visit.label == LAST_TURN and reason is not None and reason[2]
 
 
-def _condition(found: Divergence) -> Condition | None:
+def _condition(found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if _needs_shards(found):
         return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
     reason = found.atom.reason
+    if not found.is_around and (others := _other_tests(found, event)):
+        return Condition("data", f"if {others} can be so at once")
     is_set = reason is not None and reason[2] and not found.atom.text.endswith("is None")
     return Condition("data", f"if ranks answer `{found.atom.text}` differently") if is_set else None
+
+
+def _other_tests(found: Divergence, event: Event) -> str:
+    """The tests that decide, besides the rank, who leaves early and who stays: they may rule each other out."""
+    step, guard = found.visit.step.event, found.visit.guard
+    if step is None or guard is None:
+        return ""
+    leaves = [atom for atom in atoms(guard.test) if atom.varies == UNKNOWN]
+    inner = [
+        each for one in {event, step} for each in one.guards if each.kind == "branch" and each.node is not guard.node
+    ]
+    if not leaves or not any(each.test.varies == UNKNOWN for each in inner):
+        return ""
+    return f"`{guard.place.text}` and what leads to the call"
 
 
 def _needs_shards(found: Divergence) -> bool:

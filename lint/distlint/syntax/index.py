@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Located = ast.expr | ast.stmt | ast.excepthandler | ast.pattern | ast.arg | ast.keyword | ast.alias  # with positions
+TRY_STAR = getattr(ast, "TryStar", ast.Try)
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
