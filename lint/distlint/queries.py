@@ -6,13 +6,16 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from distlint import averageable
 from distlint.analysis import Analysis, Summary
-from distlint.facts.project import FunctionSummary, Project, declares
+from distlint.facts.project import FunctionSummary, Project, Settings, declares
 from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
+from distlint.facts.trainers import ONE, read_devices
 from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
-from distlint.modules import module_key
+from distlint.modules import absolute_name, module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
 
+_DECLARED = "declared so in [tool.distlint]"
 # What classes of other files are, by the kinds that the linker gives them.
 _FAMILIES = {
     "lightning": "lightning_module",
@@ -74,7 +77,15 @@ def analyse(source: str, path: str, project: Project) -> Analysis:
     def is_declared(name: str) -> bool:
         return bool(declared) and declares(declared, project.names.get(name, name)) is not None
 
-    return Analysis(index, find, find_family, is_declared, saves_alone=_saves_alone(index, project))
+    def find_devices() -> str:
+        devices = project.devices or read_devices(index.tree)
+        return "one" if project.is_alone or devices == {ONE} else ""
+
+    def reason_against(name: str) -> str | None:
+        return _reason_against(project.settings, index, name)
+
+    saves_alone = _saves_alone(index, project)
+    return Analysis(index, find, find_family, is_declared, reason_against, find_devices, saves_alone=saves_alone)
 
 
 def _saves_alone(index: SyntaxIndex, project: Project) -> bool:
@@ -82,6 +93,17 @@ def _saves_alone(index: SyntaxIndex, project: Project) -> bool:
     found = read_releases(index.tree)
     hooks = (method for owner in index.all_classes for method in owner.methods)
     return SHARDED not in found and (OLD in found or project.saves_alone or not OLD_HOOKS.isdisjoint(hooks))
+
+
+def _reason_against(settings: Settings, index: SyntaxIndex, full: str) -> str | None:
+    """Why the mean over ranks of a metric is wrong; what the user has declared goes before the table."""
+    name = absolute_name(index.name, full)
+    if declares(settings.averageable, name) is not None:
+        return None
+    declared = declares(settings.non_averageable, name)
+    if declared is not None:
+        return settings.non_averageable[declared] or _DECLARED
+    return averageable.reason_against(full)
 
 
 def join_summaries(

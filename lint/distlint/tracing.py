@@ -6,8 +6,8 @@ import ast
 import itertools
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event, Guard
-from distlint.analysis.formula import atoms, is_true, negate
+from distlint.analysis import Analysis, Event, Guard, Value
+from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
 from distlint.syntax import dotted
 
@@ -22,6 +22,15 @@ def way_to(visit: Visit) -> Iterator[Trace]:
     if visit.calls[visit.depth :]:
         place = visit.step.place
         yield place.path, place.line, "collective", place.text
+
+
+def who(atom: Atom) -> str:
+    """The ranks for which a test of the rank is true, in words."""
+    if atom.text == LOCAL_ZERO.text:
+        return "local rank 0"
+    if atom.text.startswith("rank==") and atom.text[6:].isdigit():
+        return f"rank {atom.text[6:]}"
+    return f"a rank where {atom.text}"
 
 
 def named(visit: Visit) -> tuple[str, Event | None]:
@@ -74,6 +83,26 @@ def stands_in(visit: Visit, kind: str, word: str) -> bool:
     )
 
 
+def model_of(visit: Visit) -> Value:
+    """Return what a forward pass is made of: where a helper is given the model, what this way gives it."""
+    event = visit.step.event
+    assert event is not None
+    value, called, function = event.receiver, event.node, event.function
+    expression: ast.expr | None = called.func if isinstance(called, ast.Call) else None
+    for call in reversed(visit.calls):
+        names = [each.arg for each in function.parameters]
+        if call.event is None or not isinstance(expression, ast.Name) or expression.id not in names:
+            break
+        position = names.index(expression.id)
+        value = call.event.argument(position, expression.id) or value
+        bound = len(call.event.args) - len(call.event.node.args) if isinstance(call.event.node, ast.Call) else 0
+        expression = call.event.argument_node(position - bound, expression.id)
+        function = call.event.function
+        if not value.wrapped:
+            break
+    return value
+
+
 def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     """The trace of a guard of an event."""
     words = {"while": "while", "for": "for … in"}
@@ -81,6 +110,12 @@ def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     is_loop = guard.kind in words
     word = words.get(guard.kind, "if" if isinstance(guard.node, ast.expr) else "")
     return analysis.index.path, guard.node.lineno, "loop" if is_loop else "guard", f"{word} {text}".strip()
+
+
+def data_of(analysis: Analysis, value: Value) -> tuple[Trace, ...]:
+    """Where this rank's data enter a value."""
+    reason = value.reason
+    return ((analysis.index.path, reason.line, "data", reason.text),) if reason is not None and reason.line else ()
 
 
 def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
@@ -93,3 +128,15 @@ def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
 def has_own_group(event: Event) -> bool:
     """True if a call names the process group that it is for: fewer than all may have to make it."""
     return event.has_own_group
+
+
+def is_by_rank(event: Event | None) -> bool:
+    """True if a test of the rank decides directly whether a place is reached."""
+    guards = event.guards if event is not None else ()
+    kinds = ("branch", "and", "decorator", "exit return", "exit continue", "exit break")
+    return any(each.kind in kinds and each.test.is_rank and not is_set_by_some(each.test) for each in guards)
+
+
+def is_set_by_some(value: Value) -> bool:
+    """True if ranks disagree about a value because some of them alone have set it."""
+    return value.is_local and value.reason is not None and value.reason.control

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
+from distlint.analysis.logs import may_log
 from distlint.facts import known
-from distlint.facts.logs import may_log
 from tests.lint.helpers import lines
 
 STEP = """\

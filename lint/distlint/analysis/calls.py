@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import sys
 from collections.abc import Iterator
 
+from distlint import averageable
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
-from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
-from distlint.api import (
-    Effect,
-    brings_together,
-    collective,
-    environment_kind,
-    family_of,
-    function_effect,
-    method_effect,
+from distlint.analysis.measures import curved, measure_in
+from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, named_dtype, result_of
+from distlint.analysis.value import (
+    HAS_GRADIENT,
+    MAY_HAVE_GRADIENT,
+    NONE_VALUE,
+    UNKNOWN_VALUE,
+    Value,
+    combine,
+    join,
+    of_unseen,
 )
+from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
+LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
-_FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
+_CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
+_OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
+_LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
+_CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
+_FRESH = frozenset(
+    {
+        "clone",
+        "item",
+        "new_tensor",
+        "tensor",
+        "stack",
+        "cat",
+        "mean",
+        "sum",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+    }
+)
+_MAY_BE_SAME = frozenset({"to", "cuda", "cpu", "float", "double", "half", "long", "int", "bfloat16"})
+_ARITHMETIC: dict[str, ast.operator] = {
+    **dict.fromkeys(("div", "div_", "divide", "true_divide"), ast.Div()),
+    **dict.fromkeys(("mul", "mul_", "multiply"), ast.Mult()),
+    **dict.fromkeys(("add_", "sub_"), ast.Add()),
+}
+_EMPTIES = frozenset({"zero_", "fill_"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
@@ -35,15 +70,13 @@ _TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
-class Calls(Expressions):
+class Calls(Metrics):
     """Evaluates calls."""
 
     def call(self, node: ast.Call) -> Value:
         """Return the result of a call, and note what it does."""
         receiver, callee = self._callee(node.func)
-        args = tuple(self.value(part) for part in node.args)
-        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
-        name = callee.name
+        name = "" if callee.instance else callee.name
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
@@ -51,7 +84,11 @@ class Calls(Expressions):
             effect = self._believed(node.func, receiver)
         if effect is None and self._is_declared(callee, receiver, node.func):
             effect, callee = collective(dotted(node.func).rpartition(".")[2], ""), UNKNOWN_VALUE
-        if effect is not None and not isinstance(callee.target, FunctionNode):
+        is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
+        if effect is not None and effect.kind == "log" and not self._is_log(receiver, node):
+            effect = None
+        args, options = self._arguments(node, effect)
+        if effect is not None and not is_own:
             return self._known(effect, node, receiver, args, options)
         if callee.target is not None:
             return self._own(callee, node, receiver, args, options)
@@ -74,6 +111,25 @@ class Calls(Expressions):
         if func.attr == "state_dict" and any(dotted(each.func).endswith("state_dict_type") for each in asked):
             return collective("state_dict", "")
         return None
+
+    def _arguments(self, node: ast.Call, effect: Effect | None) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        """The values of the arguments; what is only shown is not read, and a collective keeps what it is given."""
+        kind = effect.kind if effect is not None else ""
+        is_shown = kind in ("show", "log") or (isinstance(node.func, ast.Name) and node.func.id == "print")
+        read, owned = self.read, self.owned
+        if is_shown:
+            self.read = frozenset()
+        args = tuple(self.value(part) for part in node.args)
+        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
+        for value in (*args, *options.values()):
+            if value.sources:
+                self.read |= value.sources
+        if is_shown:
+            self.shown |= self.read
+            self.read = read
+        if is_shown or kind == "collective":
+            self.owned = owned
+        return args, options
 
     def _is_declared(self, callee: Value, receiver: Value, func: ast.expr) -> bool:
         """Whether the user says that what is called is collective: a function, or a method of a class or its bases."""
@@ -111,10 +167,16 @@ class Calls(Expressions):
     ) -> Value:
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
-        if effect.kind == "collective" or (effect.kind == "log" and self._is_synced(receiver, options)):
+        if effect.kind == "log":
+            is_synced = self._is_synced(receiver, options)
+            self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
+        elif effect.kind == "collective":
             self._collective(event)
-        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
-            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
+        elif effect.kind == "wrap":
+            if effect.changes:
+                self.bind(_root(node.args[0])[0] or node.args[0], event.result)
+            if effect.label:  # it compares and broadcasts the parameters
+                self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
@@ -126,6 +188,15 @@ class Calls(Expressions):
         is_ours = receiver.family == "distmetrics_module"
         return _is_on(options.get("sync_dist")) and not (is_ours and is_by_name)
 
+    def _is_log(self, receiver: Value, node: ast.Call) -> bool:
+        """Whether a call is that of a framework's ``log``, and not of a method or attribute of the user's own."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if name == "log" and len(node.args) + len(node.keywords) < 2:
+            return False  # other trainers log one dict
+        owner = receiver.target
+        lineage = self.index.lineage(owner) if isinstance(owner, ClassNode) else ()
+        return not any(("attribute", each, name) in self.facts.values for each in lineage)
+
     def _collective(self, event: Event) -> None:
         self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
         for position in event.effect.changes:
@@ -133,10 +204,23 @@ class Calls(Expressions):
             value = event.argument(position, "tensor")
             if node is None or value is None:
                 continue
-            root, is_fresh = _root(node)
-            event.is_lost = is_fresh
+            root, _ = _root(node)
+            event.is_lost = root is None and is_new(node)
             if root is not None:
-                self.bind(root, event.result._replace(scale=value.scale, grad=value.grad, family=value.family))
+                event.is_owned = isinstance(root, ast.Name) and root.id in self.owned
+                self.bind(root, event.result._replace(family=value.family, dtype=value.dtype))
+                if event.is_owned and isinstance(root, ast.Name):
+                    self.owned |= {root.id}
+                self._change_all(root, event.result)
+
+    def _change_all(self, item: ast.expr, result: Value) -> None:
+        """Where a loop changes one item after another in place, all are changed after it."""
+        for names, iterable, changed in self.turns:
+            if isinstance(item, ast.Name) and item.id in names:
+                is_call = isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute)
+                whole = iterable.func.value if is_call else iterable  # type: ignore[attr-defined]
+                if isinstance(whole, ast.Name) and whole.id in self.names:
+                    changed[whole.id] = result._replace(family=self.names[whole.id].family)
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
@@ -152,7 +236,7 @@ class Calls(Expressions):
             args = args if is_unbound else (receiver, *args)
         given = self._give(target, args, options)
         effect = Effect("call", target.name)
-        event = self.emit(effect, node, receiver=receiver, args=args, options=options)
+        event = self.emit(effect, node, receiver=receiver, args=args, options=options, target=target)
         formulas = {name: formula for name, formula in defaults(target).items() if name not in given}
         formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         self._inline(self.facts.body(target, self.function), formulas, target.name, event)
@@ -160,7 +244,8 @@ class Calls(Expressions):
         if returned is not None and returned.formula is not None:
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
-        event.result = returned if returned is not None else UNKNOWN_VALUE
+        result = returned if returned is not None else UNKNOWN_VALUE
+        event.result = self.named_measure(target, node, given, result)
         return event.result
 
     def _construct(
@@ -172,7 +257,8 @@ class Calls(Expressions):
             if "__init__" in each.methods:
                 init = each.methods["__init__"]
                 self._give(init, (result, *args), options)
-                event = self.emit(Effect("call", target.name), node, args=args, options=options, result=result)
+                effect = Effect("call", target.name)
+                event = self.emit(effect, node, args=args, options=options, result=result, target=init)
                 self._inline(self.facts.body(init, self.function), {}, "__init__", event)
                 break
         return result
@@ -180,12 +266,19 @@ class Calls(Expressions):
     def _call_instance(
         self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
-        if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
+        if callee.wrapped or callee.family in _CALLED:
             return self._forward(callee, node, args, options)
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
-        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        has_gradient = callee.family != "metric" and not self.gradless
+        result = combine([*args, *options.values()])._replace(grad=HAS_GRADIENT if has_gradient else 0, length=False)
+        if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
+            result = result._replace(varies=DATA, reason=self.reason(node))
+        if callee.family == "metric":
+            result = self.of_metric(callee, node, result)
+        elif callee.name.startswith("torch.nn."):
+            result = result._replace(scale=loss_scale(callee.name, constants_of(callee.call)))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
             self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
@@ -197,7 +290,7 @@ class Calls(Expressions):
         given = dict(zip(names, args, strict=False))
         given.update((name, value) for name, value in options.items() if name in names)
         for name, value in given.items():
-            self.facts.tell(("parameter", target, name), value._replace(formula=None))
+            self.facts.tell(("parameter", target, name), value._replace(formula=None, constant=None))
         return given
 
     def _inline(self, body: tuple[Node, ...], formulas: dict[str, Formula], owner: str, event: Event) -> None:
@@ -212,27 +305,38 @@ class Calls(Expressions):
         summary = self.facts.find(name)
         if summary is not None:
             return self._of_other_file(summary, node, args, options)
-        family = family_of(name)
+        if name == "itertools.islice" and len(args) == 4:
+            self.emit(SHARE_OF, node, args=(args[1], args[3]))
+        family = self.facts.family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
+        if name in _CONTAINERS and args:
+            return args[0]._replace(family=args[0].family or "list")
+        measure = self.library_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
-            function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
+            last = name.rpartition(".")[2]
+            if last in _ARITHMETIC and len(args) > 1:
+                return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
+            function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
-                return function(args[0], combine([*args, *options.values()]), options)
-            is_loss = name.startswith("torch.nn.functional.") and name.endswith(("loss", "entropy"))
+                return function(args[0], combine([*args, *options.values()]), _with_dimension(args[1:], options))
             whole = combine([*args, *options.values()])
-            reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
-            return whole._replace(scale=reduction if is_loss else "")
+            scale = loss_scale(name, {key: value.constant for key, value in options.items()})
+            made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
+            return made or whole._replace(scale=scale if args else "", measure=measure)
         if name.startswith("tqdm.") and args:
             return args[0]
         self._opaque(name, node, args, options)
-        if brings_together(name):
+        if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
-        return of_unseen([*args, *options.values()])
+        if name in averageable.DICT_FUNCTIONS:
+            return combine([*args, *options.values()])._replace(family="scores")
+        return of_unseen([*args, *options.values()])._replace(measure=measure)
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
-        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
+        is_known = name.partition(".")[0] in _SEEN or hasattr(builtins, name)
+        if not is_known and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
@@ -240,7 +344,10 @@ class Calls(Expressions):
     ) -> Value:
         if family == "lightning_trainer" and has_one_device(options):
             family = "lone_trainer"  # what it runs needs no other process
-        result = Value(0, family=family, instance=True, name=name)
+        inside = args[0] if len(args) == 1 and args[0].elements else None
+        elements = () if family != "metric" else inside.elements if inside is not None else args
+        elements = tuple(each for each in elements if each.family == "metric")
+        result = Value(0, family=family, instance=True, name=name, call=node, elements=elements)
         self.emit(Effect("make", name, returns=family), node, args=args, options=options, result=result)
         return result
 
@@ -261,6 +368,8 @@ class Calls(Expressions):
         if not args and not options and (callee.is_rank or callee.family in ("world", "distributed")):
             return callee
         whole = combine([*args, *options.values()])
+        if callee.wrapped or callee.family in _CALLED:
+            return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Name):
             builtin = BUILTINS.get(node.func.id) if node.func.id not in self.names else None
             if builtin is not None:
@@ -268,11 +377,7 @@ class Calls(Expressions):
             self._opaque(node.func.id, node, args, options)
             if brings_together(node.func.id):
                 return UNKNOWN_VALUE
-            if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
-                return self._forward(callee, node, args, options)
             return self._of_unknown_callable(node.func.id, of_unseen([*args, *options.values()]))
-        if callee.wrapped or callee.family in ("module", "metric", "loss"):
-            return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Attribute):
             seen = of_unseen([*args, *options.values()])
             return self._method(node, node.func, receiver, args, options, combine([receiver, seen]))
@@ -280,7 +385,10 @@ class Calls(Expressions):
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
         is_loss = "loss" in name.lower() or name == "criterion"
-        return whole._replace(grad=whole.varies == DATA, scale="mean?" if is_loss and whole.varies == DATA else "")
+        if whole.varies != DATA:
+            return whole._replace(scale="")
+        grad = 0 if self.gradless else HAS_GRADIENT if is_loss else MAY_HAVE_GRADIENT
+        return whole._replace(grad=max(grad, whole.grad), scale="mean?" if is_loss else "")
 
     def _method(
         self,
@@ -307,20 +415,47 @@ class Calls(Expressions):
             if not self.keeps_gradients:
                 self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
+        if name in _ARITHMETIC and args:
+            return self._arithmetic_method(node, func, receiver, args[0])
+        if name == "format" and isinstance(receiver.constant, str):
+            return whole._replace(family="text", elements=(*args, *options.values()))
+        if name in _EMPTIES:
+            return self._changed(func.value, Value(UNKNOWN, family="made"))
+        if name == "shard" and {"num_shards", "index"} <= options.keys():
+            self.emit(SHARE_OF, node, args=(options["index"], options["num_shards"]))
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
+        if name in CURVES and not args:
+            return whole._replace(measure=curved(receiver, node, self.index.text_of(node), is_root=name == "sqrt"))
+        if receiver.family == "metric" and name in ("clone", "to", "copy"):
+            return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
-            return function(receiver, whole, options)
+            result = function(receiver, whole, _with_dimension(args, options))
+            dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
+            return result._replace(dtype=dtype) if dtype else result
         inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
         if inherited is not None:
             return self._of_other_file(inherited, node, args, options)
         if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
-        if brings_together(name):
+        if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
+        if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
+            return UNKNOWN_VALUE  # another object on some ranks may still tell the same
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
+
+    def _arithmetic_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
+        result = self.arithmetic(_ARITHMETIC[func.attr], receiver, other, node)
+        return self._changed(func.value, result) if func.attr.endswith("_") else result
+
+    def _changed(self, node: ast.expr, value: Value) -> Value:
+        """A tensor that is changed in place."""
+        root, _ = _root(node)
+        if isinstance(root, ast.Name) and root is node:
+            self.bind(root, value)
+        return value
 
     def _add(self, node: ast.expr, value: Value) -> None:
         """What is added to a list is in it from now on."""
@@ -330,7 +465,10 @@ class Calls(Expressions):
             node = node.value
         is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
         if root is not None and known.target is None and not known.name and not is_part:
-            joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
+            is_example = any(guard.kind == "for" and runs_over_examples(guard.test) for guard in self.guards)
+            measure = None if is_example else measure_in(value)
+            added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
+            joined = join(known._replace(elements=(), keys=()), added)
             if isinstance(given, ast.Subscript) and self.is_own_key(root, given.slice):
                 joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
@@ -341,6 +479,31 @@ class Calls(Expressions):
         """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
         index = self.value(key)
         return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
+
+
+def _with_dimension(args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
+    """The options of a method of a tensor; the first argument is mostly a dimension."""
+    return {**options, "dim": args[0]} if args else options
+
+
+def _scale_of_loss(options: dict[str, Value]) -> str:
+    reduction = options.get("reduction", Value(constant="mean")).constant
+    return {"mean": "mean", "sum": "sum"}.get(reduction, "") if isinstance(reduction, str) else ""
+
+
+def is_new(node: ast.expr) -> bool:
+    """True if an expression makes a new tensor or list, which nothing else holds."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _FRESH:
+            return True
+        if node.func.attr not in _MAY_BE_SAME and node.func.attr not in _KEEPS_STORAGE:
+            return False
+        node = node.func.value
+    if isinstance(node, ast.List):
+        return all(map(is_new, node.elts))
+    if isinstance(node, ast.ListComp):
+        return is_new(node.elt)
+    return isinstance(node, ast.BinOp | ast.Constant)
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:
@@ -406,6 +569,6 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
             body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
-            node = Handled(body, handlers, last)
+            node = Handled(body, handlers, last, node.node)
         result.append(node)
     return result

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
+from distlint import averageable
 from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
@@ -22,11 +23,13 @@ from distlint.analysis.events import (
     bodies,
 )
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.results import says_many
+from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import family_of, function_effect, guard_decorator
-from distlint.syntax import FunctionNode, SyntaxIndex
+from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _MOST_ROUNDS = 6
 _IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
@@ -36,11 +39,14 @@ _FRAMEWORKS = frozenset({"accelerator", "fabric", "lightning_module", "deepspeed
 _SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
-    "lightning_module": ("training_step", "validation_step", "test_step", "predict_step", "forward"),
     "distmetrics_module": ("training_step", "validation_step", "test_step", "shared_step", "forward"),
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
+_LOSSES = {"lightning_module": ("training_step",), "hf_trainer": ("compute_loss",)}
+_NO_DATA = ("_idx", "_nb", "_index", "_id", "model")  # how parameters of steps end that are no data
+_HOOKED = frozenset({"lightning_module", "callback"})
+_SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
 _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 
 
@@ -53,6 +59,8 @@ class Analysis:
         find_family: returns the family of a class of another file by its dotted name, or "".
         is_declared: whether the user says that a function of this name is collective.
         saves_alone: whether a trainer of Lightning waits for nobody when it saves a checkpoint.
+        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
+        find_devices: returns for what the trainers that may drive the file's modules are made: "one", "many" or "".
     """
 
     def __init__(
@@ -61,12 +69,16 @@ class Analysis:
         find: Callable[[str], Summary | None] = lambda name: None,
         find_family: Callable[[str], str] = lambda name: "",
         is_declared: Callable[[str], bool] = lambda name: False,
+        reason_against: Callable[[str], str | None] = averageable.reason_against,
+        find_devices: Callable[[], str] = lambda: "",
         *,
         saves_alone: bool = False,
     ) -> None:
+        self._find_devices = find_devices
         self.index = index
         self.saves_alone = saves_alone
-        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name), is_declared)
+        find_class = lambda name: family_of(name) or find_family(name)  # noqa: E731
+        self.facts = Facts(index, find, find_class, is_declared, reason_against)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -76,6 +88,20 @@ class Analysis:
             for event in self.reports[function].events:
                 if not kinds or event.kind in kinds:
                     yield event
+
+    def losses(self) -> Iterator[tuple[FunctionNode, Located, Value]]:
+        """What gradients are taken of: of what ``backward`` is called, and what a trainer's steps return."""
+        for function, report in self.reports.items():
+            for event in report.events:
+                if event.kind == "backward":
+                    yield function, event.node, event.args[0] if event.args else event.receiver
+            owner = function.owner if function.is_method else None
+            if owner is None or function.name not in _LOSSES.get(self.facts.family(owner), ()):
+                continue
+            for node, value in report.returned:
+                loss = value.elements[0] if value.elements and value.family == "tuple" else value
+                if loss.family not in ("tuple", "dict"):
+                    yield function, node, loss
 
     def needs_all(self, step: Step) -> bool:
         """True if a step is a collective of all ranks."""
@@ -96,6 +122,25 @@ class Analysis:
     def shards_states(self) -> bool:
         """Whether the file names what shards a model's states over ranks."""
         return any(_SHARDS.search(name) for name in self.index.imports.values())
+
+    @cached_property
+    def devices(self) -> str:
+        """For what the trainers that may drive the file's modules are made: "one", "many", or "" if nothing tells."""
+        return self._find_devices() or ("many" if any(map(says_many, self._trainers)) else "")
+
+    @property
+    def _trainers(self) -> list[Event]:
+        return [event for event in self.events("make") if event.effect.returns == "lightning_trainer"]
+
+    @cached_property
+    def evaluates_everything(self) -> bool:
+        """Whether every trainer of the file is told to leave samplers alone, and nothing here deals out the data."""
+        told = [
+            any(event.options.get(name, UNKNOWN_VALUE).constant is False for name in _SAMPLER_SWITCHES)
+            for event in self._trainers
+        ]
+        source = self.index.source.lower().replace(_SAMPLER_SWITCHES[0], "").replace(_SAMPLER_SWITCHES[1], "")
+        return bool(told) and all(told) and "sampler" not in source
 
     @cached_property
     def is_one_process(self) -> bool:
@@ -129,14 +174,20 @@ class Analysis:
             decorator = function.decorators[0]
             reason = Reason(decorator.lineno, self._name(decorator))
             interpreter.guards = (Guard("decorator", Value(RANK, reason, _GUARDS[guard], "flag"), decorator),)
+        interpreter.gradless = any(map(interpreter.stops_gradients, function.decorators))
         interpreter.run(function.node.body)
+        interpreter.read |= _read_inside(function, interpreter)
         body = tuple(interpreter.block)
         if guard and body:
             place = interpreter.place(function.decorators[0])
             body = (Branch(_GUARDS[guard], body, (), place, function.decorators[0]),)
         self._tell(function, interpreter, body)
         returns = interpreter.returns or NONE_VALUE
-        return FunctionReport(function, interpreter.events, body, returns, interpreter.read, interpreter.names)
+        report = FunctionReport(function, interpreter.events, body, returns)
+        report.read, report.shown, report.named = interpreter.read, interpreter.shown, interpreter.named
+        report.environment = interpreter.names
+        report.returned = list(interpreter.returned.values())
+        return report
 
     def _name(self, decorator: ast.expr) -> str:
         if isinstance(decorator, ast.Call):
@@ -156,18 +207,39 @@ class Analysis:
     def _bind_parameters(self, interpreter: Interpreter, function: FunctionNode) -> None:
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
-        is_step = function.name in _STEPS.get(family, ())
+        is_step = function.name in _STEPS.get(family, ()) or (family in _HOOKED and takes_data(function.name))
         settings = function.with_default if is_step else frozenset()
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
-            if position == 0 and owner is not None and not function.is_static:
+            is_self = name == "self" or (position == 0 and not function.is_static)
+            if is_self and owner is not None:
                 interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
-            if is_step and not name.endswith(("_idx", "model")) and name not in settings:
-                known = Value(DATA, Reason(parameter.lineno, name), family="batch")
+            if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
+                known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
+            elif is_step and not name.endswith(_NO_DATA) and name not in settings:
+                known = self._batch(function, parameter)
             annotated = self._annotated(parameter)
             interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+
+    def _batch(self, function: FunctionNode, parameter: ast.arg) -> Value:
+        """What a step or a hook is given: a batch, or what the step has returned for every batch."""
+        reason = Reason(parameter.lineno, parameter.arg)
+        stage = stage_of(function.name)
+        if not function.name.endswith("_epoch_end") or function.owner is None:
+            return Value(DATA, reason, family="batch")
+        keys = (("return", each, "") for each in self._steps(function.owner, stage))
+        known = next(filter(None, (self.facts.read(key, function) for key in keys)), None)
+        if known is None or known.family == "none":
+            return Value(DATA, reason, family="outputs")
+        return Value(known.varies, known.reason or reason, family="outputs", elements=(known,))
+
+    def _steps(self, owner: ClassNode, stage: str) -> Iterator[FunctionNode]:
+        for each in self.index.lineage(owner):
+            for name in (f"{stage}_step_end", f"{stage}_step"):
+                if name in each.methods:
+                    yield each.methods[name]
 
     def _annotated(self, parameter: ast.arg) -> Value | None:
         """What a parameter is by its annotation."""
@@ -190,7 +262,7 @@ class Analysis:
             owner = f"{function.owner.name}." if function.owner is not None else ""
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
-            returns = report.returns._replace(target=None, elements=(), sources=frozenset(), constant=None)
+            returns = report.returns.for_other_files()
             name = f"{self.index.name}.{owner}{function.name}"
             yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
 
@@ -200,6 +272,14 @@ def _is_of_one(event: Event) -> bool:
     size = event.argument(3, "world_size")
     asks = any(_STARTED.search(ast.dump(guard.node)) for guard in event.guards)
     return size is not None and size.constant == 1 and "**" not in event.options and not asks
+
+
+def _read_inside(function: FunctionNode, interpreter: Interpreter) -> set[int]:
+    """Numbers of the collectives whose results inner functions may read, or others, of names of the file."""
+    names = set(interpreter.names) if function.name == "<module>" else set(interpreter.captured)
+    for inner in function.local.values():
+        names |= {each.id for each in ast.walk(inner.node) if isinstance(each, ast.Name)}
+    return {number for name in names if name in interpreter.names for number in interpreter.names[name].sources}
 
 
 def _first(function: FunctionNode) -> tuple[int, int]:

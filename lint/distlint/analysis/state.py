@@ -13,7 +13,9 @@ from distlint.analysis.value import Value, join
 from distlint.api import Effect, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
+_HOOKS = frozenset({"training_step", "validation_step", "test_step"})
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
+_MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
 
@@ -25,6 +27,7 @@ class Facts:
         find: returns the summary of a function of another file by its dotted name, or None.
         family_of: returns the family of a class by its dotted name, or "".
         is_declared: whether the user says that a function of this name is collective.
+        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
     """
 
     def __init__(
@@ -33,11 +36,13 @@ class Facts:
         find: Callable[[str], Summary | None],
         family_of: Callable[[str], str],
         is_declared: Callable[[str], bool],
+        reason_against: Callable[[str], str | None],
     ) -> None:
         self.index = index
         self.find = find
         self.family_of = family_of
         self.is_declared = is_declared
+        self.reason_against = reason_against
         self.families: dict[ClassNode, str] = {}
         self.values: dict[Key, Value] = {}
         self.readers: dict[Key, set[FunctionNode]] = {}
@@ -50,8 +55,21 @@ class Facts:
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
             names = (name for base in bases for name in (base, unbound(base)))
-            self.families[owner] = next(filter(None, map(self.family_of, names)), "")
+            found = next(filter(None, map(self.family_of, names)), "")
+            self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
+
+    @property
+    def _uses_lightning(self) -> bool:
+        return any(map(_LIGHTNING.match, self.index.imports.values()))
+
+    def _by_hooks(self, owner: ClassNode) -> str:
+        """What a class of unknown bases is by its methods, in a file that uses Lightning."""
+        bases = {base for each in self.index.lineage(owner) for base in each.bases}
+        is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
+        if is_known or _HOOKS.isdisjoint(owner.methods):
+            return ""
+        return "lightning_module" if self._uses_lightning else ""
 
     def believed(self, name: str, function: FunctionNode) -> str:
         """Return the family of a receiver that is only known by its name, or "".
@@ -61,7 +79,7 @@ class Facts:
         family = named_family(name)
         if family != "trainer":
             return family
-        if any(map(_LIGHTNING.match, self.index.imports.values())):
+        if self._uses_lightning:
             return "lightning_trainer"
         if function.owner is None:
             return family
@@ -76,7 +94,7 @@ class Facts:
 
     def tell(self, key: Key, value: Value) -> None:
         """Join a value to what is known."""
-        value = value._replace(sources=frozenset(), elements=value.elements[:8])
+        value = _without_sources(value)
         known = self.values.get(key)
         joined = value if known is None else join(known, value)
         if joined != known:
@@ -96,6 +114,14 @@ class Facts:
         return self.bodies.get(function, ())
 
 
+def _without_sources(value: Value, depth: int = 3) -> Value:
+    """A value as other functions see it, whose collectives have other numbers."""
+    if not depth or len(value.elements) > _MOST_PARTS:
+        return value._replace(sources=frozenset(), elements=(), keys=())
+    elements = tuple(_without_sources(each, depth - 1) for each in value.elements)
+    return value._replace(sources=frozenset(), elements=elements)
+
+
 def shape(body: tuple[Node, ...]) -> tuple[object, ...]:
     """Return what two rounds are compared by: kinds, labels and tests."""
     return tuple((type(node), node[0] if not bodies(node) else "", *map(shape, bodies(node))) for node in body)
@@ -111,10 +137,17 @@ class State:
         self.names: dict[str, Value] = {}
         self.guards: tuple[Guard, ...] = ()
         self.block: list[Node] = []
+        # Of the loops around: names of an item, what is run over, and what a loop changes in place for every item.
+        self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
         self.returns: Value | None = None
-        self.read: set[int] = set()
+        self.read: frozenset[int] = frozenset()
+        self.shown: frozenset[int] = frozenset()
+        self.named: frozenset[int] = frozenset()  # of collectives whose results have a name
+        self.owned: frozenset[str] = frozenset()  # names of new tensors and lists that nothing else holds
+        self.captured: set[str] = set()  # names that inner functions read, and those of the file
+        self.gradless = False  # under torch.no_grad
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
         self.by_node: dict[tuple[int, str], int] = {}
 

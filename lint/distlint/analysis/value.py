@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any, NamedTuple
 
-from distlint.analysis.formula import RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
+_MEANS = {"mean", "mean?"}
+# Whether gradients flow through a value: of an unseen function of a batch that is not known.
+MAY_HAVE_GRADIENT = 1
+HAS_GRADIENT = 2
 
 
 class Reason(NamedTuple):
@@ -23,6 +29,22 @@ class Reason(NamedTuple):
     control: bool = False
 
 
+class Cut(NamedTuple):
+    """A collective that lets no gradient through.
+
+    Attributes:
+        line: where it is.
+        text: the source there.
+        label: what it is called.
+        is_sure: whether what was given to it is known to have a gradient.
+    """
+
+    line: int
+    text: str
+    label: str
+    is_sure: bool
+
+
 class Value(NamedTuple):
     """What is known of a value.
 
@@ -36,13 +58,20 @@ class Value(NamedTuple):
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.
         wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so.
-        scale: what it is over this rank's samples: "mean", "sum", "count" or "".
+        scale: what it is over this rank's samples: "mean", "mean?" where that is likely, "local mean" where it was
+            divided by a count of this rank's, "sum", "count", "batches" of the number of them, or "".
         reduced: what a reduction over ranks made of it: "sum", "mean", "max", "gathered", "local" or "".
-        divided: whether it was divided by the number of ranks, or by a count that was reduced as well.
+        divided: whether it was, or may have been, divided by the number of ranks or by a count of all ranks.
         sources: numbers of the collectives that it comes from.
         length: whether its length is this rank's own.
-        grad: whether gradients flow through it.
-        elements: its parts, of a tuple that is written out.
+        grad: whether gradients flow through it: 0, MAY_HAVE_GRADIENT or HAS_GRADIENT.
+        cut: the collective by which it lacks the gradient of the other ranks' part.
+        dtype: "int" or "float" where the type of its numbers is known.
+        measure: the metric that it is, where that must not be averaged over ranks.
+        call: the call that made it, of the object of a framework's class or of what calling a metric returns.
+        sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
+        elements: its parts, of a tuple, list or dict that is written out.
+        keys: of a dict that is written out, one for each of its parts.
         constant: the constant that it is.
         order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
             "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
@@ -61,15 +90,43 @@ class Value(NamedTuple):
     divided: bool = False
     sources: frozenset[int] = _NOTHING
     length: bool = False
-    grad: bool = False
+    grad: int = 0
+    cut: Cut | None = None
+    dtype: str = ""
+    measure: Measure | None = None
+    call: ast.Call | None = None
+    sampler: ast.Call | None = None
     elements: tuple[Value, ...] = ()
+    keys: tuple[Any, ...] = ()
     constant: Any = None
     order: str = ""
+
+    def for_other_files(self) -> Value:
+        """Return what of it can be told without this file's syntax."""
+        return Value(
+            varies=self.varies,
+            reason=self.reason,
+            formula=self.formula,
+            family=self.family,
+            instance=self.instance,
+            name=self.name,
+            wrapped=self.wrapped,
+            scale=self.scale,
+            reduced=self.reduced,
+            divided=self.divided,
+            length=self.length,
+            grad=self.grad,
+        )
 
     @property
     def is_local(self) -> bool:
         """True if ranks are known to hold different values."""
         return self.varies > UNKNOWN
+
+    @property
+    def is_share(self) -> bool:
+        """True if the value is a number made of this rank's share of the data, and of no other's."""
+        return self.varies == DATA and not self.reduced and self.family not in ("metric", "flag")
 
     @property
     def is_rank(self) -> bool:
@@ -90,25 +147,42 @@ def join(first: Value, second: Value) -> Value:
         first, second = second, first
     if second.family == "none":
         return first._replace(varies=max(first.varies, second.varies), constant=None, formula=None)
+    if first.family and second.family and first.family != second.family:
+        first, second = _without_belief(first), _without_belief(second)
     more = first if first.varies >= second.varies else second
+    parts = _parts(first, second)
     return Value(
         varies=more.varies,
         reason=more.reason,
         formula=first.formula if first.formula == second.formula else None,
-        family=_common(first.family, second.family),
+        family=_common(first.family, second.family) if "made" not in (first.family, second.family) else "",
         target=first.target if first.target is second.target else (first.target or second.target),
         instance=first.instance or second.instance,
         name=_common(first.name, second.name),
         wrapped=first.wrapped or second.wrapped,
-        scale=_common(first.scale, second.scale),
+        scale="mean" if {first.scale, second.scale} == _MEANS else _common(first.scale, second.scale),
         reduced=_common(first.reduced, second.reduced),
         divided=first.divided or second.divided,
         sources=first.sources | second.sources,
         length=first.length or second.length,
-        grad=first.grad or second.grad,
-        elements=_joined_elements(first.elements, second.elements),
+        grad=max(first.grad, second.grad),
+        cut=first.cut or second.cut,
+        dtype=_common(dtype_of(first), dtype_of(second)),
+        measure=first.measure or second.measure,
+        sampler=first.sampler or second.sampler,
+        call=first.call if first.call is second.call else None,
+        elements=parts.elements,
+        keys=parts.keys,
         order=_joined_order(first.order, second.order),
     )
+
+
+def dtype_of(value: Value) -> str:
+    """Return "int" or "float", where the type of a value's numbers is known."""
+    if value.dtype or value.constant is None or isinstance(value.constant, bool):
+        kinds = {dtype_of(part) for part in value.elements}
+        return value.dtype or (kinds.pop() if len(kinds) == 1 else "")
+    return {int: "int", float: "float"}.get(type(value.constant), "")
 
 
 def _common(first: str, second: str) -> str:
@@ -124,10 +198,29 @@ def _joined_order(first: str, second: str) -> str:
     return "set" if {first, second} == {"set", "texts"} else ""
 
 
-def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tuple[Value, ...]:
-    if len(first) != len(second):
-        return ()
-    return tuple(join(*each) for each in zip(first, second, strict=True))
+def any_of(values: tuple[Value, ...]) -> Value:
+    """Return what is known of a value that is one of several."""
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    return result._replace(constant=None)
+
+
+def _without_belief(value: Value) -> Value:
+    """A value, or nothing where only its name has told what it is: that yields to what is known."""
+    return UNKNOWN_VALUE if value == Value(family=value.family, instance=True) else value
+
+
+def _parts(first: Value, second: Value) -> Value:
+    """What is known of the parts of a value that is one of two; of what is not known, the other's."""
+    if not second.elements and not second.family:
+        return first
+    if not first.elements and not first.family:
+        return second
+    if len(first.elements) != len(second.elements) or first.keys != second.keys:
+        return UNKNOWN_VALUE
+    parts = tuple(join(*each) for each in zip(first.elements, second.elements, strict=True))
+    return Value(elements=parts, keys=first.keys)
 
 
 def of_unseen(given: list[Value]) -> Value:
@@ -147,7 +240,8 @@ def combine(values: list[Value]) -> Value:
             varies=more.varies,
             reason=more.reason,
             sources=result.sources | value.sources if value.sources else result.sources,
-            grad=result.grad or value.grad,
+            grad=max(result.grad, value.grad),
+            cut=result.cut or value.cut,
             length=result.length or value.length,
         )
     return result

@@ -11,7 +11,10 @@ from distlint.api.lookup import (
     method_effect,
     name_effect,
     named_family,
+    names_loss,
+    stops_gradients,
     unbound,
+    was_brought_together,
 )
 
 __all__ = [
@@ -26,5 +29,8 @@ __all__ = [
     "method_effect",
     "name_effect",
     "named_family",
+    "names_loss",
+    "stops_gradients",
     "unbound",
+    "was_brought_together",
 ]

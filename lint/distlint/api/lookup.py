@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 
 from distlint.api.effects import Effect
-from distlint.api.tables import ATTRIBUTES, CONVENTIONS, ENVIRONMENT, FAMILIES, FUNCTIONS, METHODS, TELLING, UNBOUND
+from distlint.api.tables import (
+    ATTRIBUTES,
+    CONVENTIONS,
+    ENVIRONMENT,
+    FAMILIES,
+    FUNCTIONS,
+    METHODS,
+    TELLING,
+    UNBOUND,
+    UNMISTAKABLE,
+)
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
@@ -26,6 +36,8 @@ _LOCAL_GUARD = re.compile(r"on_local_main_process")
 _DISTRIBUTED = re.compile(r"(is|use)_(dist|distributed|ddp)(_\w*initialized)?|distributed|\w*dist\w*_initialized")
 _LOADER = re.compile(r"(\w*_)?(data_?)?loader|\w*_(dl|dataloader)")
 _TOGETHER = re.compile(r"gather|reduc|sync|broadcast|across|average|agree|world|global", re.IGNORECASE)
+_TOGETHER_NOW = re.compile(r"(?:^|_)(?:all)?(?:reduced|gathered|synced|synchronized)(?:_|$)", re.IGNORECASE)
+_LOSS = re.compile(r"(?:^|[_/])(?:loss|losses|nll|ce|xent|entropy|nelbo)[_\d]*$", re.IGNORECASE)
 _BY_NAME = (
     (_LOCAL_ZERO, Effect("local_zero")),
     (_ZERO, Effect("zero")),
@@ -68,7 +80,10 @@ def family_of(name: str) -> str:
     root, _, last = name.partition(".")[0], "", name.rpartition(".")[2]
     if root == "torchmetrics" and last[:1].isupper():
         return "metric"
-    return FAMILIES.get((root, last), "")
+    if root == "lightning" and ".callbacks." in name:
+        return "callback"
+    found = FAMILIES.get((root, last), "")
+    return found or next((family for end, family in UNMISTAKABLE.items() if last.endswith(end)), "")
 
 
 def named_family(name: str) -> str:
@@ -110,6 +125,21 @@ def guard_decorator(name: str) -> str:
     if _LOCAL_GUARD.fullmatch(last):
         return "local_rank==0"
     return "rank==0" if _GUARD.fullmatch(last) else ""
+
+
+def names_loss(name: str) -> bool:
+    """True if an entry of this name is a loss, a mean over examples."""
+    return _LOSS.search(name) is not None
+
+
+def stops_gradients(name: str) -> bool:
+    """True if a context or decorator of this qualified name lets nothing be differentiated."""
+    return name in ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode")
+
+
+def was_brought_together(name: str) -> bool:
+    """True if a variable of this name holds what all ranks agree on."""
+    return _TOGETHER_NOW.search(name) is not None
 
 
 def brings_together(name: str) -> bool:

@@ -9,17 +9,13 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
-from distlint.facts.evaluation import Log, evaluation_logs
 from distlint.facts.factories import Place
 from distlint.facts.flow import Definition
 from distlint.facts.invariance import is_gathering
 from distlint.facts.known import DDP_CLASSES
-from distlint.facts.locality import Locality
-from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
-from distlint.facts.shares import Shares
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
 
@@ -108,11 +104,6 @@ class ModuleFacts:
         return f"{self.key}.{self.own_scope(node).qualname()}"
 
     @cached_property
-    def locality(self) -> Locality:
-        """Which values are a matter of one rank's data."""
-        return Locality(self)
-
-    @cached_property
     def wraps_model(self) -> bool:
         """Whether the module makes a ``DistributedDataParallel``, whose backward pass reduces the gradients."""
         return any(self.resolve(call.func) in DDP_CLASSES for call in self.nodes(cst.Call))
@@ -123,24 +114,9 @@ class ModuleFacts:
         return find_collectives(self)
 
     @cached_property
-    def synced_operations(self) -> Operations:
-        """The same, with the calls of ``log`` and ``backward`` that reduce over the ranks."""
-        return find_synced(self)
-
-    @cached_property
     def gathering(self) -> list[cst.Call]:
         """Every call that brings the ranks' values together."""
         return [call for call in self.nodes(cst.Call) if is_gathering(self, call)]
-
-    @cached_property
-    def evaluation_logs(self) -> list[Log]:
-        """What validation and test log."""
-        return evaluation_logs(self)
-
-    @cached_property
-    def shares(self) -> Shares:
-        """Which values are made from one rank's share of the data."""
-        return Shares(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""
