@@ -316,7 +316,7 @@ class Expressions(State):
             self._share(left, right, node)
         families = left.family, right.family
         family = next((each for each in ("even", "length", "clock") if each in families), "")
-        if isinstance(operator, ast.Mod) and right.family == "world":
+        if isinstance(operator, _SUMS) and right.family == "turn":
             family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
         if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
             return result._replace(family="set", order=result_order)
