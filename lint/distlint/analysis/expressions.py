@@ -38,6 +38,7 @@ from distlint.api import (
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_PROPERTIES = ("property", "cached_property")
 _SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _SUMS = (ast.Add, ast.Sub)
 _SIZES = frozenset({"batch_size", "num_graphs"})
@@ -179,7 +180,10 @@ class Expressions(State):
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
             if name in each.methods:
-                return Value(0, target=each.methods[name])
+                method = each.methods[name]
+                if any(isinstance(one, ast.Name) and one.id in _PROPERTIES for one in method.decorators):
+                    return self.facts.read(("return", method, ""), self.function) or UNKNOWN_VALUE
+                return Value(0, target=method)
             known = self.facts.read(("attribute", each, name), self.function)
             if known is not None and (known.is_local or known.family or known.target or known.wrapped):
                 return known

@@ -13,7 +13,7 @@ from distlint.facts.rank_names import RANK_TOKENS
 from distlint.hoisting import hoist
 from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
-from distlint.tracing import guard_of, lets_others_in, way_to
+from distlint.tracing import guard_of, instead_of, lets_others_in, way_to
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -275,9 +275,9 @@ def rerun(model, data):
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function."""
         for found, what, event in Partings(analysis).find(lambda atom: atom.varies == RANK, analysis.needs_all):
-            if _is_told_elsewhere(found) or (_needs_shards(found) and lets_others_in(found, event)):
+            if _is_told_elsewhere(found) or (found.is_around and found.reached and lets_others_in(found, event)):
                 continue
-            trace = (*guard_of(found), *way_to(found.visit))
+            trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
             condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
             repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
