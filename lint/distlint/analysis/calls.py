@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,17 @@ from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import curved, measure_in
 from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, named_dtype, result_of
+from distlint.analysis.value import (
+    HAS_GRADIENT,
+    MAY_HAVE_GRADIENT,
+    NONE_VALUE,
+    UNKNOWN_VALUE,
+    Value,
+    combine,
+    join,
+    of_unseen,
+)
 from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
@@ -24,7 +34,33 @@ _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these i
 _OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
 _LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
 _CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
-_FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
+_FRESH = frozenset(
+    {
+        "clone",
+        "item",
+        "new_tensor",
+        "tensor",
+        "stack",
+        "cat",
+        "mean",
+        "sum",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+    }
+)
+_MAY_BE_SAME = frozenset({"to", "cuda", "cpu", "float", "double", "half", "long", "int", "bfloat16"})
+_ARITHMETIC: dict[str, ast.operator] = {
+    **dict.fromkeys(("div", "div_", "divide", "true_divide"), ast.Div()),
+    **dict.fromkeys(("mul", "mul_", "multiply"), ast.Mult()),
+    **dict.fromkeys(("add_", "sub_"), ast.Add()),
+}
+_EMPTIES = frozenset({"zero_", "fill_"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
@@ -40,8 +76,6 @@ class Calls(Metrics):
     def call(self, node: ast.Call) -> Value:
         """Return the result of a call, and note what it does."""
         receiver, callee = self._callee(node.func)
-        args = tuple(self.value(part) for part in node.args)
-        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
         name = "" if callee.instance else callee.name
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
@@ -51,6 +85,7 @@ class Calls(Metrics):
         is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
         if effect is not None and effect.kind == "log" and not self._is_log(receiver, node):
             effect = None
+        args, options = self._arguments(node, effect)
         if effect is not None and not is_own:
             return self._known(effect, node, receiver, args, options)
         if callee.target is not None:
@@ -58,6 +93,25 @@ class Calls(Metrics):
         if name:
             return self._imported_call(name, node, args, options)
         return self._unknown(node, receiver, callee, args, options)
+
+    def _arguments(self, node: ast.Call, effect: Effect | None) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        """The values of the arguments; what is only shown is not read, and a collective keeps what it is given."""
+        kind = effect.kind if effect is not None else ""
+        is_shown = kind in ("show", "log") or (isinstance(node.func, ast.Name) and node.func.id == "print")
+        read, owned = self.read, self.owned
+        if is_shown:
+            self.read = frozenset()
+        args = tuple(self.value(part) for part in node.args)
+        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
+        for value in (*args, *options.values()):
+            if value.sources:
+                self.read |= value.sources
+        if is_shown:
+            self.shown |= self.read
+            self.read = read
+        if is_shown or kind == "collective":
+            self.owned = owned
+        return args, options
 
     def _is_declared(self, callee: Value, receiver: Value, func: ast.expr) -> bool:
         """Whether the user says that what is called is collective: a function, or a method of a class or its bases."""
@@ -100,8 +154,11 @@ class Calls(Metrics):
             self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
         elif effect.kind == "collective":
             self._collective(event)
-        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
-            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
+        elif effect.kind == "wrap":
+            if effect.changes:
+                self.bind(_root(node.args[0])[0] or node.args[0], event.result)
+            if effect.label:  # it compares and broadcasts the parameters
+                self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
@@ -129,11 +186,13 @@ class Calls(Metrics):
             value = event.argument(position, "tensor")
             if node is None or value is None:
                 continue
-            root, is_fresh = _root(node)
-            event.is_lost = is_fresh
+            root, _ = _root(node)
+            event.is_lost = root is None and is_new(node)
             if root is not None:
-                result = event.result._replace(scale=value.scale, grad=value.grad)
-                self.bind(root, result._replace(family=value.family, dtype=value.dtype))
+                event.is_owned = isinstance(root, ast.Name) and root.id in self.owned
+                self.bind(root, event.result._replace(family=value.family, dtype=value.dtype))
+                if event.is_owned and isinstance(root, ast.Name):
+                    self.owned |= {root.id}
                 self._change_all(root, event.result)
 
     def _change_all(self, item: ast.expr, result: Value) -> None:
@@ -194,7 +253,10 @@ class Calls(Metrics):
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
-        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        has_gradient = callee.family != "metric" and not self.gradless
+        result = combine([*args, *options.values()])._replace(grad=HAS_GRADIENT if has_gradient else 0, length=False)
+        if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
+            result = result._replace(varies=DATA, reason=self.reason(node))
         if callee.family == "metric":
             result = self.of_metric(callee, node, result)
         elif callee.name.startswith("torch.nn."):
@@ -225,6 +287,8 @@ class Calls(Metrics):
         summary = self.facts.find(name)
         if summary is not None:
             return self._of_other_file(summary, node, args, options)
+        if name == "itertools.islice" and len(args) == 4:
+            self.emit(SHARE_OF, node, args=(args[1], args[3]))
         family = self.facts.family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
@@ -232,9 +296,12 @@ class Calls(Metrics):
             return args[0]._replace(family=args[0].family or "list")
         measure = self.library_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
-            function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
+            last = name.rpartition(".")[2]
+            if last in _ARITHMETIC and len(args) > 1:
+                return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
+            function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
-                return function(args[0], combine([*args, *options.values()]), options)
+                return function(args[0], combine([*args, *options.values()]), _with_dimension(args[1:], options))
             whole = combine([*args, *options.values()])
             scale = loss_scale(name, {key: value.constant for key, value in options.items()})
             made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
@@ -250,7 +317,8 @@ class Calls(Metrics):
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
-        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
+        is_known = name.partition(".")[0] in _SEEN or hasattr(builtins, name)
+        if not is_known and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
@@ -299,7 +367,10 @@ class Calls(Metrics):
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
         is_loss = "loss" in name.lower() or name == "criterion"
-        return whole._replace(grad=whole.varies == DATA, scale="mean?" if is_loss and whole.varies == DATA else "")
+        if whole.varies != DATA:
+            return whole._replace(scale="")
+        grad = 0 if self.gradless else HAS_GRADIENT if is_loss else MAY_HAVE_GRADIENT
+        return whole._replace(grad=max(grad, whole.grad), scale="mean?" if is_loss else "")
 
     def _method(
         self,
@@ -326,6 +397,14 @@ class Calls(Metrics):
             if not self.keeps_gradients:
                 self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
+        if name in _ARITHMETIC and args:
+            return self._arithmetic_method(node, func, receiver, args[0])
+        if name == "format" and isinstance(receiver.constant, str):
+            return whole._replace(family="text", elements=(*args, *options.values()))
+        if name in _EMPTIES:
+            return self._changed(func.value, Value(UNKNOWN, family="made"))
+        if name == "shard" and {"num_shards", "index"} <= options.keys():
+            self.emit(SHARE_OF, node, args=(options["index"], options["num_shards"]))
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
         if name in CURVES and not args:
@@ -334,7 +413,7 @@ class Calls(Metrics):
             return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
-            result = function(receiver, whole, options)
+            result = function(receiver, whole, _with_dimension(args, options))
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
         inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
@@ -344,8 +423,21 @@ class Calls(Metrics):
             self._opaque(name, node, args, options)
         if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
+        if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
+            return UNKNOWN_VALUE  # another object on some ranks may still tell the same
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
+
+    def _arithmetic_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
+        result = self.arithmetic(_ARITHMETIC[func.attr], receiver, other, node)
+        return self._changed(func.value, result) if func.attr.endswith("_") else result
+
+    def _changed(self, node: ast.expr, value: Value) -> Value:
+        """A tensor that is changed in place."""
+        root, _ = _root(node)
+        if isinstance(root, ast.Name) and root is node:
+            self.bind(root, value)
+        return value
 
     def _add(self, node: ast.expr, value: Value) -> None:
         """What is added to a list is in it from now on."""
@@ -369,6 +461,31 @@ class Calls(Metrics):
         """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
         index = self.value(key)
         return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
+
+
+def _with_dimension(args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
+    """The options of a method of a tensor; the first argument is mostly a dimension."""
+    return {**options, "dim": args[0]} if args else options
+
+
+def _scale_of_loss(options: dict[str, Value]) -> str:
+    reduction = options.get("reduction", Value(constant="mean")).constant
+    return {"mean": "mean", "sum": "sum"}.get(reduction, "") if isinstance(reduction, str) else ""
+
+
+def is_new(node: ast.expr) -> bool:
+    """True if an expression makes a new tensor or list, which nothing else holds."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _FRESH:
+            return True
+        if node.func.attr not in _MAY_BE_SAME and node.func.attr not in _KEEPS_STORAGE:
+            return False
+        node = node.func.value
+    if isinstance(node, ast.List):
+        return all(map(is_new, node.elts))
+    if isinstance(node, ast.ListComp):
+        return is_new(node.elt)
+    return isinstance(node, ast.BinOp | ast.Constant)
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:
@@ -434,6 +551,6 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
             body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
-            node = Handled(body, handlers, last)
+            node = Handled(body, handlers, last, node.node)
         result.append(node)
     return result

@@ -12,6 +12,7 @@ from distlint.api.lookup import (
     name_effect,
     named_family,
     names_loss,
+    stops_gradients,
     unbound,
     was_brought_together,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "name_effect",
     "named_family",
     "names_loss",
+    "stops_gradients",
     "unbound",
     "was_brought_together",
 ]

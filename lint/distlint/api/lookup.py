@@ -132,6 +132,11 @@ def names_loss(name: str) -> bool:
     return _LOSS.search(name) is not None
 
 
+def stops_gradients(name: str) -> bool:
+    """True if a context or decorator of this qualified name lets nothing be differentiated."""
+    return name in ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode")
+
+
 def was_brought_together(name: str) -> bool:
     """True if a variable of this name holds what all ranks agree on."""
     return _TOGETHER_NOW.search(name) is not None
