@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
-from distlint.analysis.sequences import LAST_TURN, Divergence
+from distlint.analysis.sequences import Divergence
 from distlint.facts import known
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.hoisting import hoist
@@ -284,20 +284,18 @@ def rerun(model, data):
 
 
 def _is_told_elsewhere(found: Divergence) -> bool:
-    """A variable that some ranks alone have set, and that ends a loop: DL108."""
+    """A variable that some ranks alone have set: DL108."""
     reason = found.atom.reason
-    return found.visit.label == LAST_TURN and reason is not None and reason[2]
+    return reason is not None and reason[2]
 
 
 def _condition(found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if _needs_shards(found):
         return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
-    reason = found.atom.reason
     if not found.is_around and (others := _other_tests(found, event)):
         return Condition("data", f"if {others} can be so at once")
-    is_set = reason is not None and reason[2] and not found.atom.text.endswith("is None")
-    return Condition("data", f"if ranks answer `{found.atom.text}` differently") if is_set else None
+    return None
 
 
 def _other_tests(found: Divergence, event: Event) -> str:
