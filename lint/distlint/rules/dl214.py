@@ -58,6 +58,17 @@ def loader(data, args):
         ),
         Example(
             """\
+import torch.distributed as dist
+
+def mine(samples, local_rank):
+    for number, sample in enumerate(samples):
+        if number % dist.get_world_size() == local_rank:
+            yield sample
+""",
+            {5: "on several nodes"},
+        ),
+        Example(
+            """\
 from accelerate import Accelerator
 
 def embed(accelerator: Accelerator, model, texts):
