@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -114,10 +115,12 @@ class Partings:
         sides = [each.taken for each in event.guards if guard is not None and each.node is guard.node]
         if not sides or found.instead is not None:
             return False
+        doing = (each for each in ast.walk(event.function.node) if isinstance(each, ast.Expr | ast.Assign | ast.Return))
+        done = {id(each.value) for each in doing}  # what is called for what it does, rather than asked
         return any(
             each.node is guard.node and each.taken != sides[0]  # type: ignore[union-attr]
             for unseen in self._analysis.events("opaque")
-            if unseen.function is event.function
+            if unseen.function is event.function and id(unseen.node) in done
             for each in unseen.guards
         )
 

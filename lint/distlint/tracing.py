@@ -60,6 +60,13 @@ def lets_others_in(found: Divergence, event: Event) -> bool:
     return False
 
 
+def instead_of(found: Divergence) -> Iterator[Trace]:
+    """What the other ranks do."""
+    if found.instead is not None:
+        place = found.instead.step.place
+        yield place.path, place.line, "others", place.text
+
+
 def guard_of(found: Divergence) -> Iterator[Trace]:
     """The test on which ranks part."""
     if found.visit.guard is not None:

@@ -24,7 +24,7 @@ def wait(rank):
         dist.barrier()
 """
 SURE, REVIEW = ("DL101", 11, "sure"), ("DL202", 7, "review")
-CONDITION = ", if it runs on several devices"
+CONDITION = ", if this module is evaluated on several devices"
 
 
 @pytest.fixture

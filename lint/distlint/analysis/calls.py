@@ -80,6 +80,8 @@ class Calls(Metrics):
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
+        if effect is None and isinstance(node.func, ast.Attribute):
+            effect = self._believed(node.func, receiver)
         if effect is None and self._is_declared(callee, receiver, node.func):
             effect, callee = collective(dotted(node.func).rpartition(".")[2], ""), UNKNOWN_VALUE
         is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
@@ -93,6 +95,22 @@ class Calls(Metrics):
         if name:
             return self._imported_call(name, node, args, options)
         return self._unknown(node, receiver, callee, args, options)
+
+    def _believed(self, func: ast.Attribute, receiver: Value) -> Effect | None:
+        """What a method is that nothing says, but where it stands.
+
+        ``self.all_gather`` of a class whose bases cannot be seen is Lightning's; a state that is taken within
+        ``FSDP.state_dict_type(...)`` is gathered.
+        """
+        owner = self.function.owner
+        if func.attr == "all_gather" and isinstance(func.value, ast.Name) and func.value.id == "self":
+            bases = [base for each in self.index.lineage(owner) for base in each.bases] if owner is not None else ["?"]
+            unseen = [base for base in bases if "." not in base and base not in self.index.classes]
+            return collective("all_gather", "gathered") if unseen and not receiver.family else None
+        asked = (guard.node for guard in self.guards if guard.kind == "with" and isinstance(guard.node, ast.Call))
+        if func.attr == "state_dict" and any(dotted(each.func).endswith("state_dict_type") for each in asked):
+            return collective("state_dict", "")
+        return None
 
     def _arguments(self, node: ast.Call, effect: Effect | None) -> tuple[tuple[Value, ...], dict[str, Value]]:
         """The values of the arguments; what is only shown is not read, and a collective keeps what it is given."""

@@ -38,6 +38,7 @@ from distlint.api import (
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_PROPERTIES = ("property", "cached_property")
 _SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _SUMS = (ast.Add, ast.Sub)
 _SIZES = frozenset({"batch_size", "num_graphs"})
@@ -179,7 +180,10 @@ class Expressions(State):
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
             if name in each.methods:
-                return Value(0, target=each.methods[name])
+                method = each.methods[name]
+                if any(isinstance(one, ast.Name) and one.id in _PROPERTIES for one in method.decorators):
+                    return self.facts.read(("return", method, ""), self.function) or UNKNOWN_VALUE
+                return Value(0, target=method)
             known = self.facts.read(("attribute", each, name), self.function)
             if known is not None and (known.is_local or known.family or known.target or known.wrapped):
                 return known
@@ -204,11 +208,15 @@ class Expressions(State):
             return self._sliced(whole, index, result, node.slice)
         if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
+        elif whole.family == "list":
+            result = result._replace(length=index.length)
         if whole.family == "shares" and index.is_rank:
             result = result._replace(length=True)
         family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
         if index.family == "counter" and whole.is_local:
             family = "example"
+        if whole.family == "ragged" and isinstance(node.slice, ast.Tuple):
+            family = "ragged" if all(isinstance(part, ast.Slice) for part in node.slice.elts) else ""
         is_loss = isinstance(index.constant, str) and names_loss(index.constant) and whole.is_local
         return result._replace(
             family=family,
@@ -233,7 +241,7 @@ class Expressions(State):
         """
         is_even = part.upper is not None and self.value(part.upper).family == "even"
         is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
-        family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
+        family = "even" if is_even else whole.family if whole.family in ("list", "loader", "ragged") else ""
         return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
 
     def _slice(self, node: ast.Subscript, part: ast.Slice, result: Value) -> Value:
@@ -312,7 +320,7 @@ class Expressions(State):
             self._share(left, right, node)
         families = left.family, right.family
         family = next((each for each in ("even", "length", "clock") if each in families), "")
-        if isinstance(operator, ast.Mod) and right.family == "world":
+        if isinstance(operator, _SUMS) and right.family == "turn":
             family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
         if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
             return result._replace(family="set", order=result_order)

@@ -306,7 +306,7 @@ def _padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 
 def _batch_padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """Padded to the longest of its own samples."""
-    return whole._replace(length=whole.is_local, family="tensor")
+    return whole._replace(length=False, family="ragged" if whole.is_local else "")
 
 
 def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -317,7 +317,8 @@ def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> V
 
 def _generated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """What a language model writes ends where each of its samples does; told by the options of transformers."""
-    return whole._replace(length=not _GENERATION.isdisjoint(options), grad=False, scale="", family="")
+    is_ragged = whole.varies != SAME and not _GENERATION.isdisjoint(options)
+    return whole._replace(length=False, grad=False, scale="", family="ragged" if is_ragged else "")
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {

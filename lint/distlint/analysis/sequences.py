@@ -13,10 +13,11 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies
-from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms, is_true
+from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms, is_true
 from distlint.analysis.module import matters
 
 LAST_TURN = "(the last turn)"
+_EDGES = ("(a loop begins)", "(a loop ends)")
 _MOST_TESTS = 7  # besides the one in question; ways double with each
 
 
@@ -29,6 +30,7 @@ class Visit(NamedTuple):
         calls: the calls that lead to it, outermost first.
         guard: the branch on the test in question that it stands in.
         depth: how many of the calls that branch stands in as well.
+        loop: the loop that begins or ends here, or whose last turn this is.
     """
 
     label: str
@@ -36,6 +38,7 @@ class Visit(NamedTuple):
     calls: tuple[Inlined, ...]
     guard: Branch | None = None
     depth: int = 0
+    loop: Loop | None = None
 
 
 class Way(NamedTuple):
@@ -103,7 +106,9 @@ def _compare(
         return
     if there.end == "raise" and len(there.visits) <= len(here.visits):
         return
-    for first, second in _unmatched(here.visits, there.visits, lambda visit: (id(visit.step), visit.label)):
+    for first, second in _unmatched(
+        here.visits, there.visits, lambda visit: (id(visit.loop or visit.step), visit.label)
+    ):
         for more, other in _unmatched(first, second, lambda visit: visit.label):
             yield from _parted(atom, here, there, more, other)
 
@@ -120,11 +125,12 @@ def _unmatched(
 
 def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[Visit]) -> Iterator[Divergence]:
     """What one side makes more than the other at one point; where both make something, one of them is told of."""
+    first, second = ([visit for visit in part if visit.label not in _EDGES] for part in (first, second))
     is_first = bool(first) and (not second or first[0].guard is not None)
     more, other, way = (first, second, there) if is_first else (second, first, here)
     instead = other[0] if other else None
     for visit in more:
-        if visit.label == LAST_TURN and not any(each.step is visit.step for each in way.visits):
+        if visit.loop is not None and not any(_is_inside(each.step, visit.loop) for each in way.visits):
             continue  # how often those turn who are alone in a loop is their affair
         is_around = visit.guard is not None
         if not is_around:
@@ -136,14 +142,23 @@ def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[
             return  # what follows an early exit is told of once
 
 
+def _is_inside(step: Step, node: Node) -> bool:
+    return node is step or any(_is_inside(step, each) for part in bodies(node) for each in part)
+
+
+def _is_for_one(atom: Atom) -> bool:
+    """True if a test picks out a rank by its number, not by something that follows from it."""
+    return atom.varies == RANK and atom.reason is None
+
+
 def _also(atom: Atom) -> dict[str, bool]:
     """What else is true of a rank of which an atom is: the first rank is the first of its node."""
     return {LOCAL_ZERO.text: True} if atom == ZERO else {}
 
 
 def _answers(atom: Atom, relevant: list[Atom], asked: list[Atom]) -> Iterator[dict[str, bool]]:
-    """The ways to answer the other tests: alike on both sides, and of those for the rank, each one alone."""
-    alone = {each.text for each in asked if each.varies == RANK} if atom.varies == RANK else set()
+    """The ways to answer the other tests: alike on both sides, and of those for one certain rank, each one alone."""
+    alone = {each.text for each in asked if _is_for_one(each)} if _is_for_one(atom) else set()
     texts = sorted({each.text for each in relevant} - {atom.text} - alone)
     some, rest = texts[:_MOST_TESTS], texts[_MOST_TESTS:]
     for chosen in itertools.product((True, False), repeat=len(some)):
@@ -169,7 +184,19 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
                 yield from atoms(node.test)
             yield from _relevant((*node.then, *node.other))
         elif isinstance(node, Loop | Inlined | Handled):
+            if isinstance(node, Loop) and _leaves_function(node.body):
+                yield _turns(node)
             yield from (atom for part in bodies(node) for atom in _relevant(part))
+
+
+def _leaves_function(body: tuple[Node, ...]) -> bool:
+    """True if a loop may end the function, so that it matters whether it turns at all."""
+    inside = (part for node in body if not isinstance(node, Inlined) for part in bodies(node))
+    return Exit("return") in body or any(map(_leaves_function, inside))
+
+
+def _turns(loop: Loop) -> Atom:
+    return Atom(f"{loop.place.path}:{loop.place.line} turns", UNKNOWN)
 
 
 def walk(body: tuple[Node, ...], answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> Way:
@@ -209,7 +236,7 @@ class _Walker:
             return self._loop(node, calls, guard)
         if isinstance(node, Inlined):
             end = self.run(node.body, (*calls, node), guard)
-            return end if end == "raise" else ""
+            return end if end in ("raise", "exit") else ""
         end = self.run(node.body, calls, guard)
         return self.run(node.last, calls, guard) or end
 
@@ -226,8 +253,14 @@ class _Walker:
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""
+        if not self.answers.get(_turns(node).text, True):
+            return ""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
-        if end == "break" and len(self.visits) > before:
-            self.visits.append(self.visits[before]._replace(label=LAST_TURN))
-        return end if end in ("return", "raise") else ""
+        if len(self.visits) > before:
+            edge = self.visits[before]._replace(loop=node)
+            self.visits.insert(before, edge._replace(label=_EDGES[0]))
+            if end in ("break", "return"):
+                self.visits.append(edge._replace(label=LAST_TURN))
+            self.visits.append(edge._replace(label=_EDGES[1]))
+        return end if end in ("return", "raise", "exit") else ""

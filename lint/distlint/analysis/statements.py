@@ -66,6 +66,9 @@ class Interpreter(Calls):
             for each, part in zip(targets, value.elements, strict=True):
                 self.bind(each, part)
             return
+        if value.family == "deepspeed" and targets:  # engine, optimizer, loader, scheduler
+            self.bind(targets[0], value)
+            targets, value = targets[1:], UNKNOWN_VALUE
         part = value._replace(family="part") if value.family == "batch" else self.element(value)
         for each in targets:
             self.bind(each, part)
@@ -146,7 +149,7 @@ class Interpreter(Calls):
             if self.events and self.events[-1].node is node.value:
                 self.events[-1].is_dropped = True
             if self.events and self.events[-1].kind == "exit" and self.events[-1].node is node.value:
-                self.block.append(Exit("raise"))
+                self.block.append(Exit("raise" if _tells_of_failure(self.events[-1]) else "exit"))
                 return "raise"
         return ""
 
@@ -437,6 +440,11 @@ def _declares(owner: ClassNode, name: str) -> bool:
     """True if the body of a class gives it an attribute or a property of this name."""
     assigned = (target for each in owner.node.body if isinstance(each, ast.Assign) for target in each.targets)
     return name in owner.methods or any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
+def _tells_of_failure(event: Event) -> bool:
+    """True if the process ends with a status of failure, so that the launcher stops the others."""
+    return bool(event.args) and event.args[0].constant != 0 and event.args[0].family != "none"
 
 
 def _loader_in(iterable: Value) -> Value | None:

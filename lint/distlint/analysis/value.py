@@ -53,7 +53,8 @@ class Value(NamedTuple):
         reason: why they may.
         formula: the value as a condition, where it is one.
         family: what it is: "metric", "module", "lightning_module", "loader", "accelerator", "rank", "local_rank",
-            "world", "none", "set", "list", "length", "batch", "part" (of one), … or "".
+            "world", "none", "set", "list", "length", "batch", "part" (of one),
+            "ragged" (as wide as this rank's longest sample), … or "".
         target: the function or class that it is, or the class that it is an instance of (as ``instance``).
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
-from distlint.analysis.sequences import LAST_TURN, Divergence
+from distlint.analysis.sequences import Divergence
 from distlint.facts import known
 from distlint.facts.rank_names import RANK_TOKENS
 from distlint.hoisting import hoist
 from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
-from distlint.tracing import guard_of, lets_others_in, way_to
+from distlint.tracing import guard_of, instead_of, lets_others_in, way_to
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -275,29 +275,27 @@ def rerun(model, data):
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function."""
         for found, what, event in Partings(analysis).find(lambda atom: atom.varies == RANK, analysis.needs_all):
-            if _is_told_elsewhere(found) or (_needs_shards(found) and lets_others_in(found, event)):
+            if _is_told_elsewhere(found) or (found.is_around and found.reached and lets_others_in(found, event)):
                 continue
-            trace = (*guard_of(found), *way_to(found.visit))
+            trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
             condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
             repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
 
 
 def _is_told_elsewhere(found: Divergence) -> bool:
-    """A variable that some ranks alone have set, and that ends a loop: DL108."""
+    """A variable that some ranks alone have set: DL108."""
     reason = found.atom.reason
-    return found.visit.label == LAST_TURN and reason is not None and reason[2]
+    return reason is not None and reason[2]
 
 
 def _condition(found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if _needs_shards(found):
         return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
-    reason = found.atom.reason
     if not found.is_around and (others := _other_tests(found, event)):
         return Condition("data", f"if {others} can be so at once")
-    is_set = reason is not None and reason[2] and not found.atom.text.endswith("is None")
-    return Condition("data", f"if ranks answer `{found.atom.text}` differently") if is_set else None
+    return None
 
 
 def _other_tests(found: Divergence, event: Event) -> str:

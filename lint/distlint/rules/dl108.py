@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, atoms
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, way_to
 
@@ -187,8 +187,13 @@ def _parted(analysis: Analysis) -> Iterator[Report]:
             f"only some ranks make this {what}: it depends on `{found.atom.text}`, which is set only where "
             f"{_place(reason)} holds, and the other ranks don't come to it"
         )
+        is_asked_of = " in " in found.atom.text or "(" in found.atom.text
+        text = f"if ranks answer `{found.atom.text}` differently"
+        condition = Condition("data", text) if is_asked_of else None
+        if found.visit.step.effect.sharded and not analysis.shards_states:
+            condition = Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
         cause = (analysis.index.path, reason[0], "cause", reason[1])
-        yield Report(event.node, message, (*guard_of(found), cause, *way_to(found.visit)))
+        yield Report(event.node, message, (*guard_of(found), cause, *way_to(found.visit)), condition)
 
 
 def _is_by_rank(branch: Branch | None) -> bool:

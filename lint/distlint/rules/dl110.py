@@ -140,6 +140,17 @@ class Captioner(LightningModule):
             return loss * 0
         return loss
 """,
+        """\
+import torch
+
+def train(module, train_loader):
+    model = torch.nn.parallel.DistributedDataParallel(module)
+    for batch in train_loader:
+        with model.no_sync():
+            loss = model(batch)
+            if not torch.isnan(loss):
+                loss.backward()
+""",
     )
 
     def query(self, analysis: Analysis) -> Iterator[Report]:

@@ -138,7 +138,8 @@ def _given(event: Event, position: int) -> Value | None:
 
 
 def _is_ragged(value: Value) -> bool:
-    return value.length and not value.sources and value.family not in ("list", "range", "set")
+    is_own = value.length or value.family == "ragged"
+    return is_own and not value.sources and value.family not in ("list", "range", "set")
 
 
 def _is_of_tokens(node: ast.expr | None, value: Value) -> bool:
