@@ -102,7 +102,8 @@ def mean_of_counts(hits, accelerator, fabric, world_size):
             elif operation_of(event) == "mean" and _is_integer(event):
                 node = event.argument_node(0, "tensor")
                 shown = analysis.index.text_of(node) if node is not None else "this"
-                yield Report(event.node, _MESSAGE.format(shown), repair=None if event.effect.changes else _as_float)
+                needs_place = event.is_dropped or (event.effect.changes and event.receiver.family != "fabric")
+                yield Report(event.node, _MESSAGE.format(shown), repair=None if needs_place else _as_float)
 
 
 def _is_integer(event: Event) -> bool:

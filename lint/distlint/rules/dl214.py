@@ -24,10 +24,11 @@ class LocalRankWithWorldSize(Query):
     world size; with ``local_rank`` goes the number of ranks on the node (``LOCAL_WORLD_SIZE``).
 
     The rule reports slices with a stride, ``range``, ``islice``, ``number % world_size == local_rank``,
-    ``local_rank * (size // world_size)``, samplers and ``shard`` calls.
+    ``local_rank * (size // world_size)``, samplers, ``shard`` calls, and ``init_process_group`` with the
+    ``LOCAL_RANK`` of a launcher as its rank, which then waits for ranks that nobody is.
 
     Silent: ``local_rank`` alone, as the number of a device; a number of devices or ranks of this node; files that
-    give ``local_rank`` to ``init_process_group`` as the rank, and so are for one node only.
+    spawn their processes and give ``local_rank`` to ``init_process_group`` as the rank: they are for one node only.
 
     When to ignore: the job is never started on several nodes.
     """
@@ -55,6 +56,28 @@ def loader(data, args):
     return DataLoader(data, sampler=sampler)
 """,
             {4: "on several nodes"},
+        ),
+        Example(
+            """\
+import os
+import torch.distributed as dist
+
+def start():
+    local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("nccl", rank=local_rank, world_size=world_size)
+""",
+            {6: "on several nodes"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def mine(samples, local_rank):
+    for number, sample in enumerate(samples):
+        if number % dist.get_world_size() == local_rank:
+            yield sample
+""",
+            {5: "on several nodes"},
         ),
         Example(
             """\
@@ -87,6 +110,14 @@ def shard(files, data):
 import torch
 import torch.distributed as dist
 
+def spawned(local_rank, world_size, data):
+    dist.init_process_group("gloo", rank=local_rank, world_size=world_size)
+    return data[local_rank::world_size]
+""",
+        """\
+import torch
+import torch.distributed as dist
+
 def main(local_rank, files):
     world_size = torch.cuda.device_count()
     for number in range(local_rank, len(files), world_size):
@@ -98,7 +129,7 @@ def main(local_rank, files):
         """Ask of every place where a rank takes its part by what number and of how many parts."""
         if any(_begins_on_one_node(event) for event in analysis.events("setup")):
             return
-        for event in analysis.events("share_of", "sampler"):
+        for event in analysis.events("share_of", "sampler", "setup"):
             which, count = _parts(event)
             if which is not None and which.family == "local_rank" and count is not None and count.family == "world":
                 message = (
@@ -109,11 +140,15 @@ def main(local_rank, files):
 
 
 def _parts(event: Event) -> tuple[Value | None, Value | None]:
+    if event.kind == "setup":
+        return event.options.get("rank"), event.options.get("world_size")
     if event.kind == "sampler":
         return event.argument(2, "rank"), event.argument(1, "num_replicas")
     return event.args[0], event.args[1]
 
 
 def _begins_on_one_node(event: Event) -> bool:
-    rank = event.argument(-1, "rank")
-    return rank is not None and rank.family == "local_rank"
+    """True if the local rank, which no launcher has set, is given as the rank: processes are spawned on this node."""
+    rank = event.options.get("rank")
+    is_launched = rank is not None and rank.reason is not None and "LOCAL_RANK" in rank.reason.text
+    return rank is not None and rank.family == "local_rank" and not is_launched
