@@ -224,7 +224,7 @@ class Calls(Expressions):
         """A method of something that no table knows: of a tensor, a list, or anything else."""
         name = func.attr
         if name in _ADDS and args:
-            self._add(func.value, args[-1])
+            self._add(func.value, receiver, args[-1])
             return NONE_VALUE
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
@@ -242,10 +242,9 @@ class Calls(Expressions):
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
 
-    def _add(self, node: ast.expr, value: Value) -> None:
+    def _add(self, node: ast.expr, known: Value, value: Value) -> None:
         """What is added to a list is in it from now on."""
         root, _ = _root(node)
-        known = self.value(node)
         if root is not None and known.target is None and not known.name:
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")

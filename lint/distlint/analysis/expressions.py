@@ -11,12 +11,13 @@ from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
 from distlint.analysis.state import State
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join, shallow
 from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
 _SUMS = (ast.Add, ast.Sub)
+_MOST_ELEMENTS = 64  # of what is written out and kept apart; longer ones are tables
 
 
 class Expressions(State):
@@ -183,8 +184,13 @@ class Expressions(State):
         return compared(self, node, values)
 
     def _binary(self, node: ast.BinOp) -> Value:
-        left, right = self.value(node.left), self.value(node.right)
-        return self.arithmetic(node.op, left, right, node)
+        chain = [node]  # a sum of many lines is as deep as it is long
+        while isinstance(chain[-1].left, ast.BinOp):
+            chain.append(chain[-1].left)
+        result = self.value(chain[-1].left)
+        for each in reversed(chain):
+            result = self.arithmetic(each.op, result, self.value(each.right), each)
+        return result
 
     def arithmetic(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the result of an operation on two values."""
@@ -242,12 +248,12 @@ class Expressions(State):
         return some([every([asked, first.formula]), every([negate(asked), second.formula])])
 
     def _written_out(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
-        elements = tuple(self.value(part) for part in node.elts)
+        elements = tuple(shallow(self.value(part)) for part in node.elts)
         family = {ast.Tuple: "tuple", ast.List: "list", ast.Set: "set"}[type(node)]
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
-        return whole._replace(family=family, elements=elements)
+        return whole._replace(family=family, elements=elements if len(elements) <= _MOST_ELEMENTS else ())
 
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
@@ -257,6 +263,8 @@ class Expressions(State):
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         names, guards = dict(self.names), self.guards
+        own = {each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)}
+        kept = own & self.assigned
         outer = UNKNOWN_VALUE
         with self.collected() as block:
             for each in node.generators:
@@ -269,10 +277,20 @@ class Expressions(State):
                     self.guards = (*self.guards, Guard("branch", value, test))
             parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
             inside = combine([self.value(part) for part in parts])
-        self.names, self.guards = names, guards
+        self._forget(own, names, kept)
+        self.guards = guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
         return inside._replace(family=family, length=outer.length)
+
+    def _forget(self, own: set[str], before: dict[str, Value], kept: set[str]) -> None:
+        """Give the variables of a comprehension back what they were outside; what ``:=`` has set stays."""
+        self.assigned -= own - kept
+        for name in own:
+            if name in before:
+                self.names[name] = before[name]
+            else:
+                self.names.pop(name, None)
 
     @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:

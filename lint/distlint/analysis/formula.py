@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias, Union
 
 # How far ranks may disagree about a value; larger wins where two are joined.
@@ -59,6 +60,7 @@ TRUE = Constant(True)
 FALSE = Constant(False)
 ZERO = Atom("rank==0", RANK)
 LOCAL_ZERO = Atom("local_rank==0", RANK)
+_LARGEST = 32  # atoms of a formula that is kept apart; a flag that is set from itself doubles with each line
 
 
 def negate(formula: Formula) -> Formula:
@@ -75,7 +77,17 @@ def every(parts: list[Formula]) -> Formula:
         return FALSE
     if not kept:
         return TRUE
-    return kept[0] if len(kept) == 1 else All(tuple(kept))
+    if len(kept) == 1:
+        return kept[0]
+    whole = All(tuple(kept))
+    return whole if sum(1 for _ in atoms(whole)) <= _LARGEST else _opaque(whole)
+
+
+def _opaque(whole: Formula) -> Atom:
+    """Return an atom for a formula that is too large to be taken apart."""
+    most = max(atoms(whole), key=lambda atom: atom.varies)
+    number = zlib.crc32(repr(whole).encode(errors="replace"))
+    return most._replace(text=f"{most.text} and more ({number})", parameter="")
 
 
 def some(parts: list[Formula]) -> Formula:
@@ -99,15 +111,15 @@ def varies(formula: Formula) -> int:
     return max((atom.varies for atom in atoms(formula)), default=SAME)
 
 
-def is_true(formula: Formula, answers: Mapping[str, bool]) -> bool:
+def is_true(formula: Formula, answer: Callable[[str], bool]) -> bool:
     """Return the answer, given that of each atom by its text."""
     if isinstance(formula, Constant):
         return formula.value
     if isinstance(formula, Atom):
-        return answers[formula.text]
+        return answer(formula.text)
     if isinstance(formula, Not):
-        return not is_true(formula.inside, answers)
-    found = (is_true(part, answers) for part in formula.inside)
+        return not is_true(formula.inside, answer)
+    found = (is_true(part, answer) for part in formula.inside)
     return all(found) if isinstance(formula, All) else any(found)
 
 

@@ -8,14 +8,17 @@ thing go together: a barrier that rank 0 meets early and the others later is rig
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step
-from distlint.analysis.formula import Atom, atoms, is_true
+from distlint.analysis.formula import Atom, Formula, atoms, is_true
 from distlint.analysis.module import matters
 
-_MOST_TESTS = 7  # besides the one in question; ways double with each
+# Ways that are compared for one test, and for all tests of a function together: the ways double with each further test,
+# and so would the time. A test of its own needs few.
+_MOST_WAYS, _ALL_WAYS, _FEWEST_WAYS = 128, 512, 4
+_MOST_ASKED = 100  # tests of one function that are asked about
 
 
 class Visit(NamedTuple):
@@ -70,22 +73,19 @@ def divergences(
     """
     if not matters(body):
         return
-    relevant = list(dict.fromkeys(_relevant(body)))
-    for atom in relevant:
-        if not is_asked(atom):
-            continue
+    asked = list({each.text: each for each in _relevant(body) if is_asked(each)}.values())
+    most = max(_FEWEST_WAYS, min(_MOST_WAYS, _ALL_WAYS // max(1, len(asked))))
+    for atom in asked[:_MOST_ASKED]:
         seen: set[int] = set()
-        for found in _compare(body, atom, [each for each in relevant if each.text != atom.text], counts):
+        for found in _compare(body, atom, most, counts):
             if id(found.visit.step) not in seen:
                 seen.add(id(found.visit.step))
                 yield found
 
 
-def _compare(
-    body: tuple[Node, ...], atom: Atom, others: list[Atom], counts: Callable[[Step], bool]
-) -> Iterator[Divergence]:
-    for answers in _answers(list({each.text for each in others})):
-        here, there = (walk(body, {**answers, atom.text: answer}, atom, counts) for answer in (True, False))
+def _compare(body: tuple[Node, ...], atom: Atom, most: int, counts: Callable[[Step], bool]) -> Iterator[Divergence]:
+    for answers in _answers(most):
+        here, there = (walk(body, answers, atom, answer, counts) for answer in (True, False))
         if here.end == "raise" and len(here.visits) <= len(there.visits):
             continue
         if there.end == "raise" and len(there.visits) <= len(here.visits):
@@ -112,12 +112,39 @@ def _is_guarded(visit: Visit) -> bool:
     return visit.guard is not None
 
 
-def _answers(texts: list[str]) -> Iterator[dict[str, bool]]:
-    """The ways to answer tests; of too many, some are only answered together."""
-    some, rest = sorted(texts)[:_MOST_TESTS], sorted(texts)[_MOST_TESTS:]
-    for chosen in itertools.product((True, False), repeat=len(some)):
-        for answer in (False, True) if rest else (False,):
-            yield {**dict(zip(some, chosen, strict=True)), **dict.fromkeys(rest, answer)}
+class Answers(dict[str, bool]):
+    """What tests are answered; one that nobody has asked yet is answered alike by all, and remembered."""
+
+    def __init__(self, known: dict[str, bool], default: bool = True) -> None:
+        super().__init__(known)
+        self.default = default
+
+    def __missing__(self, text: str) -> bool:
+        self[text] = self.default
+        return self.default
+
+
+def _answers(most: int) -> Iterator[Answers]:
+    """The ways to answer the tests that are come to; of too many, some.
+
+    First all of them with yes and all with no; then the answer that was asked for last is the first to be changed, as
+    one looks for a way out of a maze. Those who take the answers ask for them meanwhile.
+    """
+    first = Answers({}, default=False)
+    yield first
+    answers = Answers({})
+    for _ in range(most):
+        yield answers
+        known = dict(answers)
+        while known and not known[last := next(reversed(known))]:
+            del known[last]
+        if not known:
+            return
+        known[last] = False
+        answers = Answers(known)
+    for text in itertools.islice(first, most // 4):  # the maze is too large: each test alone, too
+        yield Answers({text: True}, default=False)
+        yield Answers({text: False})
 
 
 def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
@@ -131,17 +158,18 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
             yield from _relevant(node.body)
 
 
-def walk(body: tuple[Node, ...], answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> Way:
-    """Return the steps on the way that is given by the answers to all tests."""
-    walker = _Walker(answers, atom, counts)
+def walk(body: tuple[Node, ...], answers: Answers, atom: Atom, answer: bool, counts: Callable[[Step], bool]) -> Way:
+    """Return the steps on the way that is given by the answer to the test in question, and those to the others."""
+    walker = _Walker(answers, atom, answer, counts)
     end = walker.run(body, (), None)
     return Way(walker.visits, end, walker.last)
 
 
 class _Walker:
-    def __init__(self, answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> None:
+    def __init__(self, answers: Answers, atom: Atom, answer: bool, counts: Callable[[Step], bool]) -> None:
         self.answers = answers
         self.atom = atom
+        self.own = {atom.text: answer}
         self.counts = counts
         self.visits: list[Visit] = []
         self.last: Branch | None = None
@@ -172,11 +200,14 @@ class _Walker:
 
     def _branch(self, node: Branch, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         is_asked = any(each.text == self.atom.text for each in atoms(node.test))
-        arm = node.then if is_true(node.test, self.answers) else node.other
+        arm = node.then if self._is_true(node.test) else node.other
         end = self.run(arm, calls, node if is_asked else guard)
         if is_asked and (end or matters(node.then) or matters(node.other)):
             self.last = node
         return end
+
+    def _is_true(self, test: Formula) -> bool:
+        return is_true(test, lambda text: self.own[text] if text in self.own else self.answers[text])
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""

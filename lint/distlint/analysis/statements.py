@@ -23,7 +23,6 @@ class Interpreter(Calls):
         super().__init__(function, facts)
         self.is_quick = False  # a loop's first round: it tells what the second begins with
         self.breaks: list[list[Value]] = []
-        self.assigned: set[str] = set()
 
     def run(self, body: Sequence[ast.stmt]) -> str:
         """Interpret statements; return how they end where every way through them does: one of _ENDS, or ""."""
@@ -66,13 +65,13 @@ class Interpreter(Calls):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
                 joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
-                self.names[target.value.id] = joined._replace(scale="", elements=())
+                self.bind(target.value, joined._replace(scale="", elements=()))
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
         if value.family == "loader":
             return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
-        if value.family == "enumerate":
+        if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
             )
@@ -142,7 +141,8 @@ class Interpreter(Calls):
             blocks.append(block)
         self.branch(test, node.test, *blocks)
         self._merge(test, node.test, names, ends)
-        self.assigned |= assigned
+        assigned |= self.assigned
+        self.assigned = assigned
         self._remember_exits(test, node, ends, inner)
         return ends[0] if ends[0] and ends[1] else ""
 
@@ -185,6 +185,7 @@ class Interpreter(Calls):
     ) -> str:
         """Run a loop's body twice, the second time with what the first has changed; in a first round, once."""
         outer, was_quick, stopped = self.guards, self.is_quick, UNKNOWN_VALUE
+        assigned, self.assigned = self.assigned, set()
         for is_last in (True,) if was_quick else (False, True):
             self.is_quick = was_quick or not is_last
             before = dict(self.names)
@@ -198,9 +199,10 @@ class Interpreter(Calls):
                 self.run(node.body)
                 inner, self.guards = self.guards[len(outer) + 1 :], outer
             stopped = combine([each for each in self.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
-            self.names = {
-                name: join(before.get(name, NONE_VALUE), now) for name, now in {**before, **self.names}.items()
-            }
+            for name in self.assigned & self.names.keys():
+                self.names[name] = join(before.get(name, NONE_VALUE), self.names[name])
+        assigned |= self.assigned
+        self.assigned = assigned
         self.is_quick = was_quick
         self.loop(node, decides, block)
         self.guards = (*outer, *(guard for guard in inner if guard.kind == "exit return"))
@@ -210,19 +212,26 @@ class Interpreter(Calls):
     def _try(self, node: ast.Try) -> str:
         outer = self.guards
         before = dict(self.names)
+        assigned, self.assigned = self.assigned, set()
         with self.collected() as block:
             self.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
             end = self.run(node.body) or self.run(node.orelse)
             inner, self.guards = self.guards[len(outer) + bool(node.handlers) :], outer
         after, handlers, ends = self.names, [], [end]
+        changed = self.assigned & after.keys()
+        either = {name: join(before.get(name, after[name]), after[name]) for name in changed}
+        left = after if not end else None
         for handler in node.handlers:
-            self.names = {name: join(before.get(name, value), value) for name, value in {**before, **after}.items()}
+            self.names = {**after, **either}
             with self.collected() as caught:
                 self.guards = (*outer, Guard("except", UNKNOWN_VALUE, handler))
                 ends.append(self.run(handler.body))
                 self.guards = outer
             handlers.append(tuple(caught))
-        self.names = after
+            left = self.names if left is None and not ends[-1] else left
+        self.names = after if left is None else left
+        assigned |= self.assigned
+        self.assigned = assigned
         if block or any(handlers):
             self.block.append(Handled(tuple(block), tuple(handlers)))
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
@@ -239,20 +248,30 @@ class Interpreter(Calls):
 
     def _match(self, node: ast.Match) -> str:
         self.value(node.subject)
-        before, names = dict(self.names), []
+        before = dict(self.names)
+        assigned, self.assigned = self.assigned, set()
+        joined: dict[str, Value] = {}
         for case in node.cases:
             self.names = dict(before)
             with self.collected() as block:
                 outer, self.guards = self.guards, (*self.guards, Guard("branch", UNKNOWN_VALUE, case.pattern))
+                self._bind_pattern(case.pattern)
                 self.run(case.body)
                 self.guards = outer
             self.branch(UNKNOWN_VALUE, case.pattern, block, [])
-            names.append(self.names)
-        for each in names:
-            self.names = {
-                name: join(self.names.get(name, value), value) for name, value in {**self.names, **each}.items()
-            }
+            for name in self.assigned & self.names.keys():
+                joined[name] = join(joined.get(name, before.get(name, self.names[name])), self.names[name])
+        self.names = {**before, **joined}
+        assigned |= self.assigned
+        self.assigned = assigned
         return ""
+
+    def _bind_pattern(self, pattern: ast.pattern) -> None:
+        """Names that a pattern binds are parts of what is matched, of which nothing is known."""
+        for each in ast.walk(pattern):
+            name = getattr(each, "rest", None) or getattr(each, "name", None)
+            if isinstance(name, str):
+                self.bind(ast.Name(name, ast.Store()), UNKNOWN_VALUE)
 
     def _return(self, node: ast.Return) -> str:
         value = self.value(node.value)

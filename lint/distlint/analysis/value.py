@@ -117,6 +117,13 @@ def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tup
     return tuple(join(*each) for each in zip(first, second, strict=True))
 
 
+def shallow(value: Value) -> Value:
+    """Return a value that can be an element: its own parts have none, else pairs of pairs would grow for ever."""
+    if not any(part.elements for part in value.elements):
+        return value
+    return value._replace(elements=tuple(part._replace(elements=()) for part in value.elements))
+
+
 def combine(values: list[Value]) -> Value:
     """Return what is known of a value that is computed from others."""
     result = UNKNOWN_VALUE if not values else SAME_VALUE

@@ -126,6 +126,8 @@ class SyntaxIndex:
         first, last = node.lineno, node.end_lineno or node.lineno
         if not isinstance(node, ast.expr) and getattr(node, "body", None):
             last = first
+        if first == last == node.end_lineno:
+            return " ".join(self.line(first)[node.col_offset : node.end_col_offset].decode(errors="replace").split())
         lines = [self.line(number) for number in range(first, last + 1)]
         if last == node.end_lineno:
             lines[-1] = lines[-1][: node.end_col_offset]
