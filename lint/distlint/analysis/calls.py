@@ -10,7 +10,16 @@ from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, Formula, substitute
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
-from distlint.api import Effect, brings_together, environment_kind, family_of, function_effect, method_effect
+from distlint.api import (
+    Effect,
+    attribute_effect,
+    brings_together,
+    environment_kind,
+    family_of,
+    function_effect,
+    method_effect,
+    name_effect,
+)
 from distlint.syntax import ClassNode, FunctionNode
 
 _FORWARD = Effect("forward", "forward")
@@ -39,6 +48,9 @@ class Calls(Expressions):
             return self._own(callee, node, receiver, args, options)
         if name:
             return self._imported_call(name, node, args, options)
+        effect = _by_convention(node.func)
+        if effect is not None:
+            return self.ranked(effect.kind, node)
         return self._unknown(node, receiver, callee, args, options)
 
     def _callee(self, func: ast.expr) -> tuple[Value, Value]:
@@ -99,6 +111,9 @@ class Calls(Expressions):
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
         event.result = returned if returned is not None else UNKNOWN_VALUE
+        named = name_effect(target.name)
+        if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
+            event.result = self.ranked(named.kind, node)  # what it does cannot be seen
         return event.result
 
     def _construct(
@@ -153,6 +168,9 @@ class Calls(Expressions):
         family = family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
+        effect = name_effect(name.rpartition(".")[2])
+        if effect is not None:
+            return self.ranked(effect.kind, node)
         if name.startswith(("torch.", "numpy.", "math.")):
             function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
             if function is not None and args:
@@ -223,8 +241,8 @@ class Calls(Expressions):
     ) -> Value:
         """A method of something that no table knows: of a tensor, a list, or anything else."""
         name = func.attr
-        if name in _ADDS and args:
-            self._add(func.value, receiver, args[-1])
+        if name in _ADDS and (args or options):
+            self._add(func.value, receiver, args[-1] if args else combine([*options.values()]))
             return NONE_VALUE
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
@@ -249,6 +267,13 @@ class Calls(Expressions):
             joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
             self.bind(root, joined._replace(family=known.family, length=length))
+
+
+def _by_convention(func: ast.expr) -> Effect | None:
+    """What a function that cannot be seen tells of the rank by its name: ``trainer.is_world_process_zero()``."""
+    if isinstance(func, ast.Attribute):
+        return attribute_effect(func.attr)
+    return name_effect(func.id) if isinstance(func, ast.Name) else None
 
 
 def _is_super(node: ast.expr) -> bool:

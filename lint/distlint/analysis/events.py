@@ -29,7 +29,7 @@ class Guard(NamedTuple):
     taken: bool = True
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Event:
     """A call, or another thing that a rule may ask about.
 

@@ -132,7 +132,10 @@ class Expressions(State):
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
             if name in each.methods:
-                return Value(0, target=each.methods[name])
+                method = each.methods[name]
+                if method.is_property:
+                    return self.facts.read(("return", method, ""), self.function)
+                return Value(0, target=method)
             known = self.facts.read(("attribute", each, name), self.function)
             if known is not None and (known.is_local or known.family or known.target or known.wrapped):
                 return known
@@ -159,15 +162,26 @@ class Expressions(State):
         return self.ranked(kind, node) if kind else UNKNOWN_VALUE
 
     def _bool(self, node: ast.BoolOp) -> Value:
-        formulas, values = [], []
-        before = self.guards
+        """Each part is reached only where those before it were true, or for ``or``, false."""
+        is_and = isinstance(node.op, ast.And)
+        formulas: list[Formula] = []
+        values: list[Value] = []
+        guards, blocks = self.guards, [self.block]
         for part in node.values:
             value = self.value(part)
             values.append(value)
             formulas.append(self.as_formula(value, part))
-            self.guards = (*self.guards, Guard("and", value, part, isinstance(node.op, ast.And)))
-        self.guards = before
-        formula = every(formulas) if isinstance(node.op, ast.And) else some(formulas)
+            self.guards = (*self.guards, Guard("and", value, part, is_and))
+            self.block = []
+            blocks.append(self.block)
+        self.guards = guards
+        blocks.pop()
+        for number in range(len(blocks) - 1, 0, -1):
+            inside, self.block = blocks[number], blocks[number - 1]
+            ways = (inside, []) if is_and else ([], inside)
+            self.branch(values[number - 1], node.values[number - 1], *ways)
+        self.block = blocks[0]
+        formula = every(formulas) if is_and else some(formulas)
         return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))
 
     def _unary(self, node: ast.UnaryOp) -> Value:
@@ -204,8 +218,8 @@ class Expressions(State):
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
         family = "length" if "length" in (left.family, right.family) else ""
-        if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
-            family = left.family if left.family.endswith("rank") else right.family
+        if isinstance(operator, ast.Mod) and left.family == "rank" and right.constant is None:
+            family = "local_rank"  # by the number of devices of a machine
         return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:

@@ -96,9 +96,15 @@ def _compare(body: tuple[Node, ...], atom: Atom, most: int, counts: Callable[[St
 
 
 def _first_difference(atom: Atom, here: Way, there: Way) -> Divergence | None:
+    """Where the labels part; told by the step under the test, also where that was taken for a like one without."""
+    earlier: tuple[Visit, Visit] | None = None
     for first, second in itertools.zip_longest(here.visits, there.visits):
         if first is not None and second is not None and first.label == second.label:
+            if first.step is not second.step and _is_guarded(first) != _is_guarded(second):
+                earlier = earlier or (first, second)
             continue
+        if earlier is not None and not any(each is not None and _is_guarded(each) for each in (first, second)):
+            first, second = earlier
         longer = first if first is not None and (second is None or _is_guarded(first)) else second
         assert longer is not None
         other = second if longer is first else first
@@ -207,7 +213,15 @@ class _Walker:
         return end
 
     def _is_true(self, test: Formula) -> bool:
-        return is_true(test, lambda text: self.own[text] if text in self.own else self.answers[text])
+        return is_true(test, self._answer)
+
+    def _answer(self, text: str) -> bool:
+        if text in self.own:
+            return self.own[text]
+        kind, is_of_rank, _ = self.atom.text.partition("rank==")
+        if is_of_rank and self.own[self.atom.text] and text.startswith(f"{kind}rank=="):
+            return False  # it is one rank, and no other
+        return self.answers[text]
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""

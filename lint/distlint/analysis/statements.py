@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlint.analysis.calls import Calls
+from distlint.analysis.conditions import matched
 from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
-from distlint.analysis.formula import DATA, SAME, UNKNOWN
+from distlint.analysis.formula import DATA, SAME, TRUE, UNKNOWN, every
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
 from distlint.syntax import ClassNode, FunctionNode, Located
 
+Way = Sequence[ast.stmt] | Callable[[], str]
 _ENDS = ("return", "raise", "continue", "break")
 
 
@@ -127,20 +129,24 @@ class Interpreter(Calls):
 
     def _if(self, node: ast.If) -> str:
         test = self.value(node.test)
+        return self._fork(test, node.test, node.body, node.orelse)
+
+    def _fork(self, test: Value, node: Located, then: Sequence[ast.stmt], other: Way) -> str:
+        """Go two ways from a test; return how they end where both do."""
         before, ends, names, blocks = dict(self.names), [], [], []
         assigned, self.assigned = self.assigned, set()
         inner: list[Guard] = []
-        for taken, body in ((True, node.body), (False, node.orelse)):
+        for taken, way in ((True, then), (False, other)):
             self.names = dict(before)
             with self.collected() as block:
-                outer, self.guards = self.guards, (*self.guards, Guard("branch", test, node.test, taken))
-                ends.append(self.run(body))
+                outer, self.guards = self.guards, (*self.guards, Guard("branch", test, node, taken))
+                ends.append(way() if callable(way) else self.run(way))
                 inner += self.guards[len(outer) + 1 :]
                 self.guards = outer
             names.append(self.names)
             blocks.append(block)
-        self.branch(test, node.test, *blocks)
-        self._merge(test, node.test, names, ends)
+        self.branch(test, node, *blocks)
+        self._merge(test, node, names, ends)
         assigned |= self.assigned
         self.assigned = assigned
         self._remember_exits(test, node, ends, inner)
@@ -156,7 +162,7 @@ class Interpreter(Calls):
             left[name] = self.merged(first, second, test, node)
         self.names = left
 
-    def _remember_exits(self, test: Value, node: ast.If, ends: list[str], inner: Sequence[Guard]) -> None:
+    def _remember_exits(self, test: Value, node: Located, ends: list[str], inner: Sequence[Guard]) -> None:
         """What follows is reached only by those who did not leave."""
         for guard in inner:
             if guard.kind.startswith("exit"):
@@ -164,7 +170,7 @@ class Interpreter(Calls):
                 self.guards = (*self.guards, guard._replace(test=both))
         for taken, end in ((True, ends[0]), (False, ends[1])):
             if end and end != "raise" and not all(ends):
-                self.guards = (*self.guards, Guard(f"exit {end}", test, node.test, not taken))
+                self.guards = (*self.guards, Guard(f"exit {end}", test, node, not taken))
                 if end == "break" and self.breaks:
                     self.breaks[-1].append(test)
 
@@ -247,24 +253,20 @@ class Interpreter(Calls):
         return self.run(node.body)
 
     def _match(self, node: ast.Match) -> str:
-        self.value(node.subject)
-        before = dict(self.names)
-        assigned, self.assigned = self.assigned, set()
-        joined: dict[str, Value] = {}
-        for case in node.cases:
-            self.names = dict(before)
-            with self.collected() as block:
-                outer, self.guards = self.guards, (*self.guards, Guard("branch", UNKNOWN_VALUE, case.pattern))
-                self._bind_pattern(case.pattern)
-                self.run(case.body)
-                self.guards = outer
-            self.branch(UNKNOWN_VALUE, case.pattern, block, [])
-            for name in self.assigned & self.names.keys():
-                joined[name] = join(joined.get(name, before.get(name, self.names[name])), self.names[name])
-        self.names = {**before, **joined}
-        assigned |= self.assigned
-        self.assigned = assigned
-        return ""
+        return self._cases(node.subject, self.value(node.subject), node.cases)
+
+    def _cases(self, node: ast.expr, subject: Value, cases: Sequence[ast.match_case]) -> str:
+        if not cases:
+            return ""
+        case = cases[0]
+        self._bind_pattern(case.pattern)
+        test = matched(self, node, subject, case.pattern)
+        if case.guard is not None:
+            asked = self.value(case.guard)
+            formula = every([self.as_formula(test, case.pattern), self.as_formula(asked, case.guard)])
+            test = combine([test, asked])._replace(formula=formula)
+        other = cases[1:] if test.formula != TRUE else ()
+        return self._fork(test, case.pattern, case.body, lambda: self._cases(node, subject, other))
 
     def _bind_pattern(self, pattern: ast.pattern) -> None:
         """Names that a pattern binds are parts of what is matched, of which nothing is known."""

@@ -13,7 +13,7 @@ Located = ast.expr | ast.stmt | ast.excepthandler | ast.pattern | ast.arg | ast.
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it holds leads to the whole file
 class ClassNode:
     """A class.
 
@@ -32,7 +32,7 @@ class ClassNode:
     methods: dict[str, FunctionNode] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it holds leads to the whole file
 class FunctionNode:
     """A function or method, or the file's own statements (named ``<module>``).
 
@@ -70,12 +70,17 @@ class FunctionNode:
         return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in self.decorators)
 
     @property
+    def is_property(self) -> bool:
+        """True if it is read like an attribute."""
+        return any(dotted(each).rpartition(".")[2] in ("property", "cached_property") for each in self.decorators)
+
+    @property
     def decorators(self) -> Sequence[ast.expr]:
         """The decorators, outermost first."""
         return self.node.decorator_list if isinstance(self.node, Function) else ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it holds leads to the whole file
 class SyntaxIndex:
     """One file.
 
