@@ -75,7 +75,7 @@ class Analysis:
 
     def _interpret(self, function: FunctionNode) -> FunctionReport:
         interpreter = Interpreter(function, self.facts)
-        self._bind_parameters(interpreter, function)
+        interpreter.names.update(self.parameters(function))
         guard = next(filter(None, (guard_decorator(self._name(each)) for each in function.decorators)), "")
         if guard:
             decorator = function.decorators[0]
@@ -105,20 +105,23 @@ class Analysis:
             for name, value in interpreter.names.items():
                 self.facts.tell(("name", function, name), value)
 
-    def _bind_parameters(self, interpreter: Interpreter, function: FunctionNode) -> None:
+    def parameters(self, function: FunctionNode) -> dict[str, Value]:
+        """What is known of the parameters of a function: by its callers, its class, its annotations."""
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
         is_step = function.name in _STEPS.get(family, ())
+        values: dict[str, Value] = {}
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
             if position == 0 and owner is not None and not function.is_static:
-                interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
+                values[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
             if is_step and not name.endswith(("_idx", "model")):
                 known = Value(DATA, Reason(parameter.lineno, name), family="batch")
             annotated = self._annotated(parameter)
-            interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+            values[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+        return values
 
     def _annotated(self, parameter: ast.arg) -> Value | None:
         """What a parameter is by its annotation."""
