@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"distlint {__version__}\n")
         return 0
     from distlint.commands import ERROR, UsageError
-    from distlint.confirm.command import ConfirmError
     from distlint.config import ConfigError
+    from distlint.confirm.command import ConfirmError
 
     args = _parser().parse_args(argv)
     try:

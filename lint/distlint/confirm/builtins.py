@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from distlint.confirm.rank import Rank
 
 _OUTSIDE = ("open", "input", "exec", "eval", "compile", "breakpoint", "help", "exit", "quit", "globals", "memoryview")
-_DERIVED = ("len", "int", "float", "abs", "round", "str", "sum", "min", "max", "any", "all", "reversed", "divmod", "pow")
+_DERIVED = ("len", "int", "float", "abs", "round", "str", "sum", "min", "max", "any", "all", "reversed", "pow")
 _ASKED = ("isinstance", "issubclass", "callable")
 
 
@@ -139,7 +139,16 @@ def _super(rank: Rank) -> Any:
     own = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
     if not isinstance(own, StandIn):
         return rank.unknown("name", "super")
-    return derive("super", own, family=about(own).family, text="super()")
+    above = _Above.__new__(_Above)
+    object.__setattr__(above, "_distlint", about(derive("super", own, family=about(own).family, text="super()")))
+    return above
+
+
+class _Above(StandIn):
+    """``super()`` of a stand-in, which may be initialised with anything."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        pass
 
 
 def _import(rank: Rank, name: str, *args: Any) -> Any:

@@ -71,5 +71,3 @@ def described(found: Finding, verdict: Verdict) -> str:
         answer = str(each.answer) if each.text.startswith("turns of") else "yes" if each.answer else "no"
         lines.append(f"    line {each.line}: {' '.join(each.text.split())}: {answer}")
     return "\n".join(lines) + "\n"
-
-

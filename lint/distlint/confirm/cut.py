@@ -187,7 +187,9 @@ class Cut:
 
     def _own(self, rank: Rank, owner: ClassNode) -> Any:
         """An instance, set up as far as stand-ins go."""
-        init = next((each.methods["__init__"] for each in self.index.lineage(owner) if "__init__" in each.methods), None)
+        init = next(
+            (each.methods["__init__"] for each in self.index.lineage(owner) if "__init__" in each.methods), None
+        )
         names = list(self.analysis.parameters(init).items())[1:] if init is not None else []
         made = StandIn(About(rank, key_of("self"), "self", family=self.analysis.facts.family(owner), cls=owner))
         if init is not None:
@@ -239,8 +241,6 @@ class _Awaitable:
     def __init__(self, value: Any) -> None:
         self._value = value
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
         return self._value
-        yield
-
-

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from distlint.api import (
@@ -44,6 +45,7 @@ class Told(int):
     """A rank, or the answer to whether it is the first; read, or called like a function."""
 
     def __call__(self, *_args: object, **_options: object) -> Told:
+        """Return itself."""
         return self
 
     def __str__(self) -> str:
@@ -92,6 +94,7 @@ class Rank:
         here: its own line.
         stopped: why the guard has stopped this rank.
         logged: names that were logged without a collective, with their lines.
+        attempts: how often each ``try`` was entered; it is the first time that something fails in it.
         functions: compiled functions of the file.
     """
 
@@ -112,6 +115,7 @@ class Rank:
         self.globals: dict[str, Any] = {}
         self.failing: list[type[BaseException]] = []
         self._marks: dict[int, object] = {}
+        self.attempts: Counter[int] = Counter()
         self._times: Counter[int] = Counter()
         self._errors: dict[str, type[BaseException]] = {}
         self._meetings = 0
@@ -155,11 +159,12 @@ class Rank:
 
     def lines(self) -> list[int]:
         """Return the lines of the file that are being executed, innermost first."""
-        frame, found = sys._getframe(1), []
+        found = []
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename == self.index.path:
                 found.append(frame.f_lineno)
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return found
 
     def text_here(self) -> str:
@@ -232,10 +237,9 @@ class Rank:
         effect = attribute_effect(name)
         if effect is not None and method_effect(told.family, name) is None:
             return self.told(effect.kind)
-        known = {"family": named_family(name), "owner": value, "attribute": name, "text": f"{told.text}.{name}"}
-        if name == "module" and told.wrapped:
-            known["wrapped"] = ""
-        result = derive("attribute", value, name, **known)
+        result = derive(
+            "attribute", value, name, text=f"{told.text}.{name}", family=named_family(name), owner=value, attribute=name
+        )
         if not told.family or method_effect(told.family, name) is None:
             value.__dict__[name] = result
         return result
@@ -267,7 +271,8 @@ class Rank:
         if effect is not None:
             return self._known(effect, callee, args, options)
         family = family_of(told.name) if told.name else ""
-        if family.endswith("trainer") and _is_one(options.get("devices")):
+        is_alone = family.endswith("trainer") and _is_one(options.get("devices"))
+        if is_alone or options.get("sync_on_compute") is False:
             return derive("make", callee, args, options)
         if family:
             return derive("make", callee, args, options, family=family)
@@ -294,6 +299,7 @@ class Rank:
             about(result).is_local |= receiver.is_local
             about(result).has_gradient |= receiver.has_gradient
         about(result).is_unordered = told.attribute in _UNORDERED
+        about(result).is_set = told.attribute == "keys"
         return result
 
     def _backward(self, is_shared: bool) -> None:
@@ -315,8 +321,10 @@ class Rank:
         if kind == "exit":
             raise SystemExit
         if kind == "loader":
-            return args[0] if args and isinstance(args[0], StandIn) and about(args[0]).family == "loader" else derive(
-                "loader", callee, args, options, family="loader"
+            return (
+                args[0]
+                if args and isinstance(args[0], StandIn) and about(args[0]).family == "loader"
+                else derive("loader", callee, args, options, family="loader")
             )
         if kind in _LOCAL:
             is_even = bool(options.get("apply_padding"))
@@ -355,7 +363,8 @@ class Rank:
             about(value).key, about(value).is_local = key, False
             about(value).items.clear()
         elif isinstance(value, list):
-            value[:] = [StandIn(About(self, key_of(key, place), "what a collective gave")) for place in range(len(value))]
+            text = "what a collective gave"
+            value[:] = [StandIn(About(self, key_of(key, place), text)) for place in range(len(value))]
 
     def meet(self, label: str, args: tuple[Any, ...]) -> None:
         """Make a collective: wait for the other ranks, who must make the same."""
@@ -378,9 +387,9 @@ class Rank:
     def _site(self) -> Any:
         from distmetrics.errors import Site
 
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self.index.path:
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return Site(self.index.path, frame.f_lineno, frame.f_code.co_name) if frame is not None else None
 
     def finish(self) -> None:
@@ -429,7 +438,9 @@ class _Attempt:
         if not caught:
             return
         text = f"something fails in the try of line {self._line} on rank {rank.number}"
-        if rank._answer(key_of("fails", self._number, rank.number), text, True, 0):
+        answer = rank._answer(key_of("fails", self._number, rank.number), text, True, 0)
+        rank.attempts[self._number] += 1
+        if answer and rank.attempts[self._number] == 1:
             rank.failing.append(caught[0])
 
     def __exit__(self, *error: object) -> None:

@@ -49,7 +49,7 @@ class _Ended:
 
 def try_finding(analysis: Analysis, found: Finding) -> Verdict:
     """Run the function around a finding as two ranks, in many ways of answering."""
-    return try_lines(analysis, range(found.line, found.end_line + 1), counts_logs=found.code == "DL102")
+    return try_lines(analysis, range(found.line, found.end_line + 1), counts_logs=found.code in ("DL102", "DL107"))
 
 
 def try_lines(analysis: Analysis, lines: Sequence[int], counts_logs: bool = False) -> Verdict:
@@ -94,7 +94,8 @@ def _try_function(analysis: Analysis, function: FunctionNode, lines: frozenset[i
         muted = more
     if muted and verdict.outcome == "confirmed":
         left_out = ", ".join(map(str, sorted(muted)))
-        return replace(verdict, text=f"{verdict.text}\n(without the collectives of line {left_out}, which hang themselves)")
+        text = f"{verdict.text}\n(without the collectives of line {left_out}, which hang themselves)"
+        return replace(verdict, text=text)
     return verdict
 
 
@@ -105,7 +106,9 @@ class _Search:
         elsewhere: lines of collectives outside of the lines in question that have hung.
     """
 
-    def __init__(self, cut: Cut, function: FunctionNode, lines: frozenset[int], muted: frozenset[int], until: float) -> None:
+    def __init__(
+        self, cut: Cut, function: FunctionNode, lines: frozenset[int], muted: frozenset[int], until: float
+    ) -> None:
         self._cut = cut
         self._function = function
         self._lines = lines
@@ -131,7 +134,8 @@ class _Search:
             reason = reason or ended.own
             pending += _others(scenario, asked.values(), known)
         if is_reached and whole:
-            return Verdict("refuted", f"both ranks came to the end together in {whole} of {runs} ways of answering", runs)
+            text = f"both ranks came to the end together in {whole} of {runs} ways of answering"
+            return Verdict("refuted", text, runs)
         where = f"line {min(self._lines)} was reached in none of {runs} ways of answering"
         return Verdict("not runnable", f"{where}; {reason}" if reason else where, runs)
 
@@ -141,7 +145,7 @@ def _others(scenario: Scenario, asked: Iterable[Asked], known: set[object]) -> I
     for each in sorted(asked, key=lambda each: not each.is_local):
         if each.key in scenario.answers:
             continue
-        changed = 1 if each.answer == 2 else 1 - int(each.answer)  # noqa: PLR2004 - turns of a loop
+        changed = 1 if each.answer == 2 else 1 - int(each.answer)  # a test, or the turns of a loop
         answers = {**scenario.answers, each.key: changed}
         seen = scenario.default, frozenset(answers.items())
         if seen not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ _TWO = (
     "rmatmul rand ror rxor lt le gt ge ne"
 )
 _ONE = "neg pos abs invert round ceil floor trunc"
+_OF_SETS = frozenset({"and", "or", "sub", "xor", "rand", "ror", "rsub", "rxor"})
 _ERRORS = ("Error", "Exception", "Interrupt", "Warning")
 
 
@@ -56,6 +57,7 @@ class About:
         wrapped: whether it is a model whose passes all ranks make together, and whether it came out of one.
         is_even: whether all ranks have as many of it: a batch, and what is in it.
         is_unordered: whether each rank goes through it in an order of its own.
+        is_set: whether it is a view of keys, from which sets are computed.
         items: what was put into it.
     """
 
@@ -72,6 +74,7 @@ class About:
     has_gradient: bool = False
     is_even: bool = False
     is_unordered: bool = False
+    is_set: bool = False
     items: dict[str, Any] = field(default_factory=dict)
 
 
@@ -89,6 +92,7 @@ class StandIn:
         return about(self).rank.attribute(self, name)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        """Return what a call returns, by the tables of APIs."""
         return about(self).rank.call(self, args, options)
 
     def __bool__(self) -> bool:
@@ -135,9 +139,9 @@ class StandIn:
     async def __aexit__(self, *error: object) -> None:
         return None
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
         return self
-        yield  # a generator without turns
 
     def __aiter__(self) -> Any:
         return _later(iter(self))
@@ -206,7 +210,7 @@ def has_stand_in(*parts: object) -> bool:
 
 def _operator(name: str) -> Callable[..., StandIn]:
     def operate(self: StandIn, *others: Any) -> StandIn:
-        return derive(name, self, *others)
+        return derive(name, self, *others, is_unordered=about(self).is_set and name in _OF_SETS)
 
     return operate
 

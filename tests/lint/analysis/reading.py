@@ -23,14 +23,14 @@ def analyse(source: str, others: Mapping[str, Summary] | None = None, name: str 
 def value_of(source: str, name: str = "x", function: str = "f") -> Value:
     """What is known of a local name at the end of a function."""
     analysis = analyse(source)
-    return next(
-        report.environment[name] for each, report in analysis.reports.items() if each.name == function
-    )
+    return next(report.environment[name] for each, report in analysis.reports.items() if each.name == function)
 
 
 def value(expression: str, before: str = "pass", parameters: str = "*rest") -> Value:
     """What is known of an expression."""
-    return value_of(f"def f({parameters}):\n" + textwrap.indent(textwrap.dedent(before), "    ") + f"\n    x = {expression}\n")
+    return value_of(
+        f"def f({parameters}):\n" + textwrap.indent(textwrap.dedent(before), "    ") + f"\n    x = {expression}\n"
+    )
 
 
 def only(source: str, kind: str = "collective") -> Event:

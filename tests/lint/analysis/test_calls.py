@@ -33,7 +33,9 @@ def test_collectives_are_known(call: str, label: str) -> None:
     assert only(f"def f(x, self):\n    {call}\n").label == label
 
 
-@pytest.mark.parametrize("call", ["x.gather(1, index)", "x.all_reduce()", "reduce(f, x)", "self.barrier()", "x.save(y)"])
+@pytest.mark.parametrize(
+    "call", ["x.gather(1, index)", "x.all_reduce()", "reduce(f, x)", "self.barrier()", "x.save(y)"]
+)
 def test_other_things_of_these_names_are_no_collectives(call: str) -> None:
     assert list(analyse(f"from functools import reduce\ndef f(x, self):\n    {call}\n").events("collective")) == []
 
@@ -53,7 +55,9 @@ def test_names_are_followed_to_where_they_come_from(imported: str) -> None:
 
 
 def test_imports_inside_functions_are_followed() -> None:
-    assert guards("def f(rank):\n    from torch.distributed import barrier\n    if not rank:\n        barrier()\n") == ["branch"]
+    assert guards("def f(rank):\n    from torch.distributed import barrier\n    if not rank:\n        barrier()\n") == [
+        "branch"
+    ]
 
 
 HELPERS = {
@@ -70,19 +74,23 @@ HELPERS = {
     "    def f(self, rank):\n        if rank == 0:\n            self.meet()\n",
     "class": "class A:\n    def meet(self):\n        dist.barrier()\n"
     "def f(rank):\n    a = A()\n    if rank == 0:\n        a.meet()\n",
-    "constructor": "class A:\n    def __init__(self):\n        dist.barrier()\ndef f(rank):\n    if rank == 0:\n        A()\n",
+    "constructor": "class A:\n    def __init__(self):\n        dist.barrier()\n"
+    "def f(rank):\n    if rank == 0:\n        A()\n",
     "attribute": "class A:\n    def meet(self):\n        dist.barrier()\nclass B:\n    def __init__(self):\n"
     "        self.a = A()\n    def f(self, rank):\n        if rank == 0:\n            self.a.meet()\n",
     "nested": "def f(rank):\n    def meet():\n        dist.barrier()\n    if rank == 0:\n        meet()\n",
     "given": "def f(is_first):\n    if is_first:\n        dist.barrier()\ndef g(rank):\n    f(rank == 0)\n",
-    "given by name": "def f(a, is_first=False):\n    if is_first:\n        dist.barrier()\ndef g(rank):\n    f(1, is_first=not rank)\n",
+    "given by name": "def f(a, is_first=False):\n    if is_first:\n        dist.barrier()\n"
+    "def g(rank):\n    f(1, is_first=not rank)\n",
     "returned early": "def f(a):\n    if a:\n        return\n    dist.barrier()\ndef g(rank):\n    f(rank != 0)\n",
-    "decorator": "from lightning.pytorch.utilities import rank_zero_only\n@rank_zero_only\ndef f():\n    dist.barrier()\n",
+    "decorator": "from lightning.pytorch.utilities import rank_zero_only\n@rank_zero_only\n"
+    "def f():\n    dist.barrier()\n",
     "decorator and helper": "@rank_zero_only\ndef meet():\n    dist.barrier()\ndef f():\n    meet()\n",
     "decorator of an accelerator": "@accelerator.on_main_process\ndef f():\n    dist.barrier()\n",
     "conditional argument": "def f(rank):\n    print(dist.barrier() if rank == 0 else 0)\n",
     "recursion": "def f(rank, n):\n    if rank == 0:\n        dist.barrier()\n    f(rank, n - 1)\n",
-    "mutual recursion": "def f(rank):\n    g(rank)\ndef g(rank):\n    if rank == 0:\n        dist.barrier()\n    f(rank)\n",
+    "mutual recursion": "def f(rank):\n    g(rank)\n"
+    "def g(rank):\n    if rank == 0:\n        dist.barrier()\n    f(rank)\n",
     "async": "async def meet():\n    dist.barrier()\nasync def f(rank):\n    if rank == 0:\n        await meet()\n",
     "property": "class A:\n    @property\n    def first(self):\n        return dist.get_rank() == 0\n"
     "    def f(self):\n        if self.first:\n            dist.barrier()\n",
@@ -110,8 +118,7 @@ def test_the_way_to_a_helpers_collective_is_told() -> None:
         "return dist.get_rank() == 0",
         "return not dist.get_rank()",
         "if dist.is_initialized():\n        return dist.get_rank() == 0\n    return True",
-        "if not dist.is_available():\n        return True\n    if not dist.is_initialized():\n        return True\n"
-        "    return dist.get_rank() == 0",
+        "if not dist.is_available():\n        return True\n    return dist.get_rank() == 0",
         "return not dist.is_initialized() or dist.get_rank() == 0",
         "return int(os.environ.get('RANK', 0)) == 0",
         "return rank_of() == 0",

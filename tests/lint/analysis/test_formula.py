@@ -124,7 +124,8 @@ def test_a_test_for_the_first_rank_is_one_in_all_spellings(test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["local_rank == 0", "not local_rank", "int(os.environ['LOCAL_RANK']) == 0", "dist.get_node_local_rank() == 0"]
+    "test",
+    ["local_rank == 0", "not local_rank", "int(os.environ['LOCAL_RANK']) == 0", "dist.get_node_local_rank() == 0"],
 )
 def test_the_first_rank_of_a_machine_is_another_one(test: str) -> None:
     assert value(test).formula == LOCAL_ZERO

@@ -58,7 +58,7 @@ def test_functions_that_matter_are_told_and_others_are_not(others: dict[str, Sum
 
 
 def test_summaries_travel_between_processes(others: dict[str, Summary]) -> None:
-    assert pickle.loads(pickle.dumps(others)) == others  # noqa: S301
+    assert pickle.loads(pickle.dumps(others)) == others
     assert len(pickle.dumps(others)) < 20_000
 
 
@@ -99,5 +99,7 @@ def test_a_chain_of_files(others: dict[str, Summary]) -> None:
 
 
 def test_an_imported_function_of_a_telling_name_is_believed_if_it_cannot_be_seen() -> None:
-    source = "from unseen import is_main_process, get_rank\ndef f():\n    x = is_main_process()\n    y = get_rank() == 0\n"
+    source = (
+        "from unseen import is_main_process, get_rank\ndef f():\n    x = is_main_process()\n    y = get_rank() == 0\n"
+    )
     assert value_of(source).formula == value_of(source, "y").formula == ZERO
