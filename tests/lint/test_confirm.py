@@ -172,7 +172,7 @@ def test_distmetrics_must_be_there(
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(BAD)
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["confirm", f"{path}:4"]) == 2
     assert "pip install distmetrics" in capsys.readouterr().err
 

@@ -63,7 +63,7 @@ def test_a_flag_that_is_set_from_itself_does_not_grow_for_ever() -> None:
 
 
 def test_large_formulas_that_differ_are_not_taken_for_one() -> None:
-    many = [Atom(f"a{number}") for number in range(40)]
+    many: list[Formula] = [Atom(f"a{number}") for number in range(40)]
     one, other = every(many), every([*many[:-1], Atom("z")])
     assert isinstance(one, Atom)
     assert one != other
