@@ -162,7 +162,7 @@ def compare(folder: Path, files: Sequence[Path], peer: Path, repeats: int) -> di
 
 def distlint_command(folder: Path, *options: str) -> list[str]:
     """Check a folder with all rules."""
-    check = [sys.executable, "-m", "distlint", "check", "--isolated", "--statistics", "--pedantic"]
+    check = [sys.executable, "-m", "distlint", "check", "--isolated", "--statistics", "--review"]
     return [*check, "--jobs", str(JOBS), *options, str(folder)]
 
 

@@ -1,16 +1,17 @@
 """A loader in which every rank sees its part of the data, and no sample is seen twice."""
 
-from collections.abc import Sized
+import zlib
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Sampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS, Layout
+from distmetrics.data.drawing import held, random_state, set_generator
 from distmetrics.data.rank_loader import LoaderPart, StreamPart
 from distmetrics.data.repeats import settle
 from distmetrics.data.sampling import (
@@ -20,8 +21,13 @@ from distmetrics.data.sampling import (
     clone,
     has_order,
 )
-from distmetrics.data.unwrap import parts_of, unwrap
+from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
+
+_DO = (
+    "give every rank the same data set, in the same batches; a loader of a rank's own part repeats "
+    "nothing, and needs no exact(…)."
+)
 
 
 def exact(
@@ -57,13 +63,17 @@ def exact(
 
     Raises:
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
-            a way that is not known (on every rank).
+            a way that is not known (on every rank); when the loader is read, that there were no
+            other ranks when this was called, and now there are.
 
     >>> from torch.utils.data import DataLoader
     >>> [batch.tolist() for batch in exact(DataLoader(range(5), batch_size=2))]
     [[0, 1], [2, 3], [4]]
     """
-    return exact_by(loader, chosen(comm), RUNS, equal_batches=equal_batches, seed=seed)
+    ranks = chosen(comm)
+    part = exact_by(loader, ranks, RUNS, equal_batches=equal_batches, seed=seed)
+    part.is_alone = comm is None and ranks.world_size == 1
+    return part
 
 
 def exact_by(
@@ -76,9 +86,11 @@ def exact_by(
     device: torch.device | None = None,
 ) -> Any:
     """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
-    _agree(loader, comm)
-    return deal(
-        loader,
+    options = f", equal_batches={equal_batches}, seed={seed}" if equal_batches or seed else ""
+    unwrapped = _agree(loader, comm, options)
+    settle(loader)
+    return _part(
+        unwrapped,
         world_size=comm.world_size,
         rank=comm.rank,
         layout=layout,
@@ -99,9 +111,32 @@ def deal(
     device: torch.device | None = None,
 ) -> Any:
     """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks."""
-    unwrapped = unwrap(loader)
     settle(loader)
+    return _part(
+        unwrap(loader),
+        world_size=world_size,
+        rank=rank,
+        layout=layout,
+        equal_batches=equal_batches,
+        seed=seed,
+        device=device,
+    )
+
+
+def _part(
+    unwrapped: Unwrapped,
+    *,
+    world_size: int,
+    rank: int,
+    layout: Layout,
+    equal_batches: bool,
+    seed: int,
+    device: torch.device | None,
+) -> Any:
+    """Return a loader of a rank's part of an unwrapped loader's data."""
     whole, device = unwrapped.loader, device or unwrapped.device
+    if not getattr(whole, "in_order", True):
+        whole = clone(whole, in_order=True)  # what a batch is follows from its place
     if not has_order(whole):
         return StreamPart(whole, device, world_size, rank, equal_batches=equal_batches)
     options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
@@ -123,19 +158,19 @@ def deal(
         order = getattr(whole, name)
         dealer = EvaluationSampler(as_sampler(order), world_size, rank, **options)
         part = clone(whole, **{name: dealer})
-    if device is None and not equal_batches and layout is RUNS:
-        return part  # code that works round by round asks for its steps
     return LoaderPart(part, device, dealer)
 
 
-def _agree(loader: Any, comm: Communicator) -> None:
-    """Check that the ranks' loaders are alike, and give all of them rank 0's random state."""
-    whole, state, problem = None, [], ""
+def _agree(loader: Any, comm: Communicator, options: str) -> Unwrapped:
+    """Return the loader of the whole data, if the ranks' are alike, with rank 0's random state."""
+    unwrapped, drawn, state, problem = Unwrapped(None, None), [], [], ""
     try:
         unwrapped = unwrap(loader)
         whole = unwrapped.loader
-        state = [value for *_, value in _random_state(whole)]
-        text = _text(whole, unwrapped.batch_size, len(state))
+        parts = list(parts_of(whole)) if isinstance(whole, DataLoader) else []
+        drawn = random_state(parts)
+        state = [value for *_, value in drawn]
+        text = _text(whole, unwrapped.batch_size, len(state)) + _checksum(parts) + options
     except InputError as error:
         text, problem = error.what, error.do
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
@@ -150,34 +185,15 @@ def _agree(loader: Any, comm: Communicator) -> None:
             if problems
             else "exact: the ranks' loaders are not alike, and they must all be of the whole data",
             per_rank=texts,
-            do=(problems or ["give every rank the same data set and the same batch size."])[0],
+            do=(problems or [_DO])[0],
             rank=comm.rank,
         )
-    for (part, name, _), value in zip(_random_state(whole), ranks[0].state, strict=True):
+    for (part, name, _), value in zip(drawn, ranks[0].state, strict=True):
         if name == "generator":
-            part.generator.set_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+            set_generator(part.generator, value)
         else:
             setattr(part, name, value)
-
-
-def _random_state(whole: Any) -> list[tuple[Any, str, Any]]:
-    """Return what decides the order that a loader's samplers or its stream draw.
-
-    A list of: the part that draws, an attribute of it, its value. Accelerate's sampler has a seed
-    of its own, by default each rank's.
-    """
-    state: list[tuple[Any, str, Any]] = []
-    if not isinstance(whole, DataLoader):
-        return state
-    for part in parts_of(whole):
-        held = getattr(part, "__dict__", {})
-        if isinstance(held.get("generator"), torch.Generator):
-            value = held["generator"].get_state().numpy().tobytes()
-            state.append((part, "generator", value))
-        numbers = ("initial_seed", "seed", "epoch") if isinstance(part, Sampler) else ()
-        names = [name for name in numbers if type(held.get(name)) is int]
-        state.extend((part, name, held[name]) for name in names)
-    return state
+    return unwrapped
 
 
 class _Theirs(NamedTuple):
@@ -199,11 +215,25 @@ def _text(whole: Any, batch_size: int, seeds: int) -> str:
     drawn = f", drawn by {seeds} seeds or generators" if seeds else ""
     if not has_order(whole):
         return f"batches without an order, of a {type(whole).__name__}{drawn}"
-    if type(whole.batch_sampler) is BatchSampler:
-        last = " but for the last" if whole.batch_sampler.drop_last else ""
-        count = len(cast(Sized, whole.batch_sampler.sampler))
-        return f"{count} samples in batches of {batch_size}{last}{drawn}"
-    if whole.batch_sampler is None:
-        return f"{len(whole.sampler)} samples, one by one{drawn}"
-    name = type(whole.batch_sampler).__name__
-    return f"{len(whole.batch_sampler)} batches of a {name}{drawn}"
+    batches = whole.batch_sampler
+    if batches is not None and type(batches) is not BatchSampler:
+        return f"{len(batches)} batches of a {type(batches).__name__}{drawn}"
+    sampler = whole.sampler if batches is None else cast(Any, batches.sampler)
+    samples = f"{len(sampler)} samples"
+    if not isinstance(sampler, SequentialSampler):
+        samples += f" of a {type(sampler).__name__}"
+    if batches is None:
+        return f"{samples}, one by one{drawn}"
+    last = " but for the last" if batches.drop_last else ""
+    return f"{samples} in batches of {batch_size}{last}{drawn}"
+
+
+def _checksum(parts: list[Any]) -> str:
+    """Say what the lists are that samplers and subsets hold: ``random_split`` draws them."""
+    held_lists = [held(part, name) for part in parts for name in ("indices", "weights")]
+    checksum = 0
+    for each in (*held_lists, *parts[1:]):  # the first is the data set
+        places = each.tolist() if hasattr(each, "tolist") else each
+        if isinstance(places, list | tuple | range) and " at 0x" not in str(places):
+            checksum = zlib.crc32(str(places).encode(), checksum)
+    return f", of a list with checksum {checksum:08x}" if checksum else ""

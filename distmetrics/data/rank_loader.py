@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from distmetrics.comm.current import current
 from distmetrics.data.counted_rows import being_read
 from distmetrics.data.sampling import EvaluationSampler, set_epoch
+from distmetrics.errors import InputError
 from distmetrics.tree import move
 
 
@@ -34,14 +36,22 @@ class RankLoader:
 
     Attributes:
         filler: the number of the batch that only fills up, once it was read; else None.
+        is_alone: it was made where no other rank was known.
     """
 
     def __init__(self, loader: Any, device: torch.device | None) -> None:
         self.loader = loader
         self.filler: int | None = None
+        self.is_alone = False
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
+        if self.is_alone and current().world_size > 1:
+            raise InputError(
+                f"exact was called when there was one rank, and now there are "
+                f"{current().world_size}: each would read all of the data",
+                do="call exact(loader) after torch.distributed.init_process_group.",
+            )
         self.filler = None
         batches = (step for step in self.steps() if not step.is_absent)
         for index, step in enumerate(batches):

@@ -7,38 +7,14 @@ that is.
 """
 
 import copy
-import random
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
 from typing import Any, cast
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from distmetrics.data.dealing import RUNS, Layout
+from distmetrics.data.drawing import as_at_first, drawing, random_state, samplers_in, seeded
 from distmetrics.errors import InputError
-
-_drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the generators of PyTorch, Python and NumPy inside the block; theirs come back."""
-    numpy: Any = sys.modules.get("numpy")
-    with _drawing, torch.random.fork_rng(devices=[]):
-        states = random.getstate(), numpy and numpy.random.get_state()
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        if numpy:
-            numpy.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            if numpy:
-                numpy.random.set_state(states[1])
 
 
 class Dealt(Sampler[Any]):
@@ -74,7 +50,7 @@ class Dealt(Sampler[Any]):
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
         if not isinstance(self.source, Sampler) or type(self.source) is SequentialSampler:
             return range(len(self.source))
-        with _seeded(self.seed + self.epoch):
+        with seeded(self.seed + self.epoch, self.source):
             return list(self.source)
 
 
@@ -111,6 +87,12 @@ class EvaluationSampler(Dealt):
         super().__init__(source, world_size, rank, seed=seed)
         self.layout = layout
         self.fill = fill
+        self._state = random_state(samplers_in(source))
+
+    def _order(self) -> Sequence[Any]:
+        """Draw the same order in every pass of an epoch."""
+        with drawing, as_at_first(self._state, self.epoch):
+            return super()._order()
 
     def share(self, count: int) -> range:
         """Return the rank's places."""

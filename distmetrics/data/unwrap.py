@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
+from distmetrics.data.drawing import samplers_in
 from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.sampling import Dealt, EvaluationBatches, clone
 from distmetrics.errors import InputError, InputTypeError
@@ -161,11 +162,7 @@ def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
     yield loader.dataset
     for part in (loader.sampler, loader.batch_sampler):
-        seen: list[Any] = []
-        while part is not None and not any(part is other for other in seen):
-            yield part
-            seen.append(part)
-            part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
+        yield from samplers_in(part)
 
 
 def _whole(sampler: Any) -> Any:

@@ -4,12 +4,13 @@ Accelerate repeats samples so that all ranks get equal batches, and its ``gather
 the repeats off again; a metric that is updated with such a batch counts them twice. The loader made
 here repeats nothing, so batches may be uneven, and Accelerate's ``gather`` wants equal shapes. So
 ``gather_for_metrics`` is replaced, once for each ``Accelerator``, by one that joins uneven rows
-while a loader made here is being read, and is Accelerate's own everywhere else.
+outside of loops over Accelerate's own loaders, and is Accelerate's own in those. ``gather`` is
+replaced by one that refuses uneven rows while a loader made here is being read.
 """
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def prepare(
     The ranks' n-th batches joined are the next rows of the data in its order. ``metric.update``
     with a batch is right as it is, and so is ``accelerator.gather_for_metrics``, which gives the
     rows in the order of the data, none twice and none missing. Batches of the ranks may differ by a
-    row, so ``accelerator.gather`` can't be used.
+    row, and ``accelerator.gather`` of those is an error on every rank.
 
     Where there is no sample for each rank's last batch (batch size 1, fewer samples than ranks, a
     batch sampler of one's own, data without an order), a rank may have one batch fewer. When it is
@@ -132,9 +133,10 @@ class _Reading:
 class _Gather:
     """``gather_for_metrics`` of one accelerator, while our loaders are read and otherwise."""
 
-    def __init__(self, original: Callable[..., Any], state: Any, comm: Communicator) -> None:
-        self._original = original
-        self._state = state
+    def __init__(self, accelerator: Accelerator, comm: Communicator) -> None:
+        self._original = accelerator.gather_for_metrics
+        self._gather = accelerator.gather
+        self._state: Any = accelerator.gradient_state
         self._comm = comm
         self._readings: list[_Reading] = []
 
@@ -162,8 +164,8 @@ class _Gather:
 
     def __call__(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Do what ``Accelerator.gather_for_metrics`` does."""
-        reading = self._readings[-1] if self._readings else None
-        if reading is None or self._state.active_dataloader is not reading.outer:
+        reading = self._innermost()
+        if reading is None:
             return self._original(input_data, use_gather_object=use_gather_object)
         if self._comm.world_size == 1:
             return input_data
@@ -181,6 +183,29 @@ class _Gather:
             joined.append(torch.cat(parts).to(old.device))
         return spec.unflatten(joined)
 
+    def gather(self, tensor: Any) -> Any:
+        """Do what ``Accelerator.gather`` does, where the ranks' shapes are equal as it needs them.
+
+        Raises:
+            InputError: they are not, and it would hang, end the process, or mix rows up.
+        """
+        if self._readings and self._innermost() is not None:
+            shapes = [list(leaf.shape) for leaf in flatten(tensor)[0] if hasattr(leaf, "shape")]
+            ranks = self._exchanged(shapes)
+            if any(theirs != shapes for theirs in ranks):
+                raise InputError(
+                    "gather: the ranks have different shapes",
+                    per_rank={rank: f"{theirs or 'no batch'}" for rank, theirs in enumerate(ranks)},
+                    do="call accelerator.gather_for_metrics, which joins batches of any length.",
+                    rank=self._comm.rank,
+                )
+        return self._gather(tensor)
+
+    def _innermost(self) -> _Reading | None:
+        """Return what is being read, a new reading for nothing; None for a loader of Accelerate."""
+        reading = self._readings[-1] if self._readings else _Reading(None)
+        return reading if self._state.active_dataloader is reading.outer else None
+
     def _objects(self, rows: list[Any]) -> list[Any]:
         """Return the lists of all ranks that are not through."""
         return [theirs for theirs in self._exchanged(rows) if theirs is not None]
@@ -197,8 +222,8 @@ def _gather_of(accelerator: Accelerator, comm: Communicator) -> _Gather:
     current: Any = accelerator.gather_for_metrics
     if isinstance(current, _Gather):
         return current
-    gather = _Gather(current, accelerator.gradient_state, comm)
-    setattr(accelerator, "gather_for_metrics", gather)  # noqa: B010  (mypy: it is a method)
+    gather = _Gather(accelerator, comm)
+    vars(accelerator).update(gather_for_metrics=gather, gather=gather.gather)
     return gather
 
 

@@ -173,8 +173,8 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
             raise StateError(
                 f"the metric {target.path or type(target.metric).__name__} holds the state of all "
                 "ranks already",
-                do="inside a block of synced(…) call compute() alone; a second sync would count "
-                "every rank again.",
+                do="inside a block of synced(…), or at an epoch's end under SyncMetrics, call "
+                "compute() alone; a second sync would count every rank again.",
             )
 
 

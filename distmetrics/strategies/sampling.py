@@ -6,6 +6,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from distmetrics.data.exact import deal
+from distmetrics.data.rank_loader import LoaderPart
 from distmetrics.data.sampling import Dealt, TrainingSampler, as_sampler, clone, has_order
 
 
@@ -20,7 +21,8 @@ def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0
     comes back as it is.
     """
     if not train:
-        return deal(loader, world_size=world_size, rank=rank, seed=seed)
+        part = deal(loader, world_size=world_size, rank=rank, seed=seed)
+        return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:
             warn_read_whole(loader, "training data", world_size, "use_distributed_sampler=False")

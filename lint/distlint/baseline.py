@@ -103,7 +103,7 @@ class Baseline:
         """The file: one line an entry, so that versions can be compared."""
         shown = [
             json.dumps({**vars(entry), "count": count}, ensure_ascii=False)
-            for entry, count in sorted(self.entries.items())
+            for entry, count in sorted((+self.entries).items())
         ]
         inside = "".join(f"\n  {line}," for line in shown)[:-1]
         return f'{{"version": {_VERSION}, "findings": [{inside}\n]}}\n'
@@ -127,11 +127,15 @@ class Baseline:
         files = {self._path(path) for path in checked}
         return sum(count for entry, count in left.items() if self._could_be_met(entry, files, codes))
 
-    def keep(self, before: Baseline, checked: Iterable[str], codes: Collection[str]) -> None:
-        """Take over what a run could not have met: other files, and rules that were not applied."""
+    def keep(
+        self, before: Baseline, checked: Iterable[str], codes: Collection[str], hidden: Mapping[Entry, int]
+    ) -> None:
+        """Take over what a run could not have met: other files, rules that were not applied, and what it has hidden."""
         files = {self._path(path) for path in checked}
         for entry, count in before.entries.items():
-            if not self._could_be_met(entry, files, codes):
+            if self._could_be_met(entry, files, codes):
+                self.entries[entry] += max(0, min(count - self.entries[entry], hidden.get(entry, 0)))
+            else:
                 self.entries[entry] = count
 
     def _could_be_met(self, entry: Entry, files: Collection[str], codes: Collection[str]) -> bool:

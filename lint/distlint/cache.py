@@ -15,11 +15,12 @@ from typing import Any
 import libcst
 
 from distlint.engine import Examined
+from distlint.facts.handed import Handed
 from distlint.facts.joins import Joiner
 from distlint.facts.outline import Outline
 from distlint.facts.project import CallPlace, ClassSummary, FunctionSummary, Project, Settings
 from distlint.fix import write_atomically
-from distlint.model import Edit, Finding, Fix, Severity, TraceStep
+from distlint.model import Condition, Edit, Finding, Fix, Severity, TraceStep
 from distlint.scan import Scanned
 
 FOLDER = ".distlint_cache"
@@ -31,11 +32,13 @@ _STORED: dict[tuple[str, str], type] = {
     for kind in (
         CallPlace,
         ClassSummary,
+        Condition,
         Edit,
         Examined,
         Finding,
         Fix,
         FunctionSummary,
+        Handed,
         Joiner,
         Outline,
         Scanned,
@@ -123,6 +126,9 @@ class Cache:
             b"saves alone" if project.saves_alone else b"",
             b"is alone" if project.is_alone else b"",
             b"is placed" if project.is_placed else b"",
+            b"spawns" if project.spawns else b"",
+            tuple(sorted(project.placed)),
+            tuple(sorted(project.pickled)),
             project.evidence,
             tuple(sorted(project.opt_outs)),
             tuple(sorted(project.devices)),

@@ -89,7 +89,7 @@ def _add_selection(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--select", action="append", default=[], metavar="CODES", help="only these: DL101,DL2")
     group.add_argument("--extend-select", action="append", default=[], metavar="CODES", help="these, too")
     group.add_argument("--ignore", action="append", default=[], metavar="CODES", help="all but these")
-    group.add_argument("--pedantic", action="store_true", help="also rules that are often wrong")
+    group.add_argument("--review", action="store_true", help="also what depends on what the code does not say")
     group.add_argument("--baseline", metavar="FILE", help="report only what is not known from this file")
     group.add_argument("--write-baseline", action="store_true", help="take all findings for known from now on")
 

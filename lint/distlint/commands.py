@@ -87,6 +87,7 @@ class Check:
             if self._args.diff:
                 return CLEAN if self._args.exit_zero or not changed else FINDINGS
         self._heed_baseline(checked)
+        checked.hide(self._config.shows)
         if self._args.add_ignores:
             self._add_ignores(checked)
         self._print(checked)
@@ -138,15 +139,12 @@ class Check:
 
     def _fix(self, checked: Checked) -> bool:
         """Write the files, or show how they would differ; whether any does."""
-        changed, number, undone = 0, 0, 0
+        changed, number = 0, 0
         fixed = self._stdin
-        for path, before, done in fix_findings(checked, self._read, self._rules_for, unsafe=self._args.unsafe_fixes):
-            number, undone = number + len(done.applied), undone + len(done.undone)
-            self._said += [
-                f"not fixed, the fix would break the file or raise another finding: "
-                f"{found.place}:{found.line}:{found.column} {found.code}\n"
-                for found in done.undone
-            ]
+        shows, unsafe = self._config.shows, self._args.unsafe_fixes
+        for path, before, done in fix_findings(checked, self._read, self._rules_for, is_wanted=shows, unsafe=unsafe):
+            number += len(done.applied)
+            self._tell_undone("fixed, the fix would break the file or raise another finding", done.undone)
             if done.source == before:
                 continue
             changed += 1
@@ -166,6 +164,10 @@ class Check:
             sys.stderr.write("".join(self._said))
         return changed > 0
 
+    def _tell_undone(self, what: str, undone: Sequence[Finding]) -> None:
+        places = (f"{found.place}:{found.line}:{found.column} {found.code}" for found in undone)
+        self._said += [f"not {what}: {place}\n" for place in places]
+
     def _heed_baseline(self, checked: Checked) -> None:
         if self._args.baseline is None:
             return
@@ -179,20 +181,22 @@ class Check:
             known = Baseline.read(file)
         except BaselineError as error:
             raise UsageError(str(error)) from None
-        every = len(checked.findings)
+        shown = sum(map(self._config.shows, checked.findings))
         checked.findings, left = known.split(checked.findings, checked.sources)
         gone = known.gone(left, checked.paths, codes)
-        hidden = every - len(checked.findings)
+        hidden = shown - sum(map(self._config.shows, checked.findings))
         if hidden:
             self._said.append(f"{count(hidden, 'finding')} known from {file}\n")
         if gone:
             self._said.append(f"{count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n")
 
     def _write_baseline(self, checked: Checked, file: Path, codes: Sequence[str]) -> None:
+        every = Baseline.of(checked.findings, checked.sources, file.parent)
+        checked.hide(self._config.shows)
         known = Baseline.of(checked.findings, checked.sources, file.parent)
         try:
             if file.exists():
-                known.keep(Baseline.read(file), checked.paths, codes)
+                known.keep(Baseline.read(file), checked.paths, codes, every.entries - known.entries)
         except BaselineError as error:
             self._said.append(f"warning: replaced what was there: {error}\n")
         write_atomically(file, known.text().encode())
@@ -206,10 +210,11 @@ class Check:
             known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
             project = checked.projects.get(path, NO_PROJECT)
             done = ignore_document(before, path, self._rules_for(path), known, project=project)
+            self._tell_undone("ignored, the line has no room for a comment", done.undone)
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)
-                checked.replace(path, done.findings, done.source)
+                checked.replace(path, list(filter(self._config.shows, done.findings)), done.source)
         self._said.append(f"{count(number, 'finding')} ignored by new comments: give each its reason\n")
 
     def _print(self, checked: Checked) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from distlint.engine import SYNTAX_ERROR
 from distlint.facts.project import Settings
-from distlint.model import Rule
+from distlint.model import Finding, Rule
+from distlint.modules import is_test
 
 if sys.version_info >= (3, 11):  # noqa: UP036 - distlint runs on 3.10, too
     import tomllib
@@ -22,6 +23,7 @@ else:
     import tomli as tomllib
 
 NAME = "pyproject.toml"
+_IN_TESTS = ("DL1", "DL2")
 
 
 class ConfigError(Exception):
@@ -40,7 +42,7 @@ class Config:
         per_path_ignores: by pattern of the path, codes not to report there.
         exclude: patterns of paths that are passed over; None for the built-in ones.
         extend_exclude: more of them.
-        pedantic: whether rules apply that are often wrong.
+        review: whether findings are shown that depend on what the code does not say.
         settings: what rules must know of the user's own code.
     """
 
@@ -51,7 +53,7 @@ class Config:
     per_path_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exclude: tuple[str, ...] | None = None
     extend_exclude: tuple[str, ...] = ()
-    pedantic: bool = False
+    review: bool = False
     settings: Settings = field(default_factory=Settings)
 
     @property
@@ -60,25 +62,29 @@ class Config:
         return self.file.parent if self.file is not None else Path.cwd()
 
     def rules(self, known: Iterable[Rule]) -> list[Rule]:
-        """The rules to apply. Pedantic ones have to be asked for, by the switch or by their full code."""
+        """The rules to apply."""
         return [rule for rule in known if self._applies(rule)]
 
     def _applies(self, rule: Rule) -> bool:
         wanted = (*self.select, *self.extend_select)
         if self.select and not rule.code.startswith(wanted):
             return False
-        if rule.pedantic and not self.pedantic and rule.code not in wanted:
-            return False
         return not (self.ignore and rule.code.startswith(self.ignore))
 
     def reports(self, code: str, path: str) -> bool:
-        """Whether a finding of this code is to be shown for a file."""
+        """Whether a finding of this code is to be shown for a file; in tests, only those of hangs and wrong values."""
         if self.ignore and code.startswith(self.ignore):
+            return False
+        if not code.startswith(_IN_TESTS) and is_test(path):
             return False
         for pattern, codes in self.per_path_ignores.items():
             if code.startswith(codes) and self.matches(path, (pattern,)):
                 return False
         return True
+
+    def shows(self, found: Finding) -> bool:
+        """Whether a finding is to be shown."""
+        return (self.review or found.confidence == "sure") and self.reports(found.code, found.path)
 
     def matches(self, path: str | Path, patterns: Iterable[str]) -> bool:
         """Whether a path, or a folder that it is in, fits a pattern; those without ``/`` fit any part of a path."""
@@ -168,7 +174,7 @@ def load_config(args: argparse.Namespace, start: Path, known: Collection[str]) -
         ignore=config.ignore + ignore,
         exclude=_split(args.exclude) or config.exclude,
         extend_exclude=config.extend_exclude + _split(args.extend_exclude),
-        pedantic=config.pedantic or args.pedantic,
+        review=config.review or args.review,
     )
 
 
@@ -245,6 +251,12 @@ def _flag(given: _Value) -> bool:
     return given.value
 
 
+def _devices(given: _Value) -> str:
+    if given.value not in ("one", "many"):
+        raise given.fail('"one" or "many"')
+    return str(given.value)
+
+
 def _reasons(given: _Value) -> dict[str, str]:
     """Names with reasons; a list stands for names without."""
     if isinstance(given.value, dict):
@@ -270,7 +282,8 @@ _KEYS: dict[str, Callable[[_Value], object]] = {
     "per-path-ignores": _codes_by_pattern,
     "exclude": _strings,
     "extend-exclude": _strings,
-    "pedantic": _flag,
+    "review": _flag,
+    "devices": _devices,
     "collectives": _names,
     "averageable": _names,
     "non-averageable": _reasons,

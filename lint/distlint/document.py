@@ -8,7 +8,7 @@ from functools import partial
 
 from distlint.engine import Examined, check_source, examine, syntax_error
 from distlint.facts.project import NO_PROJECT, Project
-from distlint.fix import Check, Fixed, fix_source, ignore_source
+from distlint.fix import Check, Fixed, Judge, fix_source, ignore_source
 from distlint.model import Finding, Rule
 from distlint.notebook import Notebook, NotebookError
 from distlint.text import Text, split_lines
@@ -49,10 +49,16 @@ def python_of(source: bytes, path: str) -> bytes:
 
 
 def fix_document(
-    source: bytes, path: str, rules: Sequence[Rule], *, unsafe: bool = False, project: Project = NO_PROJECT
+    source: bytes,
+    path: str,
+    rules: Sequence[Rule],
+    *,
+    unsafe: bool = False,
+    is_wanted: Judge = bool,
+    project: Project = NO_PROJECT,
 ) -> Fixed:
     """Fix a file, see ``fix_source``."""
-    return _change(source, path, rules, project, partial(fix_source, unsafe=unsafe))
+    return _change(source, path, rules, project, partial(fix_source, unsafe=unsafe, is_wanted=is_wanted))
 
 
 def ignore_document(

@@ -80,6 +80,10 @@ class Drivers:
         """Whether an import has the name of this file in it, or settings that of a class of it."""
         return self._is_named(key) or _stem(key) in self._imported
 
+    def is_set_up(self, name: str) -> bool:
+        """Whether settings name a class, in a project with a trainer."""
+        return bool(self._devices) and f"{NAMED}{name}" in self._told
+
     def _is_named(self, key: str) -> bool:
         """Whether settings name a class of a file."""
         return any(f"{NAMED}{summary.name}" in self._told for summary in self._outlines[key].classes)

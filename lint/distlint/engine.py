@@ -6,7 +6,7 @@ import ast
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import libcst as cst
@@ -16,7 +16,8 @@ from distlint.edits import Editor
 from distlint.facts import ModuleFacts
 from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
 from distlint.facts.summary import summarise_functions
-from distlint.model import Finding, Hit, Query, Rule, TraceStep
+from distlint.facts.tree import walk
+from distlint.model import Finding, Fix, Hit, Query, Report, Rule, TraceStep, remaining
 from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
 from distlint.queries import ask, join_summaries
 from distlint.rules import RULES
@@ -95,14 +96,18 @@ def examine(
         facts = ModuleFacts(cst.parse_module(text.text), path, project)
         hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
         findings = _locate(facts, text, hits) if hits else []
-        queried = ask(text.text, path, [rule for rule in rules if isinstance(rule, Query)], project, summarise)
+        queries = [rule for rule in rules if isinstance(rule, Query)]
+        queried = ask(text.text, path, queries, project, summarise, Mender(facts, text).fix)
         findings += queried.findings
         functions = join_summaries(summarise_functions(facts), queried.summaries, path) if summarise else ()
     except RecursionError:
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except cst.ParserSyntaxError as error:
         return Examined([_unparsable(path, text.text, error)])
-    return Examined(sorted(_heed_comments(text, path, findings, applied), key=_place), functions)
+    kept = _heed_comments(text, path, findings, applied)
+    if project.settings.devices == "one":
+        kept = [found for found in kept if found.condition is None or found.condition.lacks != "devices"]
+    return Examined(sorted(kept, key=_place), functions)
 
 
 class _Positions(PositionProvider):
@@ -120,6 +125,35 @@ class _Positions(PositionProvider):
         return found
 
 
+class Mender:
+    """Makes fixes of reports: it looks up in the concrete tree what they were made of.
+
+    Args:
+        facts: the file.
+        text: its source.
+    """
+
+    def __init__(self, facts: ModuleFacts, text: Text) -> None:
+        self._facts = facts
+        self._text = text
+
+    @cached_property
+    def _position(self) -> Callable[[cst.CSTNode], CodeRange]:
+        return _Positions(self._facts.module).__getitem__
+
+    def fix(self, finding: Finding, report: Report) -> Fix | None:
+        """Return the fix of a report; None where it has none."""
+        nodes = self._facts.nodes(cst.Call) if isinstance(report.node, ast.Call) else walk(self._facts.module)
+        node = next((each for each in nodes if self._is_at(each, finding)), None)
+        repair = report.repair(self._facts, node) if report.repair is not None and node is not None else None
+        return Editor(self._facts, self._position, self._text).fix(repair) if repair is not None else None
+
+    def _is_at(self, node: cst.CSTNode, finding: Finding) -> bool:
+        here = self._position(node)
+        start, end = (here.start.line, here.start.column + 1), (here.end.line, here.end.column + 1)
+        return start == (finding.line, finding.column) and end == (finding.end_line, finding.end_column)
+
+
 def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequence[Rule]) -> list[Finding]:
     """What comments leave to report, and comments that leave everything."""
     ignores = find_ignores(text.text)
@@ -127,8 +161,7 @@ def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequ
     for rule in applied:
         if rule.code == UNUSED:
             codes = [each.code for each in applied]
-            known = {each.code: each.pedantic for each in RULES.values()}
-            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=known)
+            kept += unused_ignores(text, path, ignores, used, rule=rule, applied=codes, known=RULES)
     return kept
 
 
@@ -187,11 +220,12 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
     for rule, hit in hits:
         here = position(hit.node)
         trace = tuple(step(*each) for each in hit.trace)
+        condition = remaining(hit.condition, facts.project.settings.devices)
         findings.append(
             Finding(
                 code=rule.code,
                 name=rule.name,
-                message=hit.message,
+                message=hit.message if condition is None else f"{hit.message}, {condition.text}",
                 path=facts.path,
                 line=here.start.line,
                 column=here.start.column + 1,
@@ -201,6 +235,7 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
                 fix=None if hit.repair is None else editor.fix(hit.repair),
                 trace=trace,
                 statement=_statement_lines(facts, hit.node, position),
+                condition=condition,
             )
         )
     return findings

@@ -48,8 +48,6 @@ def explain(rule: Rule) -> str:
 def _properties(rule: Rule) -> Iterator[str]:
     yield rule.group
     yield rule.severity.value
-    if rule.pedantic:
-        yield "only with --pedantic"
     kinds = fix_kinds(rule)
     if kinds != "no":
         yield f"fix: {kinds}"
@@ -92,21 +90,20 @@ def _code(source: str) -> str:
 
 def list_rules(rules: Iterable[Rule]) -> str:
     """A table for the terminal."""
-    rows = [("code", "name", "group", "fix", "", "finds")]
+    rows = [("code", "name", "group", "fix", "finds")]
     rows += [
         (
             rule.code,
             rule.name,
             rule.group,
             fix_kinds(rule),
-            "pedantic" if rule.pedantic else "",
             rule.summary().replace("``", "`"),
         )
         for rule in rules
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) + "\n"
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) + "\n"
         for row in rows
     )
 
@@ -119,7 +116,6 @@ def rules_json(rules: Iterable[Rule]) -> str:
             "name": rule.name,
             "group": rule.group,
             "severity": rule.severity.value,
-            "pedantic": rule.pedantic,
             "fix": fix_kinds(rule),
             "summary": rule.summary(),
         }
@@ -132,14 +128,14 @@ def pages(rules: Iterable[Rule]) -> dict[str, str]:
     """The documentation's files by name: a table of all rules, and a page of every one."""
     rules = list(rules)
     rows = [
-        f"| [{rule.code}]({rule.code}.md) | {rule.name}{' (pedantic)' if rule.pedantic else ''} "
+        f"| [{rule.code}]({rule.code}.md) | {rule.name} "
         f"| {rule.group} | {fix_kinds(rule)} | {_literals(rule.summary())} |"
         for rule in rules
     ]
     head = (
         "# The rules of distlint\n\n"
         "Made from the rules themselves by `distlint rules --pages docs/rules`; every example is a test of its rule.\n"
-        "`distlint explain DL101` prints the same in a terminal. Pedantic rules are applied with `--pedantic`.\n\n"
+        "`distlint explain DL101` prints the same in a terminal.\n\n"
         "| code | name | group | fix | finds |\n|---|---|---|---|---|\n"
     )
     return {"README.md": head + "\n".join(rows) + "\n"} | {f"{rule.code}.md": markdown(rule) for rule in rules}

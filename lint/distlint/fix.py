@@ -16,6 +16,7 @@ from distlint.suppress import UNUSED, ignore_edits
 from distlint.text import Text
 
 Check = Callable[[bytes], list[Finding]]
+Judge = Callable[[Finding], bool]
 
 
 @dataclass
@@ -40,18 +41,23 @@ def is_applicable(found: Finding, *, unsafe: bool) -> bool:
     return found.fix is not None and (found.fix.safe or unsafe)
 
 
-def fix_source(source: bytes, check: Check, *, unsafe: bool = False) -> Fixed:
+def fix_source(source: bytes, check: Check, *, unsafe: bool = False, is_wanted: Judge = bool) -> Fixed:
     """Fix a source until nothing changes.
 
     Args:
         source: of a Python file.
         check: its findings.
         unsafe: also apply fixes that may change what right code does.
+        is_wanted: which findings may be fixed: all, where nothing is said.
     """
+
+    def is_fixable(found: Finding) -> bool:
+        return is_applicable(found, unsafe=unsafe) and is_wanted(found)
+
     done = Fixed(source, check(source))
     refused: set[str] = set()
     # It ends: every pass leaves fewer findings, or refuses another fix.
-    while todo := _applicable(done, refused, unsafe=unsafe):
+    while todo := _applicable(done, refused, is_fixable):
         if not _pass(done, todo, check, refused):
             break
     done.undone = [found for found, key in _keyed(done) if key in refused]
@@ -64,11 +70,10 @@ def _keyed(done: Fixed) -> Iterator[tuple[Finding, str]]:
     return zip(done.findings, keys, strict=True)
 
 
-def _applicable(done: Fixed, refused: set[str], *, unsafe: bool) -> dict[Finding, str]:
-    if not any(is_applicable(found, unsafe=unsafe) for found in done.findings):
+def _applicable(done: Fixed, refused: set[str], is_fixable: Judge) -> dict[Finding, str]:
+    if not any(map(is_fixable, done.findings)):
         return {}
-    keyed = _keyed(done)
-    return {found: key for found, key in keyed if is_applicable(found, unsafe=unsafe) and key not in refused}
+    return {found: key for found, key in _keyed(done) if is_fixable(found) and key not in refused}
 
 
 def _pass(done: Fixed, todo: dict[Finding, str], check: Check, refused: set[str]) -> bool:
@@ -138,7 +143,7 @@ def _is_better(before: Sequence[Finding], after: Sequence[Finding], fixed: Seque
     return all(number <= allowed[code] for code, number in now.items())
 
 
-def ignore_source(source: bytes, check: Check, is_wanted: Callable[[Finding], bool]) -> Fixed:
+def ignore_source(source: bytes, check: Check, is_wanted: Judge) -> Fixed:
     """Add a comment to the statement of every finding that is wanted, where that hides it and the file still parses."""
     done = Fixed(source, check(source))
     for found in [each for each in done.findings if is_wanted(each)]:

@@ -13,6 +13,7 @@ from distlint.facts.project import ClassSummary, FunctionSummary, Project, Setti
 from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
 from distlint.facts.settings import MARKS, NAMED
+from distlint.handing import Handing
 from distlint.modules import find_module
 from distlint.prefilter import KIND_EVIDENCE
 
@@ -59,6 +60,8 @@ class Linker:
         self._joining = self._all_joining()
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
+        by_settings = (full for full in self._raw if self._drivers.is_set_up(full.rpartition(".")[2]))
+        self._handing = Handing(outlines, self.full_name, self._bases_of, by_settings)
         self._saves_alone = self._is_old()
         self._is_alone = self._drivers.are_for_one_process(is_old=self._saves_alone)
 
@@ -146,6 +149,9 @@ class Linker:
         name = text.removeprefix(HERE)
         return CONVENTIONAL.get(name, f"builtins.{name}" if hasattr(builtins, name) else name)
 
+    def _bases_of(self, full: str) -> tuple[str, ...]:
+        return self.linked(full).bases if full in self._raw else ()
+
     def set_functions(self, key: str, functions: Collection[FunctionSummary]) -> None:
         """Enter what has been found out of a module's functions, and remember who must be told."""
         old = {full: self.functions.pop(full) for full in self._by_module.get(key, ())}
@@ -187,6 +193,9 @@ class Linker:
             self._saves_alone,
             self._is_alone or self._drivers.is_unused(key),
             self._drivers.is_placed(key),
+            self._handing.placed.intersection(own),
+            self._handing.pickled.intersection(own),
+            self._handing.spawns,
         )
 
     def _is_old(self) -> bool:

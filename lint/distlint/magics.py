@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import io
+import keyword
 import re
 import tokenize
 
@@ -10,11 +12,13 @@ from distlint.engine import python_error
 
 # Their body is Python; that of all others, such as %%bash and %%html, is not.
 _PYTHON_CELLS = frozenset({"capture", "debug", "memit", "mprun", "lprun", "prun", "time", "timeit"})
-# Commands that IPython takes without a % as well, where a name and another follow each other as in no Python.
-_BARE = (
-    "autoreload|cat|cd|conda|config|cp|ll|load_ext|ls|man|mamba|matplotlib|mkdir|mv|pip|pylab|reload_ext|rm|rmdir|uv"
+_LINE = re.compile(r"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{1,2}\s*(?:#.*)?$)")
+# A command without a mark, which IPython takes for some and shells for all: words follow each other as in no Python.
+_COMMAND = re.compile(
+    r"""\s*(?:[A-Z_]+=[^\s()\[\]{},]*\s+)*
+    (?:(?P<name>[\w.~/-]+)\s+(?P<next>\w+|[./~$'"]|-{1,2}\w|\*\.)|[.~]*/[\w./-]+\s*$)""",
+    re.VERBOSE,
 )
-_LINE = re.compile(rf"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{{1,2}}\s*(?:#.*)?$|(?:{_BARE})\s+[\w./~$*'\"-])")
 _ASSIGNED = re.compile(r"(?P<target>\s*[\w.,\s\[\]'\"*()]+?)\s*=\s*[%!]")
 _HIDDEN = re.compile(r"# %% distlint-magic (\d+)$")
 
@@ -55,7 +59,7 @@ class Magics:
                 done.append(self._as_comment(line))
                 continue
             assigned = _ASSIGNED.match(line)
-            if not (assigned or _LINE.match(line)) or not _is_complete(done):
+            if not (assigned or _LINE.match(line) or _is_command(line)) or not _is_complete(done):
                 done.append(line)
                 continue
             goes_on = line.rstrip().endswith("\\")
@@ -91,6 +95,17 @@ class Magics:
         if seen != list(range(len(self._hidden))):
             raise ValueError("a line of IPython is gone")
         return "\n".join(lines)
+
+
+def _is_command(line: str) -> bool:
+    """Whether a line is no Python, and begins as commands do: not with a word of Python, old or new."""
+    found = _COMMAND.match(line)
+    if found is None or python_error(line.strip()) is None:
+        return False
+    name, word = found["name"] or "", found["next"] or ""
+    return not (keyword.iskeyword(name) or keyword.issoftkeyword(name) or hasattr(builtins, name)) and not (
+        keyword.iskeyword(word)
+    )
 
 
 def _is_complete(lines: list[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -24,6 +24,28 @@ class Severity(enum.Enum):
 
     ERROR = "error"
     WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a finding depends on and the code does not say: such a finding is for review.
+
+    Attributes:
+        lacks: what is not known: that several devices run the code, that an object is pickled, that states are sharded,
+            or what the ranks' data are.
+        text: the same as the end of the message, such as "if this module is trained on several devices".
+    """
+
+    lacks: Literal["devices", "pickled", "sharded", "data"]
+    text: str
+
+
+SEVERAL_DEVICES = Condition("devices", "if it runs on several devices")
+
+
+def remaining(condition: Condition | None, devices: str) -> Condition | None:
+    """Return what a finding still depends on, given what the user says of devices: "one", "many" or ""."""
+    return None if condition is not None and condition.lacks == "devices" and devices == "many" else condition
 
 
 @dataclass(frozen=True)
@@ -88,6 +110,7 @@ class Finding:
         trace: further places, in the order of reading.
         statement: first and last line of the statement, where a suppression comment may stand.
         cell: number of the cell of a notebook that lines count in, from 1, cells of text counted.
+        condition: what it depends on, told by the message too; None where it follows from the code.
     """
 
     code: str
@@ -103,11 +126,22 @@ class Finding:
     trace: tuple[TraceStep, ...] = ()
     statement: tuple[int, int] = field(default=(0, 0), compare=False)
     cell: int | None = None
+    condition: Condition | None = None
 
     @property
     def place(self) -> str:
         """The file, or the cell of a notebook."""
         return place(self.path, self.cell)
+
+    @property
+    def confidence(self) -> Literal["sure", "review"]:
+        """Whether it follows from the code, or depends on what only the reader knows."""
+        return "sure" if self.condition is None else "review"
+
+    @property
+    def level(self) -> str:
+        """Error, warning, or note for what is for review: its severity in the words of other programs."""
+        return "note" if self.condition is not None else self.severity.value
 
 
 def place(path: str, cell: int | None) -> str:
@@ -144,15 +178,17 @@ class Hit:
 
     Attributes:
         node: the place.
-        message: one sentence.
+        message: one sentence, without the condition.
         trace: further nodes, or calls in other files, each with a label and a text.
         repair: how it can be removed, if that is known.
+        condition: what it depends on, where it does not follow from the code.
     """
 
     node: cst.CSTNode
     message: str
     trace: tuple[tuple[cst.CSTNode | CallPlace, str, str], ...] = ()
     repair: Repair | None = None
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +213,6 @@ class Rule(ABC):
         group: the family that the page is filed under.
         severity: error where a job hangs, crashes or reports a wrong number.
         tokens: for the prefilter. A file can matter when at least one token of *each* group occurs.
-        pedantic: whether it is applied only where it is asked for, since it is wrong too often.
         bad: what must be reported.
         good: what must not.
     """
@@ -186,7 +221,6 @@ class Rule(ABC):
     name: ClassVar[str]
     group: ClassVar[str]
     severity: ClassVar[Severity] = Severity.ERROR
-    pedantic: ClassVar[bool] = False
     tokens: ClassVar[tuple[tuple[bytes, ...], ...]]
     bad: ClassVar[Sequence[Example]]
     good: ClassVar[Sequence[str]]
@@ -222,13 +256,15 @@ class Report:
         node: the place.
         message: one sentence.
         trace: further places: path, line, label and text.
-        condition: what the finding depends on that the code does not say, as "if …"; "" where it is sure.
+        condition: what it depends on, where it does not follow from the code.
+        repair: makes a repair, if there is one, given the place in the concrete tree; asked for files with findings.
     """
 
     node: Located
     message: str
     trace: tuple[tuple[str, int, str, str], ...] = ()
-    condition: str = ""
+    condition: Condition | None = None
+    repair: Callable[[ModuleFacts, cst.CSTNode], Repair | None] | None = None
 
 
 class Query(Rule):

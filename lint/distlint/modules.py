@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from pathlib import PurePath
 
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_TEST_FOLDERS = frozenset({"test", "tests"})
+_TEST_FILE = re.compile(r"(?:test_.*|.*_test|conftest)\.(?:py|ipynb)")
 _HIGHEST = 6  # folders above a package that are searched, where nothing marks the top of a project
 
 
@@ -91,7 +94,7 @@ def _roots(folder: str) -> tuple[str, ...]:
         if inside.get("src"):
             roots.append(f"{current}{os.sep}src")
         above = os.path.dirname(current)  # noqa: PTH120
-        if "__init__" not in inside and any(os.path.exists(f"{current}{os.sep}{mark}") for mark in _MARKS):  # noqa: PTH110
+        if "__init__" not in inside and _is_top(current):
             break
         if above == current:
             break
@@ -99,7 +102,27 @@ def _roots(folder: str) -> tuple[str, ...]:
     return tuple(roots)
 
 
+def _is_top(folder: str) -> bool:
+    """Whether a folder is the top of a project."""
+    return any(os.path.exists(f"{folder}{os.sep}{mark}") for mark in _MARKS)  # noqa: PTH110
+
+
+def is_test(path: str) -> bool:
+    """Whether a file is one of tests: by its name, or by a folder between it and the top of its project."""
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
+    return _TEST_FILE.fullmatch(name) is not None or _is_for_tests(folder)
+
+
+@cache
+def _is_for_tests(folder: str) -> bool:
+    above, name = os.path.split(folder)
+    if name in _TEST_FOLDERS:
+        return True
+    return above != folder and not _is_top(folder) and _is_for_tests(above)
+
+
 def forget_files() -> None:
     """Look at the folders again: for programs that live on while files come and go."""
     _modules_in.cache_clear()
     _roots.cache_clear()
+    _is_for_tests.cache_clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 from distlint.cache import Cache
 from distlint.document import fix_document, lines_of
 from distlint.facts.project import NO_PROJECT, Project, Settings
-from distlint.fix import Fixed, is_applicable
+from distlint.fix import Fixed, Judge, is_applicable
 from distlint.model import Finding, Rule
 from distlint.passes import check_in_passes
 from distlint.workers import workers
@@ -28,12 +28,14 @@ class Checked:
         sources: the lines of the files with findings, by the place that findings name.
         paths: of the files that were checked.
         projects: what each of them knows of the others, by path.
+        hidden: how many findings were left out that are for review.
     """
 
     findings: list[Finding] = field(default_factory=list)
     sources: dict[str, list[str]] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
     projects: Mapping[str, Project] = field(default_factory=dict)
+    hidden: int = 0
 
     @property
     def files(self) -> int:
@@ -47,6 +49,12 @@ class Checked:
         self.findings = [found for each in left.values() for found in each]
         self.sources |= lines_of(source, path)
 
+    def hide(self, is_shown: Judge) -> None:
+        """Leave out what is not to be shown."""
+        shown = list(filter(is_shown, self.findings))
+        self.hidden += len(self.findings) - len(shown)
+        self.findings = shown
+
     def add(self, path: str, findings: list[Finding], source: bytes) -> None:
         """Count a file and keep its lines if there is something to show."""
         self.paths.append(path)
@@ -56,7 +64,12 @@ class Checked:
 
 
 def fix_findings(
-    checked: Checked, read: Callable[[str], bytes], rules: Callable[[str], Sequence[Rule]], *, unsafe: bool
+    checked: Checked,
+    read: Callable[[str], bytes],
+    rules: Callable[[str], Sequence[Rule]],
+    *,
+    is_wanted: Judge,
+    unsafe: bool,
 ) -> Iterator[tuple[str, bytes, Fixed]]:
     """Every file with something to fix: its path, what it was and what it would be.
 
@@ -64,11 +77,14 @@ def fix_findings(
         checked: a run over the files.
         read: the bytes of a file.
         rules: those whose findings in a file are reported.
+        is_wanted: which findings may be fixed.
         unsafe: also apply fixes that may change what right code does.
     """
-    for path in dict.fromkeys(found.path for found in checked.findings if is_applicable(found, unsafe=unsafe)):
+    wanted = filter(is_wanted, checked.findings)
+    for path in dict.fromkeys(found.path for found in wanted if is_applicable(found, unsafe=unsafe)):
         source, project = read(path), checked.projects.get(path, NO_PROJECT)
-        yield path, source, fix_document(source, path, rules(path), unsafe=unsafe, project=project)
+        done = fix_document(source, path, rules(path), unsafe=unsafe, is_wanted=is_wanted, project=project)
+        yield path, source, done
 
 
 def check_stdin(source: bytes, name: str, rules: Sequence[Rule], *, settings: Settings = NO_SETTINGS) -> Checked:

@@ -20,6 +20,9 @@ _OPT_OUT = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
 _TRAINER = re.compile(rb"Trainer|LightningCLI")
+_HANDS = re.compile(
+    rb"Trainer[.(]|Fabric\(|Accelerator\(|LightningCLI|spawn|forkserver|torch\.save|pickle\.dump|num_workers"
+)
 _PLACES = re.compile(rb"lightning|DataParallel|accelerat|deepspeed|fabric|fsdp|fully_shard|horovod|Trainer", re.I)
 _EVALUATES = re.compile(
     rb"gather|DistributedSampler|(?:def|class) \w*(?:eval|valid|test|infer|predict|collect|merge)", re.I
@@ -72,9 +75,9 @@ def scan_source(source: bytes, path: str) -> Scanned:
             tree = ast.parse(Text.decode(source).text)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return Scanned(opt_outs=opt_outs)
-    may_train, may_evaluate = (words.search(source) is not None for words in (_TRAINER, _EVALUATES))
+    may_train, may_evaluate, may_hand = (words.search(source) is not None for words in (_TRAINER, _EVALUATES, _HANDS))
     places = _PLACES.search(source) is not None
-    outline = read_outline(tree, may_train=may_train, may_evaluate=may_evaluate, places=places)
+    outline = read_outline(tree, may_train=may_train, may_evaluate=may_evaluate, may_hand=may_hand, places=places)
     return Scanned(outline, opt_outs, is_sound=True)
 
 

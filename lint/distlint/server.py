@@ -24,7 +24,7 @@ from distlint.engine import SYNTAX_ERROR, check_source
 from distlint.explain import markdown
 from distlint.facts.project import NO_PROJECT
 from distlint.fix import Check, fix_source, would_help
-from distlint.model import Edit, Finding, Severity, TraceStep
+from distlint.model import Edit, Finding, TraceStep
 from distlint.rules import RULES
 from distlint.run import check_stdin
 from distlint.suppress import UNUSED, ignore_edits
@@ -32,7 +32,11 @@ from distlint.text import Text
 
 PAUSE = 0.3  # seconds without a key before a changed file is checked
 FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.distlint"
-_SEVERITY = {Severity.ERROR: types.DiagnosticSeverity.Error, Severity.WARNING: types.DiagnosticSeverity.Warning}
+_SEVERITY = {
+    "error": types.DiagnosticSeverity.Error,
+    "warning": types.DiagnosticSeverity.Warning,
+    "note": types.DiagnosticSeverity.Hint,
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class State:
         text: the same, decoded.
         findings: in it.
         check: its findings in another version, such as one with a fix.
+        config: what is to be shown, and so may be fixed without looking.
     """
 
     version: int | None
@@ -52,6 +57,7 @@ class State:
     text: Text
     findings: Sequence[Finding]
     check: Check
+    config: Config
 
 
 class Server:
@@ -142,7 +148,7 @@ class Server:
         checked = check_stdin(source, path, rules, settings=config.settings)
         check = partial(check_source, path=path, rules=rules, project=checked.projects.get(path, NO_PROJECT))
         findings = [] if is_excluded(Path(path), config) else checked.findings
-        self._states[uri] = State(document.version, source, Text(document.source), findings, check)
+        self._states[uri] = State(document.version, source, Text(document.source), findings, check, config)
         return self._states[uri]
 
     @property
@@ -160,7 +166,7 @@ class Server:
         return types.Diagnostic(
             range=self._place(state, found),
             message=found.message,
-            severity=_SEVERITY[found.severity],
+            severity=_SEVERITY[found.level],
             code=found.code,
             code_description=_page_address(found.code),
             source="distlint",
@@ -221,7 +227,7 @@ class Server:
             )
 
     def _fix_all(self, uri: str, state: State) -> Iterator[types.CodeAction]:
-        done = fix_source(state.source, state.check)
+        done = fix_source(state.source, state.check, is_wanted=state.config.shows)
         if done.applied:
             whole = Edit(1, 1, len(state.text.lines) + 1, 1, Text.decode(done.source).text)
             edit = self._workspace_edit(uri, state, [whole])

@@ -23,6 +23,7 @@ def summary(checked: Checked) -> str:
     ways = [f"{safe} fixable with --fix"] * (safe > 0)
     ways += [f"{more} {'more' if safe else 'fixable'} with --fix --unsafe-fixes"] * (more > 0)
     shown = f" ({', '.join(ways)})" if ways else ""
+    shown += f"; {checked.hidden} more with --review" if checked.hidden else ""
     return f"{count(len(checked.findings), 'finding')} in {count(checked.files, 'file')}{shown}\n"
 
 

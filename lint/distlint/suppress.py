@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from distlint.model import Edit, Finding, Fix, Rule
@@ -79,7 +79,7 @@ def unused_ignores(
     *,
     rule: Rule,
     applied: Collection[str],
-    known: Mapping[str, bool],
+    known: Collection[str],
 ) -> Iterator[Finding]:
     """Comments that hide nothing, told for rules that were applied.
 
@@ -90,7 +90,7 @@ def unused_ignores(
         used: which comment hid which code.
         rule: the rule to report as.
         applied: codes of the rules that have looked for something to hide.
-        known: codes of all rules, and whether they are applied only where they are asked for.
+        known: codes of all rules.
     """
     silent = [each for each in ignores if each.codes is not None and UNUSED in each.codes]
     for each in ignores:
@@ -106,12 +106,12 @@ def unused_ignores(
 
 
 def _complaint(
-    ignore: Ignore, used: Collection[str], applied: Collection[str], known: Mapping[str, bool]
+    ignore: Ignore, used: Collection[str], applied: Collection[str], known: Collection[str]
 ) -> tuple[str, list[str]] | None:
     """What is wrong with a comment, and the codes to take out of it; None if nothing is known to be."""
     nothing = "this comment ignores nothing: "
     if ignore.codes is None:
-        every = not used and set(applied).issuperset(code for code, pedantic in known.items() if not pedantic)
+        every = not used and set(applied).issuperset(known)
         return (nothing + "no rule reports anything here", []) if every else None
     if not ignore.codes:
         return nothing + "it names no code", []

@@ -3,28 +3,61 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event, Guard
+from distlint.analysis import Analysis, Event, Guard, Value
+from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence, Visit
-from distlint.syntax import Located
+from distlint.syntax import dotted
 
+_MOST_TESTS = 8
 Trace = tuple[str, int, str, str]
-
-
-def node_of(visit: Visit) -> Located | None:
-    """Return where this file makes a step: the step itself, or the call that leads to it; None in another file."""
-    outer = visit.calls[0].event if visit.calls else visit.step.event
-    return outer.node if outer is not None else None
 
 
 def way_to(visit: Visit) -> Iterator[Trace]:
     """The calls below the first that lead to a step, and the step itself, where that is elsewhere."""
-    for call in visit.calls[1:]:
+    for call in visit.calls[visit.depth + 1 :]:
         yield call.place.path, call.place.line, "call", call.place.text
-    if visit.calls:
+    if visit.calls[visit.depth :]:
         place = visit.step.place
         yield place.path, place.line, "collective", place.text
+
+
+def who(atom: Atom) -> str:
+    """The ranks for which a test of the rank is true, in words."""
+    if atom.text == LOCAL_ZERO.text:
+        return "local rank 0"
+    if atom.text.startswith("rank==") and atom.text[6:].isdigit():
+        return f"rank {atom.text[6:]}"
+    return f"a rank where {atom.text}"
+
+
+def named(visit: Visit) -> tuple[str, Event | None]:
+    """Return what a step is called, and where the function in which ranks part makes it; None in another file."""
+    calls = visit.calls[visit.depth :]
+    event = calls[0].event if calls else visit.step.event
+    name = visit.step.effect.label
+    if visit.step.effect.kind == "log":
+        name += " with sync_dist=True"
+    func = event.node.func if event is not None and isinstance(event.node, ast.Call) else None
+    inside = f" (inside {dotted(func).rpartition('.')[2]})" if calls and func is not None else ""
+    return name + inside, event
+
+
+def lets_others_in(found: Divergence, event: Event) -> bool:
+    """True if the branch in which ranks part also has a way in for all: ``if is_sharded or rank == 0``."""
+    guard = found.visit.guard
+    taken = [each.taken for each in event.guards if guard is not None and each.node is guard.node]
+    if guard is None or not taken:
+        return False
+    test = guard.test if taken[0] else negate(guard.test)
+    others = sorted({each.text for each in atoms(test)} - {found.atom.text})[:_MOST_TESTS]
+    for chosen in itertools.product((True, False), repeat=len(others)):
+        answers = dict(zip(others, chosen, strict=True))
+        if all(is_true(test, {**answers, found.atom.text: answer}) for answer in (True, False)):
+            return True
+    return False
 
 
 def guard_of(found: Divergence) -> Iterator[Trace]:
@@ -32,6 +65,15 @@ def guard_of(found: Divergence) -> Iterator[Trace]:
     if found.visit.guard is not None:
         place = found.visit.guard.place
         yield place.path, place.line, "guard", f"if {place.text}"
+
+
+def stands_in(visit: Visit, kind: str, word: str) -> bool:
+    """True if a step, or a call that leads to it, is under a guard whose source has a word."""
+    events = [visit.step.event, *(call.event for call in visit.calls)]
+    guards = [(event, guard) for event in events if event is not None for guard in event.guards]
+    return any(
+        guard.kind == kind and word in event.function.module.text_of(guard.node).lower() for event, guard in guards
+    )
 
 
 def of_guard(analysis: Analysis, guard: Guard) -> Trace:
@@ -43,6 +85,12 @@ def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     return analysis.index.path, guard.node.lineno, "loop" if is_loop else "guard", f"{word} {text}".strip()
 
 
+def data_of(analysis: Analysis, value: Value) -> tuple[Trace, ...]:
+    """Where this rank's data enter a value."""
+    reason = value.reason
+    return ((analysis.index.path, reason.line, "data", reason.text),) if reason is not None and reason.line else ()
+
+
 def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
     """Where ranks begin to disagree about a test, if that is another line than the test."""
     reason = guard.test.reason
@@ -52,5 +100,4 @@ def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
 
 def has_own_group(event: Event) -> bool:
     """True if a call names the process group that it is for: fewer than all may have to make it."""
-    given = event.argument(event.effect.group, "group")
-    return given is not None and given.family != "none"
+    return event.has_own_group

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from distmetrics.data import exact, fresh
 from distmetrics.data.dealing import ROUNDS, RUNS
@@ -82,7 +94,9 @@ LOADERS = {
     "batch sampler as sampler": lambda rank: DataLoader(
         torch.arange(9), sampler=BatchSampler(range(9), 2, False), batch_size=None
     ),
-    "distributed": lambda rank: DataLoader(range(9), batch_size=2, sampler=DistributedSampler(range(9), 3, rank)),
+    "distributed": lambda rank: DataLoader(
+        range(9), batch_size=2, sampler=DistributedSampler(range(9), 3, rank, seed=rank)
+    ),
     "iterable": lambda rank: [[0, 1], [2, 3], [4, 5], [6], [7, 8]],
 }
 
@@ -90,12 +104,15 @@ LOADERS = {
 @pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("kind", LOADERS)
 def test_loaders_of_all_kinds_twice_over(kind: str, equal: bool) -> None:
-    """Each epoch, and exact of exact."""
+    """Each epoch, and exact of exact, also where one rank has had a look at a batch before."""
 
     def job(comm: Any) -> Any:
         loader = exact(LOADERS[kind](comm.rank), equal_batches=equal)
+        loaders = (loader, loader, exact(loader))
+        if comm.rank == 0:
+            next(iter(loader))
         epochs = []
-        for each in (loader, loader, exact(loader)):
+        for each in loaders:
             fills = equal and each is loader
             rows = [
                 torch.as_tensor(batch).reshape(-1) if not fills else fresh(torch.as_tensor(batch).reshape(-1))
@@ -107,6 +124,52 @@ def test_loaders_of_all_kinds_twice_over(kind: str, equal: bool) -> None:
 
     for epoch in zip(*run(3, job), strict=True):
         assert sorted(flat(list(epoch))) == list(range(9))
+
+
+class Disturbed(RandomSampler):
+    """Another thread draws from the process's generator first, as torch does for workers when a loader is read."""
+
+    def __init__(self, draws: int) -> None:
+        super().__init__(range(9))
+        self.draws = draws
+
+    def __iter__(self) -> Any:
+        thread = threading.Thread(target=torch.rand, args=(self.draws,))
+        thread.start()
+        thread.join()
+        return super().__iter__()
+
+
+def test_other_threads_do_not_disturb_an_order() -> None:
+    parts = run(3, lambda comm: read(exact(DataLoader(range(9), batch_size=2, sampler=Disturbed(comm.rank)))))
+    assert sorted(flat(parts)) == list(range(9))
+
+
+class Slow(Dataset[int]):
+    """Takes long to get the first sample."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, place: int) -> int:
+        time.sleep(0.5 * (place == 0))
+        return place
+
+
+def test_batches_come_in_order() -> None:
+    """Which rows count follows from the number of a batch, so workers may not change it."""
+    loader = DataLoader(Slow(), batch_size=1, num_workers=2, in_order=False)
+    assert read(deal(loader, world_size=2, rank=0, layout=ROUNDS, equal_batches=True)) == [[0], [2], [4], [6]]
+
+
+def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
+    for equal in (False, True):
+        parts = []
+        for rank in range(2):
+            loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
+            parts.append(deal(loader, world_size=2, rank=rank, equal_batches=equal))
+        for _ in range(2):
+            assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
 
 
 class Backwards:
@@ -164,6 +227,10 @@ class Odd(DistributedSampler[Any]):
     [
         (lambda rank: DataLoader(range(9 + rank), batch_size=2), "not alike"),
         (lambda rank: DataLoader(range(9), batch_size=2 + rank), "not alike"),
+        (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
+        (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
+        (lambda rank: DataLoader(range(8), sampler=[*range(8)][rank::2]), "of a list with checksum"),
+        (lambda rank: DataLoader(range(8), sampler=SubsetRandomSampler(range(8)[rank::2])), "with checksum"),
         (lambda rank: None if rank else [1], "can't be dealt out"),
         (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be dealt out"),
     ],
@@ -175,6 +242,27 @@ def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str
         return str(refused.value)
 
     assert all(text in error for error in run(2, job))
+
+
+@pytest.mark.parametrize("options", [{"seed": 1}, {"equal_batches": True}])
+def test_options_of_one_rank_are_an_error_on_every_rank(options: Any) -> None:
+    def job(comm: Any) -> None:
+        with pytest.raises(InputError, match="not alike"):
+            exact(DataLoader(range(9), batch_size=2, shuffle=True), **(options if comm.rank else {}))
+
+    run(2, job)
+
+
+def test_a_loader_from_before_there_were_ranks_is_refused() -> None:
+    """Every rank would read all of the data."""
+    loader = exact(DataLoader(range(9), batch_size=2))
+    assert len(flat([read(loader)])) == 9
+
+    def job(comm: Any) -> None:
+        with pytest.raises(InputError, match="now there are 2"):
+            read(loader)
+
+    run(2, job)
 
 
 def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:

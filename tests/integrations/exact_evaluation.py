@@ -166,6 +166,7 @@ def everything(comm: Any) -> dict[str, Any]:
         "test": jobs.evaluate(loader, "test"),
         "several": jobs.evaluate([loader, DataLoader(dataset(5), batch_size=2)]),
         "a DistributedSampler": jobs.evaluate(distributed(comm)),
+        "Lightning's own": jobs.evaluate(unrepeated(comm)),
         "a stream": jobs.evaluate(exact(DataLoader(Rows(dataset(13)), batch_size=1))),
         "fit": jobs.fit(13),
         "fit and reload": jobs.fit(5, reload_dataloaders_every_n_epochs=1),
@@ -176,6 +177,16 @@ def distributed(comm: Any) -> DataLoader[Any]:
     """A loader that its user has dealt out, with repeats."""
     sampler: Any = DistributedSampler(dataset(13), comm.world_size, comm.rank, shuffle=False)
     return DataLoader(dataset(13), batch_size=2, sampler=sampler)
+
+
+def unrepeated(comm: Any) -> DataLoader[Any]:
+    """A loader that is dealt out as Lightning does it for prediction: no repeats, unequal numbers of batches."""
+    from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+
+    sampler: Any = UnrepeatedDistributedSampler(
+        dataset(13), num_replicas=comm.world_size, rank=comm.rank, shuffle=False
+    )
+    return DataLoader(dataset(13), batch_size=1, sampler=sampler)
 
 
 def odd_ones(comm: Any) -> dict[str, Any]:

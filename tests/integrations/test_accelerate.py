@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import warnings
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from distmetrics import all_gather_object
+from distmetrics.data import exact, fresh
 from distmetrics.errors import InputError
 from distmetrics.testing import run
 from tests.integrations.modules import elastic
@@ -57,8 +59,6 @@ def read(accelerator: Any, loader: Any) -> tuple[list[int], list[int], list[str]
     """Return what a loop updates a metric with, what it gathers, and what it gathers as texts."""
     seen, gathered, texts = [], [], []
     warnings.filterwarnings("ignore", message="gather_for_metrics: the rows of the last round")
-    from distmetrics.data import fresh
-
     for batch in loader:
         seen += fresh(batch).tolist()
         tree = accelerator.gather_for_metrics({"x": (batch, batch.float()), "y": [batch[:, None].repeat(1, 2)]})
@@ -90,7 +90,12 @@ def every_loop(comm: Any) -> int:
                 continue
             size = 2 * comm.world_size if options.get("split_batches") else 2 - count % 2
             plain = DataLoader(source(kind, count), batch_size=size)
-            loader = prepare(accelerator, accelerator.prepare(plain) if first else plain, equal_batches=equal)
+            theirs = accelerator.prepare(plain)
+            cuts = kind != "stream" or options.get("dispatch_batches") is not False
+            if first and equal and count and cuts:  # Accelerate's own loader, with its repeats cut off
+                kept = all_gather_object([row for batch in theirs for row in fresh(batch).tolist()])
+                assert sorted(itertools.chain(*kept)) == list(range(count)), (options, kind, count)
+            loader = prepare(accelerator, theirs if first else plain, equal_batches=equal)
             seen, gathered, texts = read(accelerator, loader)
             case = (options, kind, count, first, equal)
             ranks = all_gather_object((seen, len(list(loader))))
@@ -122,9 +127,13 @@ def special_cases(comm: Any) -> dict[str, Any]:
 
     result: dict[str, Any] = {}
     accelerator = accelerators(comm)
+    fewer = skip_first_batches(DataLoader(range(9), batch_size=2), 1)
+    result["skipped"] = read(accelerator, prepare(accelerator, fewer))[1]
     torch.manual_seed(comm.rank)  # Accelerate's sampler then has another seed on each rank
     shuffled = accelerator.prepare(DataLoader(range(11), batch_size=2, shuffle=True))
     loader = prepare(accelerator, shuffled)
+    if comm.rank == 0:
+        next(iter(loader))  # a look at a batch; the order stays that of all ranks
     orders = [read(accelerator, loader)[1] for _ in range(2)]
     result["shuffled"] = [sorted(order) for order in orders]
 
@@ -155,6 +164,22 @@ def special_cases(comm: Any) -> dict[str, Any]:
     only_update = [batch.tolist() for batch in prepare(accelerator, DataLoader(range(3), batch_size=1))]
     result["only update"] = all_gather_object(only_update)
 
+    # what joins rows outside of a loop, and what can't
+    nine = prepare(accelerator, DataLoader(range(9), batch_size=2))
+    mine = torch.cat(list(nine))
+    result["after the loop"] = sorted(accelerator.gather_for_metrics(mine).tolist())
+    for batch in prepare(accelerator, DataLoader(range(3), batch_size=1)):
+        assert accelerator.gather(accelerator.gather(batch.float().mean()))[0] == 0.0
+        break
+    with pytest.raises(InputError, match="gather_for_metrics, which joins"):
+        [accelerator.gather(batch) for batch in nine]
+    with pytest.raises(InputError, match="no batch") if comm.rank == 0 else contextlib.nullcontext():
+        [accelerator.gather(batch) for batch in prepare(accelerator, DataLoader(range(3), batch_size=1))]
+
+    # what is dealt out is not dealt out again
+    twice = accelerator.prepare(exact(DataLoader(range(9), batch_size=2)))
+    result["exact, and prepared"] = sorted(itertools.chain(*all_gather_object(torch.cat(list(twice)).tolist())))
+
     # a model whose forward pass waits for all ranks
     model = accelerator.prepare(torch.nn.BatchNorm1d(1))
     model.eval()
@@ -178,10 +203,13 @@ def test_special_cases() -> None:
     assert first.pop("losses") == second.pop("losses") == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     assert first == second
     assert first == {
+        "skipped": list(range(2, 9)),
         "shuffled": [list(range(11))] * 2,
         "outer": list(range(5)),
         "theirs inside": [4],
         "stopped": [0, 1],
+        "after the loop": list(range(9)),
+        "exact, and prepared": list(range(9)),
         "only update": [[[0], [2]], [[1]]],
         "rows of the model": 3,
         "even": 2,

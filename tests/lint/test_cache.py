@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_written_is_said(project: Project, monkeypatch: 
 
 
 def test_runs_at_the_same_time(project: Project) -> None:
-    command = [sys.executable, "-m", "distlint", "check", str(project.folder), "--output-format", "json"]
+    command = [sys.executable, "-m", "distlint", "check", str(project.folder), "--review", "--output-format", "json"]
     started = [subprocess.Popen([*command, "--jobs", jobs], stdout=subprocess.PIPE) for jobs in "121"]
     outputs = [process.communicate()[0] for process in started]
     assert outputs[0] == outputs[1] == outputs[2]

@@ -134,7 +134,7 @@ def test_select_and_ignore(
     tmp_path: Path, options: list[str], codes: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.py").write_text(BAD.replace("self.scores)", "self.scores.cuda())"))
-    assert main(["check", str(tmp_path), "--output-format", "json", *options]) == (1 if codes else 0)
+    assert main(["check", str(tmp_path), "--review", "--output-format", "json", *options]) == (1 if codes else 0)
     assert sorted(item["code"] for item in json.loads(capsys.readouterr().out)) == codes
 
 
@@ -183,7 +183,7 @@ def test_rules_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [item["code"] for item in shown] == list(RULES)
-    assert set(shown[0]) == {"code", "name", "group", "severity", "pedantic", "fix", "summary"}
+    assert set(shown[0]) == {"code", "name", "group", "severity", "fix", "summary"}
     fixes = {item["code"]: item["fix"] for item in shown}
     assert (fixes["DL900"], fixes["DL201"]) == ("safe", "no")
 

@@ -12,6 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from distlint.cli import main
+from distlint.document import ignore_document
+from distlint.engine import check_source
+from distlint.model import Example
 from distlint.rules import RULES
 from tests.lint.helpers import python
 from tests.lint.test_fix import Called, put
@@ -180,6 +183,23 @@ def test_add_ignores(unused: Path, capsys: Capture) -> None:
         "    )", "    )  # distlint: ignore[DL101]"
     )
     assert main(["check", "a.py"]) == 0
+
+
+def test_add_ignores_tells_where_no_comment_fits(unused: Path, capsys: Capture) -> None:
+    source = CALL.format(" \\").replace("dist.barrier()", "if main and dist.barrier()") + "        and main: pass\n"
+    unused.write_text(source)
+    assert main(["check", "a.py", "--add-ignores", "--select", "DL101"]) == 1
+    assert "not ignored, the line has no room for a comment: a.py:" in capsys.readouterr().err
+    assert unused.read_text() == source
+
+
+@pytest.mark.parametrize("example", [each for rule in RULES.values() for each in rule.bad])
+def test_added_ignores_hide_everything_and_are_added_once(example: Example) -> None:
+    rules = list(RULES.values())
+    source = example.source.encode()
+    done = ignore_document(source, "a.py", rules, check_source(source, "a.py", rules))
+    assert (done.findings, done.undone) == ([], [])
+    assert ignore_document(done.source, "a.py", rules, done.findings).source == done.source
 
 
 def test_add_ignores_to_a_comment_that_is_there(unused: Path) -> None:

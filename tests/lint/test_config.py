@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from distlint.cli import main
-from distlint.config import Config, ConfigError, find_config, read_config
-from distlint.model import Rule
+from distlint.config import ConfigError, find_config, read_config
 from distlint.rules import RULES
 
 HANG = RULES["DL101"].bad[0].source
@@ -20,7 +19,7 @@ BOTH = HANG.replace("self.scores)", "self.scores.cuda())")
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("src/a.py", "tests/b.py", "src/gen/c.py"):
+    for name in ("src/a.py", "tools/b.py", "src/gen/c.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(BOTH)
     return tmp_path
@@ -32,11 +31,11 @@ def configure(folder: Path, text: str) -> None:
 
 def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[str, str]]:
     capsys.readouterr()
-    assert main(["check", "--output-format", "json", *arguments]) in (0, 1)
+    assert main(["check", "--review", "--output-format", "json", *arguments]) in (0, 1)
     return sorted((Path(each["path"]).as_posix(), each["code"]) for each in json.loads(capsys.readouterr().out))
 
 
-EVERYWHERE = [(path, code) for path in ("src/a.py", "src/gen/c.py", "tests/b.py") for code in ("DL001", "DL101")]
+EVERYWHERE = [(path, code) for path in ("src/a.py", "src/gen/c.py", "tools/b.py") for code in ("DL001", "DL101")]
 
 
 @pytest.mark.parametrize(
@@ -52,10 +51,10 @@ EVERYWHERE = [(path, code) for path in ("src/a.py", "src/gen/c.py", "tests/b.py"
         ('select = ["DL101"]', ["--extend-select", "DL0"], lambda path, code: True),
         ('exclude = ["gen"]', [], lambda path, code: "gen" not in path),
         ('exclude = ["src/gen/"]', [], lambda path, code: "gen" not in path),
-        ('extend-exclude = ["src/*/c.py", "tests"]', [], lambda path, code: path == "src/a.py"),
-        ('exclude = ["gen"]', ["--exclude", "tests"], lambda path, code: "tests" not in path),
-        ('exclude = ["gen"]', ["--extend-exclude", "tests"], lambda path, code: path == "src/a.py"),
-        ('per-path-ignores = {"tests/**" = ["DL1"]}', [], lambda path, code: path[:5] != "tests" or code == "DL001"),
+        ('extend-exclude = ["src/*/c.py", "tools"]', [], lambda path, code: path == "src/a.py"),
+        ('exclude = ["gen"]', ["--exclude", "tools"], lambda path, code: "tools" not in path),
+        ('exclude = ["gen"]', ["--extend-exclude", "tools"], lambda path, code: path == "src/a.py"),
+        ('per-path-ignores = {"tools/**" = ["DL1"]}', [], lambda path, code: path[:5] != "tools" or code == "DL001"),
         ('[tool.distlint.per-path-ignores]\n"c.py" = ["DL"]', [], lambda path, code: "c.py" not in path),
         ('select = ["DL101"]', ["--isolated"], lambda path, code: True),
     ],
@@ -72,7 +71,7 @@ def test_the_nearest_file_with_the_table_counts(project: Path, capsys) -> None:
     assert {code for _, code in found(capsys, "src/gen")} == {"DL101"}
     configure(project / "src", 'select = ["DL001"]')
     assert {code for _, code in found(capsys, "src/gen", "src/a.py")} == {"DL001"}
-    assert {code for _, code in found(capsys, "src", "tests")} == {"DL101"}  # that of the folder around both
+    assert {code for _, code in found(capsys, "src", "tools")} == {"DL101"}  # that of the folder around both
     (project / "other.toml").write_text('[tool.distlint]\nselect = ["DL1", "DL0"]\n')
     assert {code for _, code in found(capsys, "src/gen", "--config", "other.toml")} == {"DL101", "DL001"}
 
@@ -95,9 +94,10 @@ def test_named_files_are_checked_unless_exclusion_is_forced(project: Path, capsy
         ('trainer_bases = ["a.B"]', "did you mean 'trainer-bases'?"),
         ('select = "DL101"', "select in [tool.distlint] must be a list of strings, not 'DL101'"),
         ("ignore = [1]", "ignore in [tool.distlint] must be a list of strings, not [1]"),
-        ("pedantic = 1", "pedantic in [tool.distlint] must be true or false, not 1"),
+        ("review = 1", "review in [tool.distlint] must be true or false, not 1"),
+        ('devices = "two"', 'devices in [tool.distlint] must be "one" or "many", not \'two\''),
         ('per-path-ignores = ["DL1"]', "must be a table of patterns and lists of codes"),
-        ('per-path-ignores = {"tests/**" = "DL1"}', "per-path-ignores.'tests/**' in [tool.distlint] must be a list"),
+        ('per-path-ignores = {"tools/**" = "DL1"}', "per-path-ignores.'tools/**' in [tool.distlint] must be a list"),
         ('per-path-ignores = {"tests/**" = ["DL999"]}', "no rule has the code DL999"),
         ("non-averageable = {a = 1}", "a list of names, or a table of names and reasons"),
         ('select = ["DL11"]', "no rule has the code DL11; did you mean"),
@@ -143,31 +143,6 @@ def test_show_settings(project: Path, capsys) -> None:
     assert shown["collectives"] == "['a.sync', 'b.sync']"
     assert shown["non-averageable"] == "{'m.kappa': ''}"
     assert shown["rules"] == "DL101"
-
-
-class Fussy(Rule):
-    """Is often wrong."""
-
-    code, name, group, pedantic, tokens = "DL999", "fussy", "none", True, ()
-    check = None  # type: ignore[assignment]
-
-
-Fussy.__abstractmethods__ = frozenset()
-
-
-@pytest.mark.parametrize(
-    ("config", "applies"),
-    [
-        (Config(), False),
-        (Config(pedantic=True), True),
-        (Config(select=("DL",)), False),
-        (Config(select=("DL999",)), True),
-        (Config(extend_select=("DL999",)), True),
-        (Config(pedantic=True, ignore=("DL9",)), False),
-    ],
-)
-def test_pedantic_rules_have_to_be_asked_for(config: Config, applies: bool) -> None:
-    assert config.rules([Fussy()]) == [] if not applies else len(config.rules([Fussy()])) == 1
 
 
 def test_declared_names_reach_the_rules(project: Path, capsys) -> None:

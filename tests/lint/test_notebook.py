@@ -84,6 +84,30 @@ def test_cells_of_other_languages_are_passed_over() -> None:
     assert check(notebook(IMPORT, GUARDED, kernelspec={"language": "python"}, language_info={"name": "ipython"})) != []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pip install -q x==1.2 && ls",
+        "cd x",
+        "git clone https://example.com/x",
+        "CUDA_VISIBLE_DEVICES=0 python train.py --lr 1",
+        "./run.sh",
+        "torchrun --nproc_per_node=2 train.py \\\n  --lr 1",
+        "echo 'x' > a.txt",
+        "rm *.txt",
+        "export A=1",
+    ],
+)
+def test_commands_without_a_mark_are_passed_over(command: str) -> None:
+    python = f"x -= f(\n    1)\nx = (y\n    if x else 2)\n{GUARDED}"
+    assert [code for code, *_ in check(notebook(IMPORT, command, f"{python}\n{command}"))] == ["DL101"]
+
+
+@pytest.mark.parametrize("cell", ["print 'a'", "exec code", "for i in range(3)\n    f(i)", "return x y", "x = = y"])
+def test_broken_python_is_no_command(cell: str) -> None:
+    assert [code for code, *_ in check(notebook(cell))] == ["DL000"]
+
+
 def test_a_broken_cell_is_a_finding_and_the_others_are_checked() -> None:
     assert check(notebook(IMPORT, "x = 1\ndef f(:", GUARDED)) == [("DL000", 2, 2, 7), ("DL101", 3, 2, 5)]
 
@@ -261,15 +285,14 @@ class Model(pl.LightningModule):
 @pytest.mark.parametrize(
     ("cell", "found"),
     [
-        ("model = Model.load_from_checkpoint(path)\nmodel.eval()", []),
-        ("def main():\n    pass\n\nmain()", []),
+        ("trainer = pl.Trainer(devices=1)", []),
         ("from lib import main\nmain(Model)", ["DL202"]),
         ("trainer = pl.Trainer(devices=2)", ["DL202"]),
         ("notebook_launcher(train, (Model,), num_processes=2)", ["DL202"]),
         ("make_trainer().fit(Model())", ["DL202"]),
     ],
 )
-def test_a_notebook_in_which_nothing_trains_is_one_process(cell: str, found: list[str]) -> None:
+def test_trainers_in_the_cells_of_a_notebook(cell: str, found: list[str]) -> None:
     assert [each.code for each in check_document(notebook(MODEL, cell), "a.ipynb", ALL)] == found
 
 

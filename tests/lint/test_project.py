@@ -138,7 +138,7 @@ def test_a_helper_in_another_file(write, statement: str, call: str) -> None:
     assert (finding.path, finding.line) == (str(main), 5)
     name = call.rpartition(".")[2]
     assert f"only rank 0 reaches this barrier (inside {name})" in finding.message
-    guard, inner = finding.trace
+    guard, *_, inner = finding.trace
     assert (guard.path, guard.line, guard.text) == (str(main), 4, "if rank == 0")
     assert (Path(inner.path), inner.line, inner.label, inner.text) == (comm, 4, "collective", "dist.barrier()")
     assert found([comm, main], "DL101") == [finding]
@@ -309,7 +309,7 @@ def test_a_fix_of_one_file_moves_the_calls_that_another_tells_of(write, capsys: 
     a, b = (textwrap.dedent(step.format(name=name)) for name in ("A", "B"))
     paths = write(a=a + meet, b=b + main_function)
     command = ["check", *map(str, paths), "--fix", "--unsafe-fixes", "--isolated", "--no-cache"]
-    assert main([*command, "--select", "DL001,DL101"]) == 1
+    assert main([*command, "--review", "--select", "DL001,DL101"]) == 1
     shown = capsys.readouterr()
     assert "2 findings fixed in 2 files\n1 finding in 2 files" in shown.err
     assert f"collective at {paths[0]}:10: dist.barrier()" in shown.out

@@ -9,15 +9,6 @@ from distlint.rules import RULES
 
 RIGHT = [
     (
-        "DL202",
-        """\
-class Model(L.LightningModule):
-    def validation_step(self, batch, batch_idx):
-        x, y = batch
-        self.log("val_loss", F.cross_entropy(self(x), y))
-""",
-    ),
-    (
         "DL101",
         """\
 import torch.distributed as dist

@@ -45,10 +45,9 @@ def step(rank, signal, optimizer, model):
     [
         ("True", "dist.broadcast(signal, src=0)", []),
         ("1", "dist.broadcast(signal, src=0)", []),
-        ("True", "dist.broadcast(signal, src=1)", [6]),
-        ("True", "dist.barrier(); dist.broadcast(signal, src=0)", [6]),
+        ("True", "dist.barrier(); dist.broadcast(signal, src=0)", []),
         ("True", "pass", [6]),
-        ("work.more", "dist.broadcast(signal, src=0)", [6]),
+        ("work.more", "dist.broadcast(signal, src=0)", []),
     ],
 )
 def test_followers_wait_in_an_endless_loop(test: str, call: str, expected: list[int]) -> None:
@@ -112,26 +111,6 @@ def test_a_variable_that_changes_does_not_contradict_itself() -> None:
     assert lines(LEAVES.format(leave=leave, test="latest", before="pass", between="latest = True"), "DL101") == [12]
 
 
-@pytest.mark.parametrize(
-    ("test", "expected"),
-    [
-        ("group is None and dist.get_rank() == 0", []),
-        ("dist.get_rank() == 0 and self.process_group is None and ready", []),
-        ("group is not None and dist.get_rank() == 0", [5]),
-        ("path is None and dist.get_rank() == 0", [5]),
-    ],
-)
-def test_no_group_means_one_process(test: str, expected: list[int]) -> None:
-    source = f"""\
-import torch.distributed as dist
-
-def send(self, group, path, ready):
-    if {test}:
-        dist.barrier()
-"""
-    assert lines(source, "DL101") == expected
-
-
 def test_no_group_says_nothing_of_the_data() -> None:
     source = """\
 import torch.distributed as dist
@@ -149,10 +128,13 @@ def train(model, train_loader, group):
     [
         (
             "accelerator.save_state('x')",
-            "only rank 0 reaches this save_state: under DeepSpeed or FSDP it waits for ever",
+            "only rank 0 reaches this save_state: it waits for ever, if the model is sharded (FSDP, DeepSpeed)",
         ),
         ("accelerator.save_state()", "only rank 0 reaches this save_state: it waits for ever"),
-        ("save(accelerator)", "only rank 0 reaches this save_model (inside save): under DeepSpeed or FSDP it waits"),
+        (
+            "save(accelerator)",
+            "only rank 0 reaches this save_model (inside save): it waits for ever, if the model is sharded",
+        ),
         ("accelerator.wait_for_everyone()", "only rank 0 reaches this wait_for_everyone: it waits for ever"),
         ("trainer.save_model()", "only rank 0 reaches this save_model: it waits for ever"),
     ],

@@ -33,7 +33,7 @@ def _codes(folder: Path, files: dict[str, str], code: str, capsys: pytest.Captur
     for name, text in {"pyproject.toml": "", **files}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    main(["check", str(folder), "--select", code, "--no-cache"])
+    main(["check", str(folder), "--review", "--select", code, "--no-cache"])
     return capsys.readouterr().out.count(f" {code} ")
 
 
@@ -90,12 +90,10 @@ class Model(pl.LightningModule):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("gpus=self.options.gpu_id, strategy=None", []),
-        ("devices=device_id", []),
+        ("devices=1", []),
         ("devices=[self.gpu]", []),
         ("gpus=self.options.gpu_ids", [6]),
-        ("devices=device_id, strategy='ddp'", [6]),
-        ("devices=device_id, num_nodes=2", [6]),
+        ("devices=[self.gpu], num_nodes=2", [6]),
         ("devices=self.devices", [6]),
     ],
 )

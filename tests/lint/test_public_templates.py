@@ -79,7 +79,7 @@ def test_a_lambda_on_a_module_of_one_device(
     train = f"import lightning as L\nfrom model import Model\nL.Trainer(devices={devices}).fit(Model())\n"
     for name, text in {"pyproject.toml": "", "model.py": source, "train.py": train}.items():
         (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--select", "DL005", "--no-cache"]) == status
+    assert main(["check", str(tmp_path), "--review", "--select", "DL005", "--no-cache"]) == status
 
 
 @pytest.mark.parametrize(("name", "status"), [("trainer_config", 0), ("cfg", 0), ("arguments", 1)])
@@ -93,7 +93,7 @@ def test_devices_of_settings_by_name(
     train = f"import lightning as L\nfrom model import Model\nL.Trainer(devices={name}['devices']).fit(Model())\n"
     for file, text in {"pyproject.toml": "", "model.py": model, "train.py": train, "a.yaml": "devices: 1\n"}.items():
         (tmp_path / file).write_text(text)
-    assert main(["check", str(tmp_path), "--select", "DL202", "--no-cache"]) == status
+    assert main(["check", str(tmp_path), "--review", "--select", "DL202", "--no-cache"]) == status
 
 
 NET = "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x.cuda()\n"
@@ -117,4 +117,4 @@ def test_a_network_that_no_trainer_is_near_to(
 ) -> None:
     for name, text in {"pyproject.toml": "", "net.py": NET, **files}.items():
         (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--select", "DL001", "--no-cache"]) == status
+    assert main(["check", str(tmp_path), "--review", "--select", "DL001", "--no-cache"]) == status

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlint import __version__
-from distlint.model import Edit, Finding, Fix, Severity, TraceStep
+from distlint.model import Condition, Edit, Finding, Fix, Severity, TraceStep
 from distlint.reporters import REPORTERS, report_json, report_text
 from distlint.rules import RULES
 from tests.lint.helpers import check
@@ -34,6 +34,8 @@ IN_CELL = Finding(
     fix=Fix(False, (Edit(2, 5, 2, 9, "x", cell=3),)),
     cell=3,
 )
+
+REVIEW = Finding("DL202", "some-name", "m", "x.py", 1, 2, 1, 3, condition=Condition("devices", "if there are many"))
 
 
 def report(name: str, findings: Sequence[Finding]) -> str:
@@ -98,6 +100,7 @@ def test_json_has_exactly_the_documented_fields() -> None:
         "end_line": 3,
         "end_column": 16,
         "severity": "error",
+        "confidence": "sure",
         "fix": None,
         "trace": [{"path": "model.py", "line": 2, "text": "guard: if dist.get_rank() == 0"}],
     }
@@ -261,6 +264,7 @@ FINDINGS = st.builds(
     fix=st.none() | st.builds(lambda safe, text: Fix(safe, (Edit(1, 1, 1, 2, text),)), st.booleans(), TEXT),
     trace=st.lists(st.builds(TraceStep, st.just("t.py"), st.integers(1, 9), TEXT, TEXT), max_size=2).map(tuple),
     cell=st.none() | st.integers(1, 9),
+    condition=st.none() | st.just(REVIEW.condition),
 )
 
 
@@ -268,7 +272,10 @@ FINDINGS = st.builds(
 @given(st.lists(FINDINGS, max_size=4))
 def test_every_finding_reaches_every_format(findings: list[Finding]) -> None:
     assert len(json.loads(report("json", findings))) == len(findings)
-    assert report("github", findings).count("\n") == len(findings)
+    for name in ("azure", "concise", "github", "json-lines", "pylint"):
+        assert report(name, findings).count("\n") == len(findings)
+    assert report("grouped", findings).count("\n  ") == len(findings)
+    assert len(json.loads(report("rdjson", findings))["diagnostics"]) == len(findings)
     gitlab = json.loads(report("gitlab", findings))
     assert len({item["fingerprint"] for item in gitlab}) == len(findings)
     assert len(list(ET.fromstring(report("junit", findings)).iter("failure"))) == len(findings)
@@ -279,4 +286,80 @@ def test_every_finding_reaches_every_format(findings: list[Finding]) -> None:
 
 
 def test_formats_by_name() -> None:
-    assert sorted(REPORTERS) == ["github", "gitlab", "json", "junit", "sarif", "text"]
+    assert list(REPORTERS) == sorted(REPORTERS)
+    assert {"concise", "grouped", "json-lines", "text"} < REPORTERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("azure", "type=warning;"),
+        ("github", "::notice "),
+        ("gitlab", '"severity": "info"'),
+        ("json", '"confidence": "review"'),
+        ("json-lines", '"confidence": "review"'),
+        ("junit", 'type="note"'),
+        ("rdjson", '"severity": "INFO"'),
+        ("sarif", '"level": "note"'),
+        ("text", "[some-name, review]"),
+    ],
+)
+def test_what_is_for_review_is_told_apart(name: str, part: str) -> None:
+    assert part in report(name, [REVIEW])
+    assert part not in report(name, [replace(REVIEW, condition=None)])
+
+
+def test_concise() -> None:
+    assert report("concise", [*check(SOURCE), IN_CELL]).splitlines() == [
+        "model.py:3:2: DL101 only rank 0 reaches this barrier: it waits for ever",
+        "a b/é,1:2.ipynb:cell 3:2:5: DL101 100% hangs: for ever, yes",
+    ]
+
+
+def test_grouped() -> None:
+    (found,) = check(SOURCE)
+    assert report("grouped", [found, replace(found, line=14), REVIEW]) == (
+        "model.py:\n"
+        "  3:2  DL101 only rank 0 reaches this barrier: it waits for ever\n"
+        "  14:2 DL101 only rank 0 reaches this barrier: it waits for ever\n"
+        "\n"
+        "x.py:\n"
+        "  1:2 DL202 m\n"
+        "\n"
+    )
+
+
+def test_json_lines() -> None:
+    lines = report("json-lines", [*check(SOURCE), IN_CELL]).splitlines()
+    assert [json.loads(line) for line in lines] == json.loads(report("json", [*check(SOURCE), IN_CELL]))
+
+
+def test_pylint() -> None:
+    assert report("pylint", [*check(SOURCE), IN_CELL]).splitlines() == [
+        "model.py:3: [DL101] only rank 0 reaches this barrier: it waits for ever",
+        "a b/é,1:2.ipynb:1: [DL101] cell 3, line 2, column 5: 100% hangs: for ever, yes",
+    ]
+
+
+def test_azure_escapes_what_its_commands_would_swallow() -> None:
+    assert report("azure", [replace(IN_CELL, path="a];b.ipynb", trace=())]) == (
+        "##vso[task.logissue type=error;sourcepath=a%5D%3Bb.ipynb;linenumber=1;columnnumber=1;code=DL101;]"
+        "cell 3, line 2, column 5: 100%AZP25 hangs:%0Afor ever, yes\n"
+    )
+
+
+def test_rdjson_counts_bytes() -> None:
+    lines = {"x.py": ["é = 'é', old"]}
+    fix = Fix(True, (Edit(1, 10, 1, 13, "new"),))
+    found = Finding("DL101", "some-name", "m", "x.py", 1, 10, 1, 13, fix=fix)
+    (shown,) = json.loads(REPORTERS["rdjson"]([found], lines))["diagnostics"]
+    place = {"start": {"line": 1, "column": 12}, "end": {"line": 1, "column": 15}}
+    assert shown == {
+        "message": "m",
+        "location": {"path": "x.py", "range": place},
+        "severity": "ERROR",
+        "code": {"value": "DL101"},
+        "suggestions": [{"range": place, "text": "new"}],
+    }
+    two = replace(found, fix=Fix(True, fix.edits * 2))
+    assert "suggestions" not in REPORTERS["rdjson"]([two], lines)

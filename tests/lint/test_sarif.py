@@ -99,7 +99,7 @@ def test_findings_of_every_rule(errors: Errors, folder: Path, monkeypatch: pytes
         beside = folder.parent / "beside"
         beside.mkdir()
         monkeypatch.chdir(beside)
-    report = _written(folder, "--pedantic")
+    report = _written(folder, "--review")
     results = _results(report)
     assert {result["ruleId"] for result in results} >= set(RULES)
     assert {fix["description"]["text"].partition(":")[0] for result in results for fix in result.get("fixes", ())} == {

@@ -26,6 +26,14 @@ SOURCE = (
     "    '\U0001f600'; dist.barrier()\n"
     "x = 1  # distlint: ignore[DL201] long ago\n"
 )
+REVIEW = """\
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        loss = self.loss(batch)
+        self.log("loss", loss)
+"""
 Json = dict[str, Any]
 
 
@@ -172,6 +180,13 @@ def test_a_file_that_cannot_be_parsed(editor: Editor) -> None:
     (found,) = editor.open("# coding: none-such\n", "file:///other.py")
     assert found["code"] == "DL000"
     assert editor.open("# coding: latin-1\nx = '\u00e9\u2192'\n", "untitled:Untitled-1") == []
+
+
+def test_what_is_for_review_is_a_hint_and_is_not_fixed_along(editor: Editor) -> None:
+    (found,) = editor.open(REVIEW)
+    assert (found["code"], found["severity"]) == ("DL202", 4)
+    assert [action["kind"] for action in editor.actions(5)] == ["quickfix", "quickfix"]
+    assert editor.actions(5, ["source.fixAll"]) == []
 
 
 def test_actions_of_a_finding(editor: Editor) -> None:

@@ -162,7 +162,7 @@ def test_trainers_of_the_project(
     for name, text in {"pyproject.toml": "", "model.py": MODULE, **files}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--select", "DL202", "--no-cache"]) == (0 if is_silent else 1)
+    assert main(["check", str(tmp_path), "--review", "--select", "DL202", "--no-cache"]) == (0 if is_silent else 1)
 
 
 @pytest.mark.parametrize(("devices", "is_silent"), [("1", True), ("8", False)])
@@ -174,7 +174,7 @@ def test_a_module_that_another_file_trains(
     files["other.py"] = "import lightning as L\nL.Trainer(devices=2)\n"  # which has nothing to do with it
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--select", "DL202", "--no-cache"]) == (0 if is_silent else 1)
+    assert main(["check", str(tmp_path), "--review", "--select", "DL202", "--no-cache"]) == (0 if is_silent else 1)
 
 
 CALLBACK = """\

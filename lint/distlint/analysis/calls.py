@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import ast
+import io
 import sys
+from collections.abc import Iterator
 
+from distlint import averageable
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.formula import DATA, Formula, substitute
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
+from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
+from distlint.analysis.measures import Measure, curved, measure_in, told_by_library, told_by_name
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
 from distlint.api import (
     Effect,
     attribute_effect,
     brings_together,
+    collective,
     environment_kind,
-    family_of,
     function_effect,
     method_effect,
     name_effect,
 )
-from distlint.syntax import ClassNode, FunctionNode
+from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
+LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
+_CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
+_OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
+_LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
+_LIBRARIES = (*averageable.LIBRARIES, "torch.", "numpy.", "scipy.", "evaluate.", "datasets.")
+_CURVES = frozenset({"exp", "sqrt"})
+_CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
 _FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
+_OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
+_VIEWS = frozenset({"items", "keys", "values"})
+_OF_SETS = frozenset({"difference", "intersection", "symmetric_difference", "union"})
+_TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
@@ -38,11 +53,16 @@ class Calls(Expressions):
         receiver, callee = self._callee(node.func)
         args = tuple(self.value(part) for part in node.args)
         options = {each.arg or "**": self.value(each.value) for each in node.keywords}
-        name = callee.name
+        name = "" if callee.instance else callee.name
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
             effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
-        if effect is not None and not isinstance(callee.target, FunctionNode):
+        if effect is None and self._is_declared(callee, receiver, node.func):
+            effect, callee = collective(dotted(node.func).rpartition(".")[2], ""), UNKNOWN_VALUE
+        is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
+        if effect is not None and effect.kind == "log" and not self._is_log(receiver, node):
+            effect = None
+        if effect is not None and not is_own:
             return self._known(effect, node, receiver, args, options)
         if callee.target is not None:
             return self._own(callee, node, receiver, args, options)
@@ -52,6 +72,24 @@ class Calls(Expressions):
         if effect is not None:
             return self.ranked(effect.kind, node)
         return self._unknown(node, receiver, callee, args, options)
+
+    def _is_declared(self, callee: Value, receiver: Value, func: ast.expr) -> bool:
+        """Whether the user says that what is called is collective: a function, or a method of a class or its bases."""
+        target = callee.target
+        if isinstance(target, FunctionNode) and not target.is_method:
+            return self.facts.is_declared(f"{self.index.name}.{target.name}")
+        if callee.name:
+            return self.facts.is_declared(callee.name)
+        if not isinstance(func, ast.Attribute):
+            return False
+        return any(self.facts.is_declared(f"{owner}.{func.attr}") for owner in ("", *self._owners(receiver)))
+
+    def _owners(self, receiver: Value) -> Iterator[str]:
+        """Qualified names of the class that a value is an instance of, and of its bases."""
+        if isinstance(receiver.target, ClassNode):
+            for each in self.index.lineage(receiver.target):
+                yield f"{self.index.name}.{each.name}"
+                yield from filter(None, each.bases)
 
     def _callee(self, func: ast.expr) -> tuple[Value, Value]:
         if isinstance(func, ast.Attribute):
@@ -71,14 +109,35 @@ class Calls(Expressions):
     ) -> Value:
         event = self.emit(effect, node, receiver=receiver, args=args, options=options)
         event.result = result_of(self, event)
-        if effect.kind == "collective" or (effect.kind == "log" and _is_on(options.get("sync_dist"))):
+        if effect.kind == "log":
+            is_synced = self._is_synced(receiver, options)
+            self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
+        elif effect.kind == "collective":
             self._collective(event)
-        elif effect.kind in ("backward", "exit"):
+        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
+            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
+        elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
 
+    def _is_synced(self, receiver: Value, options: dict[str, Value]) -> bool:
+        """Whether a log is reduced over ranks; modules of distmetrics do that by name where an epoch is evaluated."""
+        name = self.function.name
+        is_by_name = name in ("validation_step", "test_step") or name.startswith("on_")
+        is_ours = receiver.family == "distmetrics_module"
+        return _is_on(options.get("sync_dist")) and not (is_ours and is_by_name)
+
+    def _is_log(self, receiver: Value, node: ast.Call) -> bool:
+        """Whether a call is that of a framework's ``log``, and not of a method or attribute of the user's own."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if name == "log" and len(node.args) + len(node.keywords) < 2:
+            return False  # other trainers log one dict
+        owner = receiver.target
+        lineage = self.index.lineage(owner) if isinstance(owner, ClassNode) else ()
+        return not any(("attribute", each, name) in self.facts.values for each in lineage)
+
     def _collective(self, event: Event) -> None:
-        self.block.append(Step(event.label, self.place(event.node), event, event.effect))
+        self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
         for position in event.effect.changes:
             node = event.argument_node(position, ("tensor", "object_list", "tensor_list", "input")[0])
             value = event.argument(position, "tensor")
@@ -87,7 +146,18 @@ class Calls(Expressions):
             root, is_fresh = _root(node)
             event.is_lost = is_fresh
             if root is not None:
-                self.bind(root, event.result._replace(scale=value.scale, grad=value.grad, family=value.family))
+                result = event.result._replace(scale=value.scale, grad=value.grad)
+                self.bind(root, result._replace(family=value.family, dtype=value.dtype))
+                self._change_all(root, event.result)
+
+    def _change_all(self, item: ast.expr, result: Value) -> None:
+        """Where a loop changes one item after another in place, all are changed after it."""
+        for names, iterable, changed in self.turns:
+            if isinstance(item, ast.Name) and item.id in names:
+                is_call = isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute)
+                whole = iterable.func.value if is_call else iterable  # type: ignore[attr-defined]
+                if isinstance(whole, ast.Name) and whole.id in self.names:
+                    changed[whole.id] = result._replace(family=self.names[whole.id].family)
 
     def _own(
         self, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
@@ -103,18 +173,28 @@ class Calls(Expressions):
             args = args if is_unbound else (receiver, *args)
         given = self._give(target, args, options)
         effect = Effect("call", target.name)
-        event = self.emit(effect, node, receiver=receiver, args=args, options=options)
-        formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
+        event = self.emit(effect, node, receiver=receiver, args=args, options=options, target=target)
+        formulas = {name: formula for name, formula in defaults(target).items() if name not in given}
+        formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         self._inline(self.facts.body(target, self.function), formulas, target.name, event)
         returned = self.facts.read(("return", target, ""), self.function)
         if returned is not None and returned.formula is not None:
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
-        event.result = returned if returned is not None else UNKNOWN_VALUE
+        result = returned if returned is not None else UNKNOWN_VALUE
+        event.result = self._named_measure(target, node, given, result)
         named = name_effect(target.name)
         if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
             event.result = self.ranked(named.kind, node)  # what it does cannot be seen
         return event.result
+
+    def _named_measure(self, target: FunctionNode, node: ast.Call, given: dict[str, Value], result: Value) -> Value:
+        """The result of a function of this file, with what its name or the user says that it measures."""
+        is_example = any(value.family == "example" for value in given.values())
+        if result.measure is not None or is_example or result.scale in ("mean", "mean?") or result.elements:
+            return result
+        measure = self._measured_by(f"{self.index.name}.{target.name}", {}, combine(list(given.values())), node)
+        return result._replace(measure=measure) if measure is not None and not result.reduced else result
 
     def _construct(
         self, target: ClassNode, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
@@ -125,7 +205,8 @@ class Calls(Expressions):
             if "__init__" in each.methods:
                 init = each.methods["__init__"]
                 self._give(init, (result, *args), options)
-                event = self.emit(Effect("call", target.name), node, args=args, options=options, result=result)
+                effect = Effect("call", target.name)
+                event = self.emit(effect, node, args=args, options=options, result=result, target=init)
                 self._inline(self.facts.body(init, self.function), {}, "__init__", event)
                 break
         return result
@@ -133,16 +214,43 @@ class Calls(Expressions):
     def _call_instance(
         self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
-        if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
+        if callee.wrapped or callee.family in _CALLED:
             return self._forward(callee, node, args, options)
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
         result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        if callee.family == "metric":
+            result = self._of_metric(callee, node, result)
+        elif callee.name.startswith("torch.nn."):
+            result = result._replace(scale=_loss_scale(callee.name, constants_of(callee.call)))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
-            self.block.append(Step("forward", self.place(node), event, _FORWARD))
+            self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
+
+    def _of_metric(self, metric: Value, node: ast.Call, whole: Value) -> Value:
+        """What calling a metric object returns: its value for this batch."""
+        if constants_of(metric.call).get("dist_sync_on_step") is True:
+            return Value(0, reduced="gathered", family="result")
+        parts = metric.elements or (metric,)
+        measures = (self._measured_by(each.name, constants_of(each.call), whole, node, each) for each in parts)
+        return whole._replace(family="result", call=node, measure=next(filter(None, measures), None))
+
+    def _measured_by(
+        self, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
+    ) -> Measure | None:
+        """What a library's metric measures, if that must not be averaged and is of this rank's data."""
+        if not name or not whole.is_local or whole.sources:
+            return None
+        reason = told_by_library(name, options, self.facts.reason_against)
+        guess = told_by_name(name.rpartition(".")[2]) if reason is None and not name.startswith(_LIBRARIES) else None
+        if reason is None and guess is not None:
+            return Measure(name.rpartition(".")[2], guess, node.lineno, self.index.text_of(node), is_guess=True)
+        if reason is None:
+            return None
+        place = made.call if made is not None and made.call is not None else node
+        return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
         """Tell a function what it is called with; the values by parameter."""
@@ -150,7 +258,7 @@ class Calls(Expressions):
         given = dict(zip(names, args, strict=False))
         given.update((name, value) for name, value in options.items() if name in names)
         for name, value in given.items():
-            self.facts.tell(("parameter", target, name), value._replace(formula=None))
+            self.facts.tell(("parameter", target, name), value._replace(formula=None, constant=None))
         return given
 
     def _inline(self, body: tuple[Node, ...], formulas: dict[str, Formula], owner: str, event: Event) -> None:
@@ -165,34 +273,56 @@ class Calls(Expressions):
         summary = self.facts.find(name)
         if summary is not None:
             return self._of_other_file(summary, node, args, options)
-        family = family_of(name)
+        family = self.facts.family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
         effect = name_effect(name.rpartition(".")[2])
         if effect is not None:
             return self.ranked(effect.kind, node)
+        if name in _CONTAINERS and args:
+            return args[0]._replace(family=args[0].family or "list")
+        measure = self._library_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
             function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
             if function is not None and args:
                 return function(args[0], combine([*args, *options.values()]), options)
-            is_loss = name.startswith("torch.nn.functional.") and name.endswith(("loss", "entropy"))
             whole = combine([*args, *options.values()])
-            reduction = options.get("reduction", UNKNOWN_VALUE).constant or "mean"
-            return whole._replace(scale=reduction if is_loss else "")
+            scale = _loss_scale(name, {key: value.constant for key, value in options.items()})
+            made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
+            return made or whole._replace(scale=scale if args else "", measure=measure)
+        if name.startswith("tqdm.") and args:
+            return args[0]
         self._opaque(name, node, args, options)
-        if brings_together(name):
+        if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
-        return combine([*args, *options.values()])
+        return of_unseen([*args, *options.values()])._replace(measure=measure)
+
+    def _library_measure(
+        self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
+    ) -> Measure | None:
+        """What an imported function measures, if that must not be averaged; one example after another may be."""
+        last = name.rpartition(".")[2]
+        if last in _CURVES and args:
+            return curved(args[0], node, self.index.text_of(node), is_root=last == "sqrt")
+        if any(value.family == "example" for value in args[:2]) or last[:1].isupper():
+            return None
+        known = {key: value.constant for key, value in options.items()}
+        return self._measured_by(name, known, combine([*args, *options.values()]), node)
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
-        """Note a call into code that cannot be seen: it may make collectives."""
-        if name.partition(".")[0] not in _SEEN:
+        """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
+        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
         self, family: str, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
-        result = Value(0, family=family, instance=True, name=name)
+        if family == "lightning_trainer" and has_one_device(options):
+            family = "lone_trainer"  # what it runs needs no other process
+        inside = args[0] if len(args) == 1 and args[0].elements else None
+        elements = () if family != "metric" else inside.elements if inside is not None else args
+        elements = tuple(each for each in elements if each.family == "metric")
+        result = Value(0, family=family, instance=True, name=name, call=node, elements=elements)
         self.emit(Effect("make", name, returns=family), node, args=args, options=options, result=result)
         return result
 
@@ -200,7 +330,8 @@ class Calls(Expressions):
         self, summary: Summary, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
         given = {**dict(zip(summary.parameters, args, strict=False)), **options}
-        formulas = {name: value.formula for name, value in given.items() if value.formula is not None}
+        formulas = {name: formula for name, formula in summary.defaults if name not in given}
+        formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
         event = self.emit(Effect("call", summary.name.rpartition(".")[2]), node, args=args, options=options)
         self._inline(summary.body, formulas, summary.name.rpartition(".")[2], event)
         event.result = summary.returns
@@ -209,7 +340,11 @@ class Calls(Expressions):
     def _unknown(
         self, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
+        if not args and not options and (callee.is_rank or callee.family in ("world", "distributed")):
+            return callee
         whole = combine([*args, *options.values()])
+        if callee.wrapped or callee.family in _CALLED:
+            return self._forward(callee, node, args, options)
         if isinstance(node.func, ast.Name):
             builtin = BUILTINS.get(node.func.id) if node.func.id not in self.names else None
             if builtin is not None:
@@ -217,13 +352,10 @@ class Calls(Expressions):
             self._opaque(node.func.id, node, args, options)
             if brings_together(node.func.id):
                 return UNKNOWN_VALUE
-            if callee.wrapped or callee.family in ("module", "lightning_module", "metric"):
-                return self._forward(callee, node, args, options)
-            return self._of_unknown_callable(node.func.id, whole)
-        if callee.wrapped or callee.family in ("module", "metric", "loss"):
-            return self._forward(callee, node, args, options)
+            return self._of_unknown_callable(node.func.id, of_unseen([*args, *options.values()]))
         if isinstance(node.func, ast.Attribute):
-            return self._method(node, node.func, receiver, args, options, combine([receiver, whole]))
+            seen = of_unseen([*args, *options.values()])
+            return self._method(node, node.func, receiver, args, options, combine([receiver, seen]))
         return whole
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
@@ -244,29 +376,95 @@ class Calls(Expressions):
         if name in _ADDS and (args or options):
             self._add(func.value, receiver, args[-1] if args else combine([*options.values()]))
             return NONE_VALUE
+        if name in _VIEWS and not args:
+            return receiver._replace(family=name if receiver.family in ("batch", "dict", "") else receiver.family)
+        if name in ("iterdir", "rglob"):
+            return Value(UNKNOWN, family="files", order="files")
+        if name in _OF_SETS and receiver.order in ("set", "texts"):
+            return whole._replace(family="set", order=receiver.order if name == "difference" else "set")
         if name == "backward":
             event = self.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
-            self.block.append(Step("backward", self.place(node), event, event.effect))
+            if not self.keeps_gradients:
+                self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
+        if name in _CURVES and not args:
+            return whole._replace(measure=curved(receiver, node, self.index.text_of(node), is_root=name == "sqrt"))
+        if receiver.family == "metric" and name in ("clone", "to", "copy"):
+            return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
-            return function(receiver, whole, options)
-        if isinstance(receiver.target, ClassNode):
+            result = function(receiver, whole, options)
+            dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
+            return result._replace(dtype=dtype) if dtype else result
+        inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
+        if inherited is not None:
+            return self._of_other_file(inherited, node, args, options)
+        if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
-        if brings_together(name):
+        if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
 
     def _add(self, node: ast.expr, known: Value, value: Value) -> None:
         """What is added to a list is in it from now on."""
-        root, _ = _root(node)
-        if root is not None and known.target is None and not known.name:
-            joined = join(known, value._replace(scale="", elements=(), constant=None, formula=None))
+        given, (root, _) = node, _root(node)
+        while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
+            node = node.value
+        is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
+        if root is not None and known.target is None and not known.name and not is_part:
+            is_example = any(guard.kind == "for" and _runs_over_examples(guard.test) for guard in self.guards)
+            measure = None if is_example else measure_in(value)
+            added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
+            joined = join(known._replace(elements=(), keys=()), added)
+            if isinstance(given, ast.Subscript) and self.is_own_key(root, given.slice):
+                joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")
-            self.bind(root, joined._replace(family=known.family, length=length))
+            family = self.value(root).family if isinstance(given, ast.Subscript) else known.family
+            self.bind(root, joined._replace(family=family, length=length))
+
+    def is_own_key(self, root: ast.expr, key: ast.expr) -> bool:
+        """Whether a dict gets a key that comes from this rank's batch: an element of it, no name of an entry."""
+        index = self.value(key)
+        return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
+
+
+def defaults(target: FunctionNode) -> dict[str, Formula]:
+    """Return what parameters are as conditions where a call leaves them out."""
+    if not isinstance(target.node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {}
+    arguments = target.node.args
+    pairs = list(zip(reversed([*arguments.posonlyargs, *arguments.args]), reversed(arguments.defaults), strict=False))
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)  # type: ignore[arg-type]
+    constants = ((each.arg, node.value) for each, node in pairs if isinstance(node, ast.Constant))
+    return {name: Constant(bool(value)) for name, value in constants if value is None or isinstance(value, bool)}
+
+
+def _runs_over_examples(iterable: Value) -> bool:
+    """Whether a loop's turns are for single examples, so that the mean over them is one over examples."""
+    if iterable.family in ("zip", "enumerate"):
+        return any(map(_runs_over_examples, iterable.elements))
+    return iterable.is_local and iterable.family not in ("loader", "outputs", "values", "list", "dict")
+
+
+def constants_of(call: ast.Call | None) -> dict[str, object]:
+    """Return the arguments of a call by name: those that are constants with their value, others with None."""
+    given = call.keywords if call is not None else ()
+    return {
+        each.arg: each.value.value if isinstance(each.value, ast.Constant) else None
+        for each in given
+        if each.arg is not None
+    }
+
+
+def _loss_scale(name: str, options: dict[str, object]) -> str:
+    """What a loss of torch is over its examples, by its name and options; "" of anything else."""
+    if not name.startswith("torch.nn.") or not name.lower().endswith(("loss", "entropy")):
+        return ""
+    given = options.get("reduction", "mean")
+    return given if isinstance(given, str) else ""
 
 
 def _by_convention(func: ast.expr) -> Effect | None:
@@ -327,6 +525,7 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
             node = node._replace(body=tuple(_given(node.body, formulas, owner)))
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
-            node = Handled(tuple(_given(node.body, formulas, owner)), handlers)
+            body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
+            node = Handled(body, handlers, last)
         result.append(node)
     return result

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import (
+    DATA,
     FALSE,
     LOCAL_ZERO,
     RANK,
@@ -62,7 +63,7 @@ def compared(state: State, node: ast.Compare, values: list[Value]) -> Value:
             formula = _formula(node, values[1], _mirrored(node.ops[0]), values[0])
     if formula is None:
         formula = _atom(state, node, values, whole)
-    family = "mask" if any(value.family == "batch" or value.grad for value in values) else "flag"
+    family = "mask" if any(value.family in ("batch", "part") or value.grad for value in values) else "flag"
     return Value(max(varies(formula), 0), whole.reason, formula, family, sources=whole.sources)
 
 
@@ -95,7 +96,12 @@ def _mirrored(operator: ast.cmpop) -> ast.cmpop:
 def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) -> Formula:
     text = state.index.text_of(node)
     varying = whole.varies
-    if any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops) and not whole.is_rank:
+    is_of_kind = any(isinstance(value.constant, str) for value in values)  # a key or a mode, alike in every batch
+    is_of_kind |= not values[0].is_local and any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops)
+    is_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+    if _asks_for_nothing(node, values) or any(value.family == "clock" for value in values):
+        varying = max(varying, DATA)
+    elif (is_of_kind or is_identity) and not whole.is_rank:
         varying = min(varying, 1)
     formula: Formula = Atom(text, varying, reason=whole.reason)
     if len(values) == 2 and type(node.ops[0]) in (ast.NotEq, ast.IsNot, ast.NotIn):
@@ -103,6 +109,15 @@ def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) ->
         written = {ast.NotEq: "!=", ast.IsNot: "is not", ast.NotIn: "not in"}[type(node.ops[0])]
         return negate(Atom(text.replace(f" {written} ", f" {plain[written]} ", 1), varying, reason=whole.reason))
     return formula
+
+
+def _asks_for_nothing(node: ast.Compare, values: list[Value]) -> bool:
+    """True if a test asks whether this rank's batch is empty or missing, which it may be on one rank alone."""
+    asked, against = values[0], values[-1]
+    if isinstance(node.ops[0], ast.Is | ast.IsNot):
+        return asked.family == "batch" and isinstance(node.left, ast.Name)
+    is_empty = against.constant in (0, 1) if isinstance(node.ops[0], ast.Lt | ast.GtE) else against.constant == 0
+    return is_empty and asked.family == "length" and asked.reason is not None
 
 
 def _formula(node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Formula | None:

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import Formula
+from distlint.analysis.formula import Constant, Formula
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
@@ -16,8 +16,8 @@ class Guard(NamedTuple):
     """Something that decides whether, or how often, a place is reached.
 
     Attributes:
-        kind: "branch", "and", "for", "while", "try", "except", "finally", "decorator", or of an early exit before it
-            "exit return", "exit continue" or "exit break".
+        kind: "branch", "and", "for", "while", "try", "except", "finally", "with", "decorator", or of an early exit
+            before it "exit return", "exit continue" or "exit break".
         test: the value of the test, of the iterable of a loop, or what is unknown.
         node: the test, the iterable, or the statement.
         taken: whether the place is reached where the test is true.
@@ -27,6 +27,9 @@ class Guard(NamedTuple):
     test: Value
     node: Located
     taken: bool = True
+
+
+_WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
 
 
 @dataclass(eq=False, repr=False)
@@ -45,6 +48,7 @@ class Event:
         number: its place in the order of the function's events.
         is_lost: whether it changes a value in place that nobody can read: a temporary one.
         is_dropped: whether its result is thrown away where it stands.
+        target: the function or method of this file that is called.
     """
 
     effect: Effect
@@ -58,6 +62,20 @@ class Event:
     number: int = 0
     is_lost: bool = False
     is_dropped: bool = False
+    target: FunctionNode | None = None
+
+    @property
+    def has_own_group(self) -> bool:
+        """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
+        named = (self.argument(-1, name) for name in ("process_group", "comm"))
+        group = self.argument(self.effect.group, "group") or next(filter(None, named), None)
+        return group is not None and group.family != "none" and group.name not in _WORLD
+
+    @property
+    def is_reached(self) -> bool:
+        """True if it may be reached where there are several ranks."""
+        formulas = ((guard.test.formula, guard.taken) for guard in self.guards)
+        return not any(isinstance(each, Constant) and each.value is not taken for each, taken in formulas)
 
     @property
     def kind(self) -> str:
@@ -101,12 +119,14 @@ class Step(NamedTuple):
         place: where it is.
         event: the event in this file; None in summaries of other files.
         effect: what it does.
+        is_grouped: whether it names its own process group.
     """
 
     label: str
     place: Place
     event: Event | None
     effect: Effect
+    is_grouped: bool = False
 
 
 class Branch(NamedTuple):
@@ -136,10 +156,11 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, and what each handler does instead."""
+    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case."""
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
+    last: tuple[Node, ...] = ()
 
 
 class Inlined(NamedTuple):
@@ -159,7 +180,7 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
         return [node.then, node.other]
     if isinstance(node, Loop | Inlined):
         return [node.body]
-    return [node.body, *node.handlers] if isinstance(node, Handled) else []
+    return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
 
 
 @dataclass(eq=False)
@@ -191,9 +212,11 @@ class Summary(NamedTuple):
         parameters: in order.
         body: as of ``FunctionReport``, without syntax.
         returns: what is known of its result, without syntax.
+        defaults: what parameters are as conditions where a call leaves them out.
     """
 
     name: str
     parameters: tuple[str, ...]
     body: tuple[Node, ...]
     returns: Value
+    defaults: tuple[tuple[str, Formula], ...] = ()

@@ -9,15 +9,33 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.measures import Measure, curved
+from distlint.analysis.orders import order_of, order_of_sets
+from distlint.analysis.results import length_of
 from distlint.analysis.state import State
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join, shallow
-from distlint.api import attribute_effect, environment_kind, family_of, name_effect, named_family
+from distlint.analysis.value import (
+    NONE_VALUE,
+    SAME_VALUE,
+    UNKNOWN_VALUE,
+    Reason,
+    Value,
+    any_of,
+    combine,
+    dtype_of,
+    join,
+    shallow,
+)
+from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "shape", "training"})
-_SUMS = (ast.Add, ast.Sub)
+_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
+_SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _MOST_ELEMENTS = 64  # of what is written out and kept apart; longer ones are tables
+_SUMS = (ast.Add, ast.Sub)
+_SIZES = frozenset({"batch_size", "num_graphs"})
+_PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
+_KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 
 
 class Expressions(State):
@@ -50,7 +68,8 @@ class Expressions(State):
     def _name(self, node: ast.Name) -> Value:
         found = self.look_up(node.id)
         if found is None:
-            return self._conventional(node, node.id)
+            name = unbound(node.id)
+            return self._imported(name) if name else self._conventional(node, node.id)
         self.read |= found.sources
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)
@@ -91,7 +110,7 @@ class Expressions(State):
         effect = name_effect(name)
         if effect is not None:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         return Value(family=family, instance=True) if family else UNKNOWN_VALUE
 
     def ranked(self, kind: str, node: Located) -> Value:
@@ -118,16 +137,25 @@ class Expressions(State):
         effect = attribute_effect(name)
         if effect is not None and not receiver.is_rank:
             return self.ranked(effect.kind, node)
-        family = named_family(name)
+        family = self.facts.believed(name, self.function)
         if family:
             return Value(family=family, instance=True)
         if name in _SAME_ATTRIBUTES:
-            return Value(UNKNOWN, family="shape" if name == "shape" else "")
+            if name != "shape":
+                return UNKNOWN_VALUE
+            own = receiver.reason if receiver.length else None
+            shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+            return shape._replace(reason=shape.reason or own)
         if name == "loss" and receiver.is_local:
             return receiver._replace(scale="mean", family="")
         if name in ("data", "grad"):
             return receiver
-        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources)
+        if name in _SIZES:
+            return Value(UNKNOWN, family="length", dtype="int")
+        if receiver.family in ("trainer", "lightning_trainer") and name.endswith("_dataloaders"):
+            return Value(0, family="loader", instance=True, wrapped="prepared")
+        measure = receiver.measure if name in _KEPT else None
+        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources, measure=measure)
 
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
@@ -149,12 +177,47 @@ class Expressions(State):
         if isinstance(number, int) and -most <= number < most:
             return whole.elements[number]
         if whole.family == "shape":
-            return Value(UNKNOWN, family="length")
+            is_own = whole.length and index.constant == 0
+            varying = DATA if is_own else UNKNOWN
+            return whole._replace(varies=varying, family="length", length=False, dtype="int")
+        if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
+            return self._item(whole, index)
         result = combine([whole, index])
-        if isinstance(node.slice, ast.Slice) or index.family == "mask":
+        if isinstance(node.slice, ast.Slice):
+            return self._sliced(whole, index, result, node.slice)
+        if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
-        family = whole.family if whole.family in ("list", "loader") and isinstance(node.slice, ast.Slice) else ""
-        return result._replace(family=family, wrapped=whole.wrapped, reduced=whole.reduced, divided=whole.divided)
+        if whole.family == "shares" and index.is_rank:
+            result = result._replace(length=True)
+        family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
+        if index.family == "counter" and whole.is_local:
+            family = "example"
+        is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
+        return result._replace(
+            family=family,
+            wrapped=whole.wrapped,
+            reduced=whole.reduced,
+            divided=whole.divided,
+            measure=whole.measure,
+            call=whole.call if whole.family == "result" else None,
+            scale="mean?" if is_loss else result.scale,
+        )
+
+    def _item(self, whole: Value, index: Value) -> Value:
+        """An item of a list or dict that is written out; any of them where it is not known which."""
+        if len(whole.keys) == len(whole.elements) and index.constant in whole.keys:
+            return whole.elements[whole.keys.index(index.constant)]
+        return any_of(whole.elements)
+
+    def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:
+        """A cut by this rank's data is as long as that says; one with steps that begins at the rank, one more or less.
+
+        What is cut to a multiple of the number of ranks gives them equal shares.
+        """
+        is_even = part.upper is not None and self.value(part.upper).family == "even"
+        is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
+        family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
+        return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -162,25 +225,23 @@ class Expressions(State):
         return self.ranked(kind, node) if kind else UNKNOWN_VALUE
 
     def _bool(self, node: ast.BoolOp) -> Value:
-        """Each part is reached only where those before it were true, or for ``or``, false."""
-        is_and = isinstance(node.op, ast.And)
-        formulas: list[Formula] = []
-        values: list[Value] = []
-        guards, blocks = self.guards, [self.block]
+        formulas, values, blocks = [], [], []
+        before, is_and = self.guards, isinstance(node.op, ast.And)
         for part in node.values:
-            value = self.value(part)
+            with self.collected() as block:
+                value = self.value(part)
             values.append(value)
+            blocks.append(block)
             formulas.append(self.as_formula(value, part))
             self.guards = (*self.guards, Guard("and", value, part, is_and))
-            self.block = []
-            blocks.append(self.block)
-        self.guards = guards
-        blocks.pop()
-        for number in range(len(blocks) - 1, 0, -1):
-            inside, self.block = blocks[number], blocks[number - 1]
-            ways = (inside, []) if is_and else ([], inside)
-            self.branch(values[number - 1], node.values[number - 1], *ways)
-        self.block = blocks[0]
+        self.guards = before
+        rest: list[Node] = []
+        for value, part, block in zip(reversed(values), reversed(node.values), reversed(blocks), strict=True):
+            with self.collected() as both:
+                self.block += block
+                self.branch(value, part, *((rest, []) if is_and else ([], rest)))
+            rest = both
+        self.block += rest
         formula = every(formulas) if is_and else some(formulas)
         return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))
 
@@ -203,30 +264,62 @@ class Expressions(State):
             chain.append(chain[-1].left)
         result = self.value(chain[-1].left)
         for each in reversed(chain):
-            result = self.arithmetic(each.op, result, self.value(each.right), each)
+            right = self.value(each.right)
+            if isinstance(each.op, ast.FloorDiv):
+                self.note_division(result, right, each)
+            result = self.arithmetic(each.op, result, right, each)
         return result
+
+    def note_division(self, left: Value, right: Value, node: ast.expr) -> None:
+        """Note that a sum over ranks is divided by their number, in a way that keeps its type."""
+        if left.reduced == "sum" and right.family == "world":
+            self.emit(Effect("divide", "divide"), node, args=(left, right))
 
     def arithmetic(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the result of an operation on two values."""
         result = combine([left, right])
         if isinstance(operator, ast.Div | ast.FloorDiv):
-            return self._quotient(left, right, result)
+            quotient = self._quotient(left, right, result)
+            return quotient if isinstance(operator, ast.Div) else quotient._replace(dtype=dtype_of(left))
         main = left if left.varies >= right.varies else right
         scale, reduced = main.scale, main.reduced
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
             scale = ""
         if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
             reduced, scale = "scaled", main.scale
-        family = "length" if "length" in (left.family, right.family) else ""
+        families = left.family, right.family
+        family = next((each for each in ("even", "length", "clock") if each in families), "")
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
+        if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):
+            return result._replace(family="set", order=result_order)
         if isinstance(operator, ast.Mod) and left.family == "rank" and right.constant is None:
             family = "local_rank"  # by the number of devices of a machine
-        return result._replace(scale=scale, reduced=reduced, divided=main.divided, family=family)
+        measure = self._measured(operator, left, right, node)
+        dtype = dtype_of(left) if dtype_of(left) == dtype_of(right) else ""
+        return result._replace(
+            scale=scale, reduced=reduced, divided=main.divided, family=family, measure=measure, dtype=dtype
+        )
+
+    def _measured(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Measure | None:
+        """What a value measures that is scaled, or added to; the root of a mean of squares."""
+        if isinstance(operator, ast.Pow):
+            is_root = right.constant == 0.5
+            return curved(left, node, self.index.text_of(node), is_root=True) if is_root else None
+        if isinstance(operator, _SUMS):
+            return left.measure or right.measure
+        if isinstance(operator, ast.Mult):
+            return left.measure if not right.is_local else right.measure if not left.is_local else None
+        return None
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
         """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
+        measure = left.measure if not right.is_local or right.family == "length" else None
+        result = result._replace(dtype="float", measure=measure)
         if right.family == "world" or right.sources or right.reduced:
-            return result._replace(scale=left.scale, reduced=left.reduced, divided=True)
-        if left.scale == "sum" and right.scale == "count":
+            family = "even" if right.family == "world" and left.varies <= UNKNOWN else ""
+            return result._replace(scale=left.scale, reduced=left.reduced, divided=True, family=family)
+        if left.scale == "sum" and (right.scale == "count" or right.family == "length"):
             return result._replace(scale="mean", reduced=left.reduced)
         return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
 
@@ -250,6 +343,8 @@ class Expressions(State):
             return first
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
+        if first.reduced and second.reduced and value.varies == SAME:
+            return value  # the same collective on both ways
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))
@@ -267,7 +362,20 @@ class Expressions(State):
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
-        return whole._replace(family=family, elements=elements if len(elements) <= _MOST_ELEMENTS else ())
+        order = order_of(elements) if isinstance(node, ast.Set) else ""
+        return whole._replace(family=family, elements=elements if len(elements) <= _MOST_ELEMENTS else (), order=order)
+
+    def _dict(self, node: ast.Dict) -> Value:
+        keys = [self.value(key) if key is not None else None for key in node.keys]
+        elements = tuple(shallow(self.value(part)) for part in node.values)
+        if not all(key is not None and key.constant is not None for key in keys):
+            known = [key for key in keys if key is not None]
+            return combine([*known, *elements])._replace(family="dict")
+        whole = combine(list(elements)) if elements else SAME_VALUE
+        if len(elements) > _MOST_ELEMENTS:
+            return whole._replace(family="dict")
+        names = tuple(key.constant for key in keys if key is not None)
+        return whole._replace(family="dict", elements=elements, keys=names)
 
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
@@ -289,13 +397,18 @@ class Expressions(State):
                     value = self.value(test)
                     outer = outer._replace(length=outer.length or value.is_local)
                     self.guards = (*self.guards, Guard("branch", value, test))
-            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            inside = combine([self.value(part) for part in parts])
+            if isinstance(node, ast.DictComp):
+                self.value(node.key)
+            part = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
+            inside = combine([part])._replace(measure=part.measure, reduced=part.reduced)
         self._forget(own, names, kept)
         self.guards = guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
-        return inside._replace(family=family, length=outer.length)
+        order = outer.order
+        if isinstance(node, ast.SetComp):
+            order = "texts" if isinstance(node.elt, ast.JoinedStr) else "set"
+        return inside._replace(family=family, length=outer.length, order=order)
 
     def _forget(self, own: set[str], before: dict[str, Value], kept: set[str]) -> None:
         """Give the variables of a comprehension back what they were outside; what ``:=`` has set stays."""
@@ -340,6 +453,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Tuple: Expressions._written_out,
     ast.List: Expressions._written_out,
     ast.Set: Expressions._written_out,
+    ast.Dict: Expressions._dict,
     ast.Starred: Expressions._starred,
     ast.Lambda: Expressions._lambda,
     ast.ListComp: Expressions._comprehension,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias, Union
 
 # How far ranks may disagree about a value; larger wins where two are joined.
@@ -111,15 +111,15 @@ def varies(formula: Formula) -> int:
     return max((atom.varies for atom in atoms(formula)), default=SAME)
 
 
-def is_true(formula: Formula, answer: Callable[[str], bool]) -> bool:
+def is_true(formula: Formula, answers: Mapping[str, bool]) -> bool:
     """Return the answer, given that of each atom by its text."""
     if isinstance(formula, Constant):
         return formula.value
     if isinstance(formula, Atom):
-        return answer(formula.text)
+        return answers[formula.text]
     if isinstance(formula, Not):
-        return not is_true(formula.inside, answer)
-    found = (is_true(part, answer) for part in formula.inside)
+        return not is_true(formula.inside, answers)
+    found = (is_true(part, answers) for part in formula.inside)
     return all(found) if isinstance(formula, All) else any(found)
 
 

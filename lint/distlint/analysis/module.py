@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
+from distlint import averageable
+from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
     Event,
@@ -19,19 +23,29 @@ from distlint.analysis.events import (
     bodies,
 )
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.results import says_many
+from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
-from distlint.api import family_of, guard_decorator
-from distlint.syntax import FunctionNode, SyntaxIndex
+from distlint.api import family_of, function_effect, guard_decorator
+from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex
 
 _MOST_ROUNDS = 6
+_IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
+_LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
+_STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)
+_FRAMEWORKS = frozenset({"accelerator", "fabric", "lightning_module", "deepspeed"})
+_SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
 # Methods that a trainer calls with batches, by the family of the class.
 _STEPS = {
-    "lightning_module": ("training_step", "validation_step", "test_step", "predict_step", "forward"),
+    "distmetrics_module": ("training_step", "validation_step", "test_step", "shared_step", "forward"),
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
+_NO_DATA = ("_idx", "_nb", "_index", "_id", "model")  # how parameters of steps end that are no data
+_HOOKED = frozenset({"lightning_module", "callback"})
+_SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
 _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 
 
@@ -42,6 +56,10 @@ class Analysis:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         find_family: returns the family of a class of another file by its dotted name, or "".
+        is_declared: whether the user says that a function of this name is collective.
+        saves_alone: whether a trainer of Lightning waits for nobody when it saves a checkpoint.
+        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
+        find_devices: returns for what the trainers that may drive the file's modules are made: "one", "many" or "".
     """
 
     def __init__(
@@ -49,9 +67,17 @@ class Analysis:
         index: SyntaxIndex,
         find: Callable[[str], Summary | None] = lambda name: None,
         find_family: Callable[[str], str] = lambda name: "",
+        is_declared: Callable[[str], bool] = lambda name: False,
+        reason_against: Callable[[str], str | None] = averageable.reason_against,
+        find_devices: Callable[[], str] = lambda: "",
+        *,
+        saves_alone: bool = False,
     ) -> None:
+        self._find_devices = find_devices
         self.index = index
-        self.facts = Facts(index, find, lambda name: family_of(name) or find_family(name))
+        self.saves_alone = saves_alone
+        find_class = lambda name: family_of(name) or find_family(name)  # noqa: E731
+        self.facts = Facts(index, find, find_class, is_declared, reason_against)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -61,6 +87,58 @@ class Analysis:
             for event in self.reports[function].events:
                 if not kinds or event.kind in kinds:
                     yield event
+
+    def needs_all(self, step: Step) -> bool:
+        """True if a step is a collective of all ranks."""
+        if step.label == "save_checkpoint" and self.saves_alone:
+            return False
+        return step.effect.kind in ("collective", "wrap") and not step.is_grouped
+
+    def reduces_gradients(self, step: Step) -> bool:
+        """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""
+        is_framework = step.event is not None and step.event.receiver.family in _FRAMEWORKS
+        return is_framework or self._wraps_model
+
+    @cached_property
+    def _wraps_model(self) -> bool:
+        return any(True for _ in self.events("wrap"))
+
+    @cached_property
+    def shards_states(self) -> bool:
+        """Whether the file names what shards a model's states over ranks."""
+        return any(_SHARDS.search(name) for name in self.index.imports.values())
+
+    @cached_property
+    def devices(self) -> str:
+        """For what the trainers that may drive the file's modules are made: "one", "many", or "" if nothing tells."""
+        return self._find_devices() or ("many" if any(map(says_many, self._trainers)) else "")
+
+    @property
+    def _trainers(self) -> list[Event]:
+        return [event for event in self.events("make") if event.effect.returns == "lightning_trainer"]
+
+    @cached_property
+    def evaluates_everything(self) -> bool:
+        """Whether every trainer of the file is told to leave samplers alone, and nothing here deals out the data."""
+        told = [
+            any(event.options.get(name, UNKNOWN_VALUE).constant is False for name in _SAMPLER_SWITCHES)
+            for event in self._trainers
+        ]
+        source = self.index.source.lower().replace(_SAMPLER_SWITCHES[0], "").replace(_SAMPLER_SWITCHES[1], "")
+        return bool(told) and all(told) and "sampler" not in source
+
+    @cached_property
+    def is_one_process(self) -> bool:
+        """Whether every group that the file makes is said to be of one process."""
+        made = list(self.events("setup"))
+        return bool(made) and not self._is_launched and all(map(_is_of_one, made))
+
+    @property
+    def _is_launched(self) -> bool:
+        """Whether a library starts processes in its own way, or the file asks whether somebody has."""
+        roots = {name.partition(".")[0] for name in self.index.imports.values()}
+        asks = any(event.effect == _IS_INITIALIZED for event in self.events("distributed"))
+        return asks or not _LAUNCHERS.isdisjoint(roots)
 
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)
@@ -109,19 +187,41 @@ class Analysis:
         """What is known of the parameters of a function: by its callers, its class, its annotations."""
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
-        is_step = function.name in _STEPS.get(family, ())
+        is_step = function.name in _STEPS.get(family, ()) or (family in _HOOKED and takes_data(function.name))
+        settings = function.with_default if is_step else frozenset()
         values: dict[str, Value] = {}
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
-            if position == 0 and owner is not None and not function.is_static:
+            is_self = name == "self" or (position == 0 and not function.is_static)
+            if is_self and owner is not None:
                 values[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
-            if is_step and not name.endswith(("_idx", "model")):
-                known = Value(DATA, Reason(parameter.lineno, name), family="batch")
+            if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
+                known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
+            elif is_step and not name.endswith(_NO_DATA) and name not in settings:
+                known = self._batch(function, parameter)
             annotated = self._annotated(parameter)
             values[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
         return values
+
+    def _batch(self, function: FunctionNode, parameter: ast.arg) -> Value:
+        """What a step or a hook is given: a batch, or what the step has returned for every batch."""
+        reason = Reason(parameter.lineno, parameter.arg)
+        stage = stage_of(function.name)
+        if not function.name.endswith("_epoch_end") or function.owner is None:
+            return Value(DATA, reason, family="batch")
+        keys = (("return", each, "") for each in self._steps(function.owner, stage))
+        known = next(filter(None, (self.facts.read(key, function) for key in keys)), None)
+        if known is None or known.family == "none":
+            return Value(DATA, reason, family="outputs")
+        return Value(known.varies, known.reason or reason, family="outputs", elements=(known,))
+
+    def _steps(self, owner: ClassNode, stage: str) -> Iterator[FunctionNode]:
+        for each in self.index.lineage(owner):
+            for name in (f"{stage}_step_end", f"{stage}_step"):
+                if name in each.methods:
+                    yield each.methods[name]
 
     def _annotated(self, parameter: ast.arg) -> Value | None:
         """What a parameter is by its annotation."""
@@ -144,8 +244,18 @@ class Analysis:
             owner = f"{function.owner.name}." if function.owner is not None else ""
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
-            returns = report.returns._replace(target=None, elements=(), sources=frozenset())
-            yield Summary(f"{self.index.name}.{owner}{function.name}", names, tuple(_plain(report.body)), returns)
+            returns = report.returns._replace(
+                target=None, elements=(), keys=(), sources=frozenset(), call=None, sampler=None
+            )
+            name = f"{self.index.name}.{owner}{function.name}"
+            yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
+
+
+def _is_of_one(event: Event) -> bool:
+    """True if a group is made of one process, and not only where nothing has started several."""
+    size = event.argument(3, "world_size")
+    asks = any(_STARTED.search(ast.dump(guard.node)) for guard in event.guards)
+    return size is not None and size.constant == 1 and "**" not in event.options and not asks
 
 
 def _first(function: FunctionNode) -> tuple[int, int]:
@@ -170,6 +280,7 @@ def _plain(body: tuple[Node, ...]) -> Iterator[Node]:
         elif isinstance(node, Inlined):
             yield Inlined(tuple(_plain(node.body)), node.place, None)
         elif isinstance(node, Handled):
-            yield Handled(tuple(_plain(node.body)), tuple(tuple(_plain(each)) for each in node.handlers))
+            body, last = tuple(_plain(node.body)), tuple(_plain(node.last))
+            yield Handled(body, tuple(tuple(_plain(each)) for each in node.handlers), last)
         else:
             yield node._replace(event=None) if isinstance(node, Step) else node

@@ -8,13 +8,15 @@ thing go together: a barrier that rank 0 meets early and the others later is rig
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step
-from distlint.analysis.formula import Atom, Formula, atoms, is_true
+from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies
+from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms, is_true
 from distlint.analysis.module import matters
 
+LAST_TURN = "(the last turn)"
 # Ways that are compared for one test, and for all tests of a function together: the ways double with each further test,
 # and so would the time. A test of its own needs few.
 _MOST_WAYS, _ALL_WAYS, _FEWEST_WAYS = 128, 512, 4
@@ -28,21 +30,29 @@ class Visit(NamedTuple):
         label: by which steps are matched.
         step: the step.
         calls: the calls that lead to it, outermost first.
-        guard: the branch on the test in question that it depends on.
+        guard: the branch on the test in question that it stands in.
+        depth: how many of the calls that branch stands in as well.
     """
 
     label: str
     step: Step
     calls: tuple[Inlined, ...]
-    guard: Branch | None
+    guard: Branch | None = None
+    depth: int = 0
 
 
 class Way(NamedTuple):
-    """One way through a function: what is visited, how it ends, and the last branch that decided about that."""
+    """One way through a function.
+
+    Attributes:
+        visits: the steps.
+        end: how it ends.
+        guard: the last branch that decided about that, and how many calls it stands in.
+    """
 
     visits: list[Visit]
     end: str
-    guard: Branch | None
+    guard: tuple[Branch | None, int]
 
 
 class Divergence(NamedTuple):
@@ -50,15 +60,17 @@ class Divergence(NamedTuple):
 
     Attributes:
         atom: the test.
-        visit: the step.
+        visit: the step; its guard is the branch at which ranks part.
         reached: whether it is made where the test is true.
+        is_around: whether it stands in that branch, rather than behind an early exit.
         instead: what the other side does at that point, if it does anything.
     """
 
     atom: Atom
     visit: Visit
     reached: bool
-    instead: Visit | None
+    is_around: bool
+    instead: Visit | None = None
 
 
 def divergences(
@@ -77,45 +89,60 @@ def divergences(
     most = max(_FEWEST_WAYS, min(_MOST_WAYS, _ALL_WAYS // max(1, len(asked))))
     for atom in asked[:_MOST_ASKED]:
         seen: set[int] = set()
-        for found in _compare(body, atom, most, counts):
-            if id(found.visit.step) not in seen:
-                seen.add(id(found.visit.step))
-                yield found
+        for answers in _answers(most):
+            for each in _compare(body, atom, asked, answers, counts):
+                key = id(each.visit.step) if each.is_around else id(each.visit.guard)
+                if key not in seen:
+                    seen.add(key)
+                    yield each
 
 
-def _compare(body: tuple[Node, ...], atom: Atom, most: int, counts: Callable[[Step], bool]) -> Iterator[Divergence]:
-    for answers in _answers(most):
-        here, there = (walk(body, answers, atom, answer, counts) for answer in (True, False))
-        if here.end == "raise" and len(here.visits) <= len(there.visits):
-            continue
-        if there.end == "raise" and len(there.visits) <= len(here.visits):
-            continue
-        found = _first_difference(atom, here, there)
-        if found is not None:
-            yield found
+def _compare(
+    body: tuple[Node, ...], atom: Atom, asked: list[Atom], answers: Answers, counts: Callable[[Step], bool]
+) -> Iterator[Divergence]:
+    alone = {each.text: False for each in asked if each.varies == RANK} if atom.varies == RANK else {}
+    here = walk(body, {**alone, **_also(atom), atom.text: True}, answers, atom, counts)
+    there = walk(body, {**alone, atom.text: False}, answers, atom, counts)
+    if here.end == "raise" and len(here.visits) <= len(there.visits):
+        return
+    if there.end == "raise" and len(there.visits) <= len(here.visits):
+        return
+    for first, second in _unmatched(here.visits, there.visits, lambda visit: (id(visit.step), visit.label)):
+        for more, other in _unmatched(first, second, lambda visit: visit.label):
+            yield from _parted(atom, here, there, more, other)
 
 
-def _first_difference(atom: Atom, here: Way, there: Way) -> Divergence | None:
-    """Where the labels part; told by the step under the test, also where that was taken for a like one without."""
-    earlier: tuple[Visit, Visit] | None = None
-    for first, second in itertools.zip_longest(here.visits, there.visits):
-        if first is not None and second is not None and first.label == second.label:
-            if first.step is not second.step and _is_guarded(first) != _is_guarded(second):
-                earlier = earlier or (first, second)
-            continue
-        if earlier is not None and not any(each is not None and _is_guarded(each) for each in (first, second)):
-            first, second = earlier
-        longer = first if first is not None and (second is None or _is_guarded(first)) else second
-        assert longer is not None
-        other = second if longer is first else first
-        way = there if longer is first else here
-        guard = longer.guard or (other.guard if other else None) or way.guard
-        return Divergence(atom, longer._replace(guard=guard), longer is first, other)
-    return None
+def _unmatched(
+    first: list[Visit], second: list[Visit], key: Callable[[Visit], object]
+) -> Iterator[tuple[list[Visit], list[Visit]]]:
+    """The stretches in which two sequences differ; what both come to by one way is matched before what looks alike."""
+    match = SequenceMatcher(None, list(map(key, first)), list(map(key, second)), False)
+    for kind, start, stop, begin, end in match.get_opcodes():
+        if kind != "equal":
+            yield first[start:stop], second[begin:end]
 
 
-def _is_guarded(visit: Visit) -> bool:
-    return visit.guard is not None
+def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[Visit]) -> Iterator[Divergence]:
+    """What one side makes more than the other at one point; where both make something, one of them is told of."""
+    is_first = bool(first) and (not second or first[0].guard is not None)
+    more, other, way = (first, second, there) if is_first else (second, first, here)
+    instead = other[0] if other else None
+    for visit in more:
+        if visit.label == LAST_TURN and not any(each.step is visit.step for each in way.visits):
+            continue  # how often those turn who are alone in a loop is their affair
+        is_around = visit.guard is not None
+        if not is_around:
+            parting = (instead.guard, instead.depth) if instead and instead.guard else way.guard
+            guard, depth = parting if parting[0] is not None else (here if is_first else there).guard
+            visit = visit._replace(guard=guard, depth=depth)
+        yield Divergence(atom, visit, is_first, is_around, instead)
+        if not is_around or instead is not None:
+            return  # what follows an early exit is told of once
+
+
+def _also(atom: Atom) -> dict[str, bool]:
+    """What else is true of a rank of which an atom is: the first rank is the first of its node."""
+    return {LOCAL_ZERO.text: True} if atom == ZERO else {}
 
 
 class Answers(dict[str, bool]):
@@ -133,8 +160,8 @@ class Answers(dict[str, bool]):
 def _answers(most: int) -> Iterator[Answers]:
     """The ways to answer the tests that are come to; of too many, some.
 
-    First all of them with yes and all with no; then the answer that was asked for last is the first to be changed, as
-    one looks for a way out of a maze. Those who take the answers ask for them meanwhile.
+    First all of them with no and with yes; then the answer that was asked for last is the first to be changed, as one
+    looks for a way out of a maze. Those who take the answers ask for them meanwhile.
     """
     first = Answers({}, default=False)
     yield first
@@ -153,6 +180,15 @@ def _answers(most: int) -> Iterator[Answers]:
         yield Answers({text: False})
 
 
+def steps(body: Iterable[Node]) -> Iterator[Step]:
+    """The steps of a body at any depth."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node
+        for inner in bodies(node):
+            yield from steps(inner)
+
+
 def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
     """The atoms of tests that decide about a step or an exit."""
     for node in body:
@@ -161,24 +197,37 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
                 yield from atoms(node.test)
             yield from _relevant((*node.then, *node.other))
         elif isinstance(node, Loop | Inlined | Handled):
-            yield from _relevant(node.body)
+            yield from (atom for part in bodies(node) for atom in _relevant(part))
 
 
-def walk(body: tuple[Node, ...], answers: Answers, atom: Atom, answer: bool, counts: Callable[[Step], bool]) -> Way:
-    """Return the steps on the way that is given by the answer to the test in question, and those to the others."""
-    walker = _Walker(answers, atom, answer, counts)
+class _Side(dict[str, bool]):
+    """The answers of one side; what it has none of its own for is answered as by the other."""
+
+    def __init__(self, own: Mapping[str, bool], answers: Answers) -> None:
+        super().__init__(own)
+        self.answers = answers
+
+    def __missing__(self, text: str) -> bool:
+        return self.answers[text]
+
+
+def walk(
+    body: tuple[Node, ...], own: Mapping[str, bool], answers: Answers, atom: Atom, counts: Callable[[Step], bool]
+) -> Way:
+    """Return the steps on the way that is given by the answers of one side, and those that both sides give."""
+    walker = _Walker(own, answers, atom, counts)
     end = walker.run(body, (), None)
     return Way(walker.visits, end, walker.last)
 
 
 class _Walker:
-    def __init__(self, answers: Answers, atom: Atom, answer: bool, counts: Callable[[Step], bool]) -> None:
-        self.answers = answers
+    def __init__(self, own: Mapping[str, bool], answers: Answers, atom: Atom, counts: Callable[[Step], bool]) -> None:
+        self.side = _Side(own, answers)
         self.atom = atom
-        self.own = {atom.text: answer}
         self.counts = counts
         self.visits: list[Visit] = []
-        self.last: Branch | None = None
+        self.last: tuple[Branch | None, int] = (None, 0)
+        self.depth = 0  # of the branch in question
 
     def run(self, body: tuple[Node, ...], calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """Visit steps; return how the way ends, "" where it goes on."""
@@ -191,7 +240,7 @@ class _Walker:
     def _visit(self, node: Node, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         if isinstance(node, Step):
             if self.counts(node):
-                self.visits.append(Visit(node.label, node, calls, guard))
+                self.visits.append(Visit(node.label, node, calls, guard, self.depth))
             return ""
         if isinstance(node, Exit):
             return node.kind
@@ -202,31 +251,24 @@ class _Walker:
         if isinstance(node, Inlined):
             end = self.run(node.body, (*calls, node), guard)
             return end if end == "raise" else ""
-        return self.run(node.body, calls, guard)
+        end = self.run(node.body, calls, guard)
+        return self.run(node.last, calls, guard) or end
 
     def _branch(self, node: Branch, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        is_asked = any(each.text == self.atom.text for each in atoms(node.test))
-        arm = node.then if self._is_true(node.test) else node.other
-        end = self.run(arm, calls, node if is_asked else guard)
-        if is_asked and (end or matters(node.then) or matters(node.other)):
-            self.last = node
+        arm = node.then if is_true(node.test, self.side) else node.other
+        if not any(each.text == self.atom.text for each in atoms(node.test)):
+            return self.run(arm, calls, guard)
+        before, self.depth = self.depth, len(calls)
+        end = self.run(arm, calls, node)
+        self.depth = before
+        if end or matters(node.then) or matters(node.other):
+            self.last = node, len(calls)
         return end
-
-    def _is_true(self, test: Formula) -> bool:
-        return is_true(test, self._answer)
-
-    def _answer(self, text: str) -> bool:
-        if text in self.own:
-            return self.own[text]
-        kind, is_of_rank, _ = self.atom.text.partition("rank==")
-        if is_of_rank and self.own[self.atom.text] and text.startswith(f"{kind}rank=="):
-            return False  # it is one rank, and no other
-        return self.answers[text]
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
         if end == "break" and len(self.visits) > before:
-            self.visits.append(self.visits[before]._replace(label="(the last turn)"))
+            self.visits.append(self.visits[before]._replace(label=LAST_TURN))
         return end if end in ("return", "raise") else ""

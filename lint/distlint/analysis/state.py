@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.value import Value, join
-from distlint.api import Effect
+from distlint.api import Effect, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
+_HOOKS = frozenset({"training_step", "validation_step", "test_step"})
+_LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
+_MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
 
@@ -22,14 +26,23 @@ class Facts:
         index: the file.
         find: returns the summary of a function of another file by its dotted name, or None.
         family_of: returns the family of a class by its dotted name, or "".
+        is_declared: whether the user says that a function of this name is collective.
+        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
     """
 
     def __init__(
-        self, index: SyntaxIndex, find: Callable[[str], Summary | None], family_of: Callable[[str], str]
+        self,
+        index: SyntaxIndex,
+        find: Callable[[str], Summary | None],
+        family_of: Callable[[str], str],
+        is_declared: Callable[[str], bool],
+        reason_against: Callable[[str], str | None],
     ) -> None:
         self.index = index
         self.find = find
         self.family_of = family_of
+        self.is_declared = is_declared
+        self.reason_against = reason_against
         self.families: dict[ClassNode, str] = {}
         self.values: dict[Key, Value] = {}
         self.readers: dict[Key, set[FunctionNode]] = {}
@@ -41,8 +54,38 @@ class Facts:
         """Return the family that a class of the file has by its bases, or ""."""
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
-            self.families[owner] = next(filter(None, map(self.family_of, bases)), "")
+            names = (name for base in bases for name in (base, unbound(base)))
+            found = next(filter(None, map(self.family_of, names)), "")
+            self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
+
+    @property
+    def _uses_lightning(self) -> bool:
+        return any(map(_LIGHTNING.match, self.index.imports.values()))
+
+    def _by_hooks(self, owner: ClassNode) -> str:
+        """What a class of unknown bases is by its methods, in a file that uses Lightning."""
+        bases = {base for each in self.index.lineage(owner) for base in each.bases}
+        is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
+        if is_known or _HOOKS.isdisjoint(owner.methods):
+            return ""
+        return "lightning_module" if self._uses_lightning else ""
+
+    def believed(self, name: str, function: FunctionNode) -> str:
+        """Return the family of a receiver that is only known by its name, or "".
+
+        A trainer is Lightning's where the file imports that; a class without bases is none that a trainer drives.
+        """
+        family = named_family(name)
+        if family != "trainer":
+            return family
+        if self._uses_lightning:
+            return "lightning_trainer"
+        if function.owner is None:
+            return family
+        bases = (base for each in self.index.lineage(function.owner) for base in each.bases)
+        is_plain = all(base.removeprefix(f"{self.index.name}.") in self.index.classes for base in bases)
+        return "" if is_plain else family
 
     def read(self, key: Key, reader: FunctionNode) -> Value | None:
         """Return what is known under a key, and remember who has to be asked again when it changes."""
@@ -51,7 +94,9 @@ class Facts:
 
     def tell(self, key: Key, value: Value) -> None:
         """Join a value to what is known."""
-        value = value._replace(sources=frozenset(), elements=value.elements[:8])
+        is_small = len(value.elements) <= _MOST_PARTS
+        elements, keys = (value.elements, value.keys) if is_small else ((), ())
+        value = value._replace(sources=frozenset(), elements=elements, keys=keys)
         known = self.values.get(key)
         joined = value if known is None else join(known, value)
         if joined != known:
@@ -91,7 +136,10 @@ class State:
         self.assigned: set[str] = set()  # names that were given a value in the block at hand
         self.guards: tuple[Guard, ...] = ()
         self.block: list[Node] = []
+        # Of the loops around: names of an item, what is run over, and what a loop changes in place for every item.
+        self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
+        self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
         self.returns: Value | None = None
         self.read: set[int] = set()
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike

@@ -8,12 +8,16 @@ from typing import Any
 
 from distlint.analysis.calls import Calls
 from distlint.analysis.conditions import matched
-from distlint.analysis.events import Branch, Exit, Guard, Handled, Loop, Node
+from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
 from distlint.analysis.formula import DATA, SAME, TRUE, UNKNOWN, every
 from distlint.analysis.state import Facts
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, combine, join
-from distlint.syntax import ClassNode, FunctionNode, Located
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
+from distlint.api import Effect
+from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
+_TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
+_BESIDE = frozenset({"enumerate", "zip"})
+_NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 Way = Sequence[ast.stmt] | Callable[[], str]
 _ENDS = ("return", "raise", "continue", "break")
 
@@ -56,35 +60,63 @@ class Interpreter(Calls):
             for each, part in zip(targets, value.elements, strict=True):
                 self.bind(each, part)
             return
-        part = self.element(value) if value.family != "batch" else value
+        part = value._replace(family="part") if value.family == "batch" else self.element(value)
         for each in targets:
             self.bind(each, part)
 
     def _bind_item(self, target: ast.Subscript, value: Value) -> None:
         """An item of a list or dict is in it from now on."""
-        self.value(target.slice)
+        index = self.value(target.slice)
         if isinstance(target.value, ast.Name):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
-                joined = join(known, value._replace(constant=None, formula=None, elements=(), family=known.family))
-                self.bind(target.value, joined._replace(scale="", elements=()))
+                inside = value._replace(constant=None, formula=None, elements=(), keys=(), family=known.family)
+                joined = join(known, inside)
+                if self.is_own_key(target.value, target.slice):
+                    joined = joined._replace(order="keys")
+                keys, elements = _with_item(known, index.constant, value)
+                joined = joined._replace(scale="", elements=elements, keys=keys, length=known.length)
+                self.bind(target.value, joined)
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
         if value.family == "loader":
-            return Value(DATA, value.reason or Reason(0, "the batches of a loader"), family="batch")
+            return self._batch(value)
+        if value.family == "outputs":
+            return value.elements[0] if value.elements else Value(DATA, value.reason)
+        if value.family == "range":
+            return Value(value.varies, value.reason, family="counter", dtype="int")
+        if value.family == "items":
+            return Value(value.varies, value.reason, family="tuple", elements=(_key_of(value), _entry_of(value)))
+        if value.family in ("keys", "dict"):
+            return _key_of(value)
+        if value.family == "batch":
+            return Value(value.varies, value.reason, family="part")
         if value.family == "enumerate" and value.elements:
             return Value(
                 SAME, family="tuple", elements=(Value(UNKNOWN, family="number"), self.element(value.elements[0]))
             )
         if value.family == "zip":
             return Value(value.varies, value.reason, family="tuple", elements=tuple(map(self.element, value.elements)))
-        if value.elements and value.family in ("list", "tuple"):
-            whole = value.elements[0]
-            for part in value.elements[1:]:
-                whole = join(whole, part)
-            return whole._replace(constant=None)
-        return Value(value.varies, value.reason, sources=value.sources, grad=value.grad, reduced=value.reduced)
+        if value.elements and value.family in ("list", "tuple", "values"):
+            return any_of(value.elements)
+        return Value(
+            value.varies,
+            value.reason,
+            family=_part_of(value),
+            sources=value.sources,
+            grad=value.grad,
+            reduced=value.reduced,
+            measure=value.measure,
+            call=value.call if value.family == "result" else None,
+        )
+
+    def _batch(self, loader: Value) -> Value:
+        """A batch: this rank's own, but of a loader that a callback has made for itself, which no trainer deals out."""
+        owner = self.function.owner
+        if owner is not None and self.facts.family(owner) == "callback" and not loader.wrapped:
+            return Value(UNKNOWN)
+        return Value(DATA, loader.reason or Reason(0, "the batches of a loader"), family="batch")
 
     def branch(self, test: Value, node: Located, then: list[Node], other: list[Node]) -> None:
         """Note two ways on."""
@@ -111,8 +143,19 @@ class Interpreter(Calls):
     def _assign(self, node: ast.Assign) -> str:
         value = self.value(node.value)
         for target in node.targets:
-            self.bind(target, value)
+            self.bind(target, self._given_back(target, node.value, value))
         return ""
+
+    def _given_back(self, target: ast.expr, node: ast.expr, value: Value) -> Value:
+        """``state = update(state, batch)``: what an unseen function is given and gives back is what it was before."""
+        if not isinstance(node, ast.Call) or not _is_plain(target):
+            return value
+        if any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective")):
+            return value
+        if not any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args):
+            return value
+        before = self.value(target)
+        return before._replace(constant=None, formula=None) if before.varies < value.varies else value
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
@@ -121,6 +164,8 @@ class Interpreter(Calls):
 
     def _augmented(self, node: ast.AugAssign) -> str:
         before, added = self.value(node.target), self.value(node.value)
+        if isinstance(node.op, ast.Div | ast.FloorDiv):
+            self.note_division(before, added, node.target)
         result = self.arithmetic(node.op, before, added, node.target)
         if not before.scale and added.scale and before.varies <= UNKNOWN:
             result = result._replace(scale=added.scale)
@@ -176,6 +221,11 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> str:
         iterable = self.value(node.iter)
+        loader = _loader_in(iterable)
+        if loader is not None:
+            self.emit(Effect("iterate", "iterate"), node.iter, args=(loader,))
+        if not iterable.family and isinstance(node.iter, ast.Call):
+            iterable = next(filter(_is_loader, map(self.value, filter(_is_plain, node.iter.args))), iterable)
         return self._repeat(node, "for", node.iter, iterable, target=node.target)
 
     def _while(self, node: ast.While) -> str:
@@ -191,6 +241,7 @@ class Interpreter(Calls):
     ) -> str:
         """Run a loop's body twice, the second time with what the first has changed; in a first round, once."""
         outer, was_quick, stopped = self.guards, self.is_quick, UNKNOWN_VALUE
+        changed: dict[str, Value] = {}
         assigned, self.assigned = self.assigned, set()
         for is_last in (True,) if was_quick else (False, True):
             self.is_quick = was_quick or not is_last
@@ -199,17 +250,22 @@ class Interpreter(Calls):
             decides = combine([value, stopped]) if stopped.is_local else value
             if target is not None:
                 self.bind(target, self.element(value))
+                names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+                self.turns.append((names, asked, changed))
             self.breaks.append([])
             with self.collected() as block:
                 self.guards = (*outer, Guard(kind, decides, asked))
                 self.run(node.body)
                 inner, self.guards = self.guards[len(outer) + 1 :], outer
+            if target is not None:
+                self.turns.pop()
             stopped = combine([each for each in self.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
             for name in self.assigned & self.names.keys():
                 self.names[name] = join(before.get(name, NONE_VALUE), self.names[name])
         assigned |= self.assigned
         self.assigned = assigned
         self.is_quick = was_quick
+        self.names.update(changed)
         self.loop(node, decides, block)
         self.guards = (*outer, *(guard for guard in inner if guard.kind == "exit return"))
         self.run(node.orelse)
@@ -238,19 +294,27 @@ class Interpreter(Calls):
         self.names = after if left is None else left
         assigned |= self.assigned
         self.assigned = assigned
-        if block or any(handlers):
-            self.block.append(Handled(tuple(block), tuple(handlers)))
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
-        last = self.run(node.finalbody)
+        with self.collected() as final:
+            last = self.run(node.finalbody)
+        if block or any(handlers) or final:
+            self.block.append(Handled(tuple(block), tuple(handlers), tuple(final)))
         self.guards = (*outer, *inner)
         return last or (end if all(ends) else "")
 
     def _with(self, node: ast.With | ast.AsyncWith) -> str:
+        outer = self.guards
         for item in node.items:
             value = self.value(item.context_expr)
+            self.guards = (*self.guards, Guard("with", value, item.context_expr))
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
-        return self.run(node.body)
+        before = self.keeps_gradients
+        self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
+        end = self.run(node.body)
+        self.keeps_gradients = before
+        self.guards = (*outer, *self.guards[len(outer) + len(node.items) :])
+        return end
 
     def _match(self, node: ast.Match) -> str:
         return self._cases(node.subject, self.value(node.subject), node.cases)
@@ -284,8 +348,23 @@ class Interpreter(Calls):
             value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
+        if node.value is not None and value.family != "none" and self._is_trained_with_result():
+            event = Event(_TRAINER_BACKWARD, node.value, self.function, self.guards, result=value)
+            self.block.append(Step("backward", self.place(node), event, _TRAINER_BACKWARD))
         self.block.append(Exit("return"))
         return "return"
+
+    def _is_trained_with_result(self) -> bool:
+        """True in a step whose result Lightning makes the backward pass of, if it is not None."""
+        owner = self.function.owner
+        if owner is None or self.function.name != "training_step" or self.facts.family(owner) != "lightning_module":
+            return False
+        if any(event.kind == "backward" for event in self.events):
+            return False
+        name = "automatic_optimization"
+        lineage = list(self.index.lineage(owner))
+        is_set = any(self.facts.read(("attribute", each, name), self.function) for each in lineage)
+        return not is_set and not any(_declares(each, name) for each in lineage)
 
     def _raise(self, node: ast.Raise) -> str:
         self.value(node.exc)
@@ -306,6 +385,61 @@ class Interpreter(Calls):
     def _assert(self, node: ast.Assert) -> str:
         self.value(node.test)
         return ""
+
+
+def _with_item(known: Value, key: object, value: Value) -> tuple[tuple[Any, ...], tuple[Value, ...]]:
+    """Keys and parts of a dict with one more, or another, item; nothing where they are not known."""
+    if known.family != "dict" or key is None or len(known.keys) != len(known.elements):
+        return (), ()
+    items = {**dict(zip(known.keys, known.elements, strict=True)), key: value}
+    return tuple(items), tuple(items.values())
+
+
+def _declares(owner: ClassNode, name: str) -> bool:
+    """True if the body of a class gives it an attribute or a property of this name."""
+    assigned = (target for each in owner.node.body if isinstance(each, ast.Assign) for target in each.targets)
+    return name in owner.methods or any(isinstance(target, ast.Name) and target.id == name for target in assigned)
+
+
+def _loader_in(iterable: Value) -> Value | None:
+    """The loader that a loop runs over, counted or beside others."""
+    if iterable.family == "loader":
+        return iterable
+    return next(filter(None, map(_loader_in, iterable.elements)), None) if iterable.family in _BESIDE else None
+
+
+def _keeps_gradients(node: ast.expr) -> bool:
+    """``model.no_sync()``: gradients stay where they are."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NO_SYNC
+
+
+def _key_of(value: Value) -> Value:
+    """A key of a dict: one of its own rank's batches, or the same everywhere as far as is known."""
+    return Value(DATA if value.order == "keys" else UNKNOWN, value.reason)
+
+
+def _entry_of(items: Value) -> Value:
+    """A value of a dict: any of those that are written out."""
+    if items.elements:
+        return any_of(items.elements)
+    call = items.call if items.measure is not None or items.call is not None else None
+    return Value(items.varies, items.reason, family="part", measure=items.measure, reduced=items.reduced, call=call)
+
+
+def _part_of(value: Value) -> str:
+    """The family of what is in a value: an example of what a rank's data are, or again what a metric has returned."""
+    if value.family == "result":
+        return "result"
+    return "example" if value.is_local and value.family in ("", "part", "example", "mask") else ""
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_loader(value: Value) -> bool:
+    """What a loop is wrapped in, to show or count its turns, hands on the batches."""
+    return value.family == "loader"
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any, NamedTuple
 
-from distlint.analysis.formula import RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -31,7 +33,7 @@ class Value(NamedTuple):
         reason: why they may.
         formula: the value as a condition, where it is one.
         family: what it is: "metric", "module", "lightning_module", "loader", "accelerator", "rank", "local_rank",
-            "world", "none", "set", "list", "length", "batch", … or "".
+            "world", "none", "set", "list", "length", "batch", "part" (of one), … or "".
         target: the function or class that it is, or the class that it is an instance of (as ``instance``).
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.
@@ -42,8 +44,15 @@ class Value(NamedTuple):
         sources: numbers of the collectives that it comes from.
         length: whether its length is this rank's own.
         grad: whether gradients flow through it.
-        elements: its parts, of a tuple that is written out.
+        dtype: "int" or "float" where the type of its numbers is known.
+        measure: the metric that it is, where that must not be averaged over ranks.
+        call: the call that made it, of the object of a framework's class or of what calling a metric returns.
+        sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
+        elements: its parts, of a tuple, list or dict that is written out.
+        keys: of a dict that is written out, one for each of its parts.
         constant: the constant that it is.
+        order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
+            "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
     """
 
     varies: int = UNKNOWN
@@ -60,13 +69,24 @@ class Value(NamedTuple):
     sources: frozenset[int] = _NOTHING
     length: bool = False
     grad: bool = False
+    dtype: str = ""
+    measure: Measure | None = None
+    call: ast.Call | None = None
+    sampler: ast.Call | None = None
     elements: tuple[Value, ...] = ()
+    keys: tuple[Any, ...] = ()
     constant: Any = None
+    order: str = ""
 
     @property
     def is_local(self) -> bool:
         """True if ranks are known to hold different values."""
         return self.varies > UNKNOWN
+
+    @property
+    def is_share(self) -> bool:
+        """True if the value is a number made of this rank's share of the data, and of no other's."""
+        return self.varies == DATA and not self.reduced and self.family not in ("metric", "flag")
 
     @property
     def is_rank(self) -> bool:
@@ -87,7 +107,10 @@ def join(first: Value, second: Value) -> Value:
         first, second = second, first
     if second.family == "none":
         return first._replace(varies=max(first.varies, second.varies), constant=None, formula=None)
+    if first.family and second.family and first.family != second.family:
+        first, second = _without_belief(first), _without_belief(second)
     more = first if first.varies >= second.varies else second
+    parts = _parts(first, second)
     return Value(
         varies=more.varies,
         reason=more.reason,
@@ -103,18 +126,68 @@ def join(first: Value, second: Value) -> Value:
         sources=first.sources | second.sources,
         length=first.length or second.length,
         grad=first.grad or second.grad,
-        elements=_joined_elements(first.elements, second.elements),
+        dtype=_common(dtype_of(first), dtype_of(second)),
+        measure=first.measure or second.measure,
+        sampler=first.sampler or second.sampler,
+        call=first.call if first.call is second.call else None,
+        elements=parts.elements,
+        keys=parts.keys,
+        order=_joined_order(first.order, second.order),
     )
+
+
+def dtype_of(value: Value) -> str:
+    """Return "int" or "float", where the type of a value's numbers is known."""
+    if value.dtype or value.constant is None or isinstance(value.constant, bool):
+        kinds = {dtype_of(part) for part in value.elements}
+        return value.dtype or (kinds.pop() if len(kinds) == 1 else "")
+    return {int: "int", float: "float"}.get(type(value.constant), "")
 
 
 def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
 
 
-def _joined_elements(first: tuple[Value, ...], second: tuple[Value, ...]) -> tuple[Value, ...]:
-    if len(first) != len(second):
-        return ()
-    return tuple(join(*each) for each in zip(first, second, strict=True))
+def _joined_order(first: str, second: str) -> str:
+    """The order of a value that is one of two: a dict's keys come from wherever it is filled."""
+    if "keys" in (first, second):
+        return "keys"
+    if first == second:
+        return first
+    return "set" if {first, second} == {"set", "texts"} else ""
+
+
+def any_of(values: tuple[Value, ...]) -> Value:
+    """Return what is known of a value that is one of several."""
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    return result._replace(constant=None)
+
+
+def _without_belief(value: Value) -> Value:
+    """A value, or nothing where only its name has told what it is: that yields to what is known."""
+    return UNKNOWN_VALUE if value == Value(family=value.family, instance=True) else value
+
+
+def _parts(first: Value, second: Value) -> Value:
+    """What is known of the parts of a value that is one of two; of what is not known, the other's."""
+    if not second.elements and not second.family:
+        return first
+    if not first.elements and not first.family:
+        return second
+    if len(first.elements) != len(second.elements) or first.keys != second.keys:
+        return UNKNOWN_VALUE
+    parts = tuple(join(*each) for each in zip(first.elements, second.elements, strict=True))
+    return Value(elements=parts, keys=first.keys)
+
+
+def of_unseen(given: list[Value]) -> Value:
+    """Return what is known of what an unseen function makes of values: of this rank's data, something of it.
+
+    What is told the rank, to place or to name something, seldom returns it.
+    """
+    return combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE])
 
 
 def shallow(value: Value) -> Value:

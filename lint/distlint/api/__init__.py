@@ -1,6 +1,6 @@
 """What the calls and attributes of torch and the frameworks do, as plain tables."""
 
-from distlint.api.effects import Effect
+from distlint.api.effects import Effect, collective
 from distlint.api.lookup import (
     attribute_effect,
     brings_together,
@@ -11,12 +11,15 @@ from distlint.api.lookup import (
     method_effect,
     name_effect,
     named_family,
+    unbound,
+    was_brought_together,
 )
 
 __all__ = [
     "Effect",
     "attribute_effect",
     "brings_together",
+    "collective",
     "environment_kind",
     "family_of",
     "function_effect",
@@ -24,4 +27,6 @@ __all__ = [
     "method_effect",
     "name_effect",
     "named_family",
+    "unbound",
+    "was_brought_together",
 ]

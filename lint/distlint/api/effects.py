@@ -16,7 +16,8 @@ class Effect(NamedTuple):
         returns: "" nothing that is known | "same" on all ranks | "gathered" | "local".
         group: position of the process group among the arguments; -1 where it has none.
         sharded: whether only strategies that shard states (FSDP, DeepSpeed) make it wait for all ranks.
-        wrapped: "ddp", "fsdp" or "prepared", of what a wrapper returns.
+        wrapped: "ddp", "fsdp" or "prepared": what a wrapper makes of a model, or what this is a pass of; "prepared"
+            where a framework decides.
     """
 
     kind: str

@@ -5,10 +5,22 @@ from __future__ import annotations
 import re
 
 from distlint.api.effects import Effect
-from distlint.api.tables import ATTRIBUTES, CONVENTIONS, ENVIRONMENT, FAMILIES, FUNCTIONS, METHODS, TELLING
+from distlint.api.tables import (
+    ATTRIBUTES,
+    CONVENTIONS,
+    ENVIRONMENT,
+    FAMILIES,
+    FUNCTIONS,
+    METHODS,
+    TELLING,
+    UNBOUND,
+    UNMISTAKABLE,
+)
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
+    ("torch.distributed.nn.functional.", "torch.distributed.nn.functional."),
+    ("torch.distributed.nn.", "torch.distributed.nn.functional."),
     ("pytorch_lightning.", "lightning.pytorch."),
     ("lightning_fabric.", "lightning.fabric."),
     ("accelerate.utils.operations.", "accelerate.utils."),
@@ -24,6 +36,7 @@ _LOCAL_GUARD = re.compile(r"on_local_main_process")
 _DISTRIBUTED = re.compile(r"(is|use)_(dist|distributed|ddp)(_\w*initialized)?|distributed|\w*dist\w*_initialized")
 _LOADER = re.compile(r"(\w*_)?(data_?)?loader|\w*_(dl|dataloader)")
 _TOGETHER = re.compile(r"gather|reduc|sync|broadcast|across|average|agree|world|global", re.IGNORECASE)
+_TOGETHER_NOW = re.compile(r"(?:^|_)(?:all)?(?:reduced|gathered|synced|synchronized)(?:_|$)", re.IGNORECASE)
 _BY_NAME = (
     (_LOCAL_ZERO, Effect("local_zero")),
     (_ZERO, Effect("zero")),
@@ -43,6 +56,12 @@ def canonical(name: str) -> str:
     return name
 
 
+def unbound(name: str) -> str:
+    """Return the qualified name that a dotted name stands for where nothing in the file binds it, or ""."""
+    head, dot, rest = name.partition(".")
+    return UNBOUND[head] + dot + rest if head in UNBOUND else ""
+
+
 def function_effect(name: str) -> Effect | None:
     """Return the effect of a function or class by its qualified name."""
     name = canonical(name)
@@ -60,7 +79,10 @@ def family_of(name: str) -> str:
     root, _, last = name.partition(".")[0], "", name.rpartition(".")[2]
     if root == "torchmetrics" and last[:1].isupper():
         return "metric"
-    return FAMILIES.get((root, last), "")
+    if root == "lightning" and ".callbacks." in name:
+        return "callback"
+    found = FAMILIES.get((root, last), "")
+    return found or next((family for end, family in UNMISTAKABLE.items() if last.endswith(end)), "")
 
 
 def named_family(name: str) -> str:
@@ -102,6 +124,11 @@ def guard_decorator(name: str) -> str:
     if _LOCAL_GUARD.fullmatch(last):
         return "local_rank==0"
     return "rank==0" if _GUARD.fullmatch(last) else ""
+
+
+def was_brought_together(name: str) -> bool:
+    """True if a variable of this name holds what all ranks agree on."""
+    return _TOGETHER_NOW.search(name) is not None
 
 
 def brings_together(name: str) -> bool:

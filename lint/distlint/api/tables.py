@@ -26,23 +26,84 @@ _DIST = {
     "scatter_object_list": collective("scatter_object_list", "local", group=3),
     "new_group": collective("new_group"),
     "new_subgroups": collective("new_subgroups"),
+    "init_process_group": Effect("setup"),
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),
-    "is_initialized": Effect("distributed"),
+    "is_initialized": Effect("distributed", "is_initialized"),
     "is_available": Effect("distributed"),
     "is_torchelastic_launched": Effect("distributed"),
 }
 _CHECKPOINT = ("save", "load", "async_save", "save_state_dict", "load_state_dict")
-_STATE = ("get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "set_state_dict")
-_FSDP = ("full_optim_state_dict", "optim_state_dict", "summon_full_params", "sharded_optim_state_dict")
-_DDP = Effect("wrap", wrapped="ddp")
-_FSDP_WRAP = Effect("wrap", wrapped="fsdp")
+_STATE = tuple(f"{verb}_{what}" for verb in ("get", "set") for what in ("state_dict", "model_state_dict"))
+_STATE += ("get_optimizer_state_dict", "set_optimizer_state_dict")
+_FSDP = (
+    "full_optim_state_dict",
+    "optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "summon_full_params",
+)
+_DDP = Effect("wrap", "DistributedDataParallel", wrapped="ddp")
+_FSDP_WRAP = Effect("wrap", "FullyShardedDataParallel", wrapped="fsdp")
+
+_BASIC = ("all_gather", "all_reduce", "barrier", "broadcast")
+_MMENGINE = (
+    *_BASIC,
+    "all_gather_object",
+    "all_reduce_dict",
+    "all_reduce_params",
+    "broadcast_object_list",
+    "gather",
+    "collect_results",
+    "collect_results_cpu",
+    "collect_results_gpu",
+    "gather_object",
+    "sync_random_seed",
+)
+_HOROVOD = (
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "join",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+)
+_DISTMETRICS = (
+    *_BASIC,
+    "all_gather_cat",
+    "all_true",
+    "any_true",
+    "gather_samples",
+    "mean",
+    "sync_and_compute",
+    "synced",
+)
+_OTHERS = {
+    "distmetrics": _DISTMETRICS,
+    "horovod.torch": _HOROVOD,
+    "torch_xla.core.xla_model": ("all_gather", "all_reduce", "all_to_all", "mesh_reduce", "rendezvous", "save"),
+    "detectron2.utils.comm": ("all_gather", "gather", "reduce_dict", "shared_random_seed", "synchronize"),
+    "mmengine.dist": _MMENGINE,
+    "ignite.distributed": _BASIC,
+}
+
+
+def _differentiable(effect: Effect) -> Effect:
+    """A function that returns what the plain one writes into its argument."""
+    return effect._replace(changes=(), group=-1 if effect.group == -1 else 1)
+
 
 FUNCTIONS: dict[str, Effect] = {
     **{f"torch.distributed.{name}": effect for name, effect in _DIST.items()},
     **{f"deepspeed.comm.{name}": effect for name, effect in _DIST.items()},
-    **{f"torch.distributed.nn.functional.{name}": collective(name) for name in ("all_reduce", "all_gather")},
+    **{f"torch.distributed.nn.functional.{name}": _differentiable(effect) for name, effect in _DIST.items()},
     **{f"torch.distributed.checkpoint.{name}": collective(name) for name in _CHECKPOINT},
     **{f"torch.distributed.checkpoint.state_dict.{name}": collective(name) for name in _STATE},
     **{f"torch.distributed.fsdp.FullyShardedDataParallel.{name}": collective(name) for name in _FSDP},
@@ -58,12 +119,16 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
     "torch.utils.data.DistributedSampler": Effect("sampler"),
     "torch.load": Effect("call", returns="unknown"),
-    **{f"distmetrics.{name}": collective(name) for name in ("all_reduce", "all_gather", "barrier", "broadcast")},
-    "distmetrics.gather_samples": collective("gather_samples"),
+    **{f"{package}.{name}": collective(name) for package, names in _OTHERS.items() for name in names},
+    "deepspeed.zero.GatheredParameters": collective("GatheredParameters"),
+    "torcheval.metrics.toolkit.sync_and_compute_collection": collective("sync_and_compute_collection"),
     "sys.exit": Effect("exit", "exit"),
     "os._exit": Effect("exit", "exit"),
     "os.listdir": Effect("list_files"),
-    "os.scandir": Effect("list_files"),
+    "os.scandir": Effect("list_files", "os.scandir"),
+    "collections.defaultdict": Effect("dict"),
+    "collections.OrderedDict": Effect("dict"),
+    "collections.Counter": Effect("dict"),
     "glob.glob": Effect("list_files"),
     "glob.iglob": Effect("list_files"),
     "os.path.exists": Effect("local_file"),
@@ -73,6 +138,7 @@ FUNCTIONS: dict[str, Effect] = {
     "time.monotonic": Effect("clock"),
     "time.perf_counter": Effect("clock"),
     "numpy.array_split": Effect("split"),
+    "torch.tensor_split": Effect("split"),
     "torch.unique": Effect("select"),
     "torch.nonzero": Effect("select"),
     "torch.masked_select": Effect("select"),
@@ -89,6 +155,7 @@ _SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
 _LOOPS = ("fit", "predict", "test", "validate")
 _COMM = ("all_gather", "all_reduce", "barrier", "broadcast", "reduce")
 _LOG = Effect("log", "log")
+_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 
 METHODS: dict[str, dict[str, Effect]] = {
     "accelerator": {
@@ -104,7 +171,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "get_state_dict": Effect("collective", "get_state_dict", sharded=True),
         "main_process_first": collective("main_process_first"),
         "split_between_processes": Effect("share"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
         "prepare": Effect("wrap", wrapped="prepared"),
         "prepare_model": Effect("wrap", wrapped="prepared"),
         "prepare_data_loader": Effect("loader"),
@@ -115,9 +182,9 @@ METHODS: dict[str, dict[str, Effect]] = {
         "load": collective("load"),
         "save": collective("save"),
         "setup": Effect("wrap", wrapped="prepared"),
-        "setup_module": Effect("wrap", wrapped="prepared"),
+        "setup_module": Effect("wrap", "setup_module", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
     "lightning_trainer": {
@@ -135,24 +202,26 @@ METHODS: dict[str, dict[str, Effect]] = {
     },
     "lightning_module": {
         "all_gather": collective("all_gather", "gathered"),
-        "manual_backward": Effect("backward", "backward"),
+        "manual_backward": _BACKWARD,
         "log": _LOG,
         "log_dict": Effect("log", "log_dict"),
     },
+    "distmetrics_module": {"log": _LOG, "log_dict": Effect("log", "log_dict")},
+    "callback": {"log": _LOG, "log_dict": Effect("log", "log_dict")},  # lent by the module while a trainer runs
     "deepspeed": {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
         "save_16bit_model": collective("save_16bit_model", ""),
-        "backward": Effect("backward", "backward"),
+        "backward": _BACKWARD,
     },
     "metric": {"compute": collective("compute")},
     "ddp": {"no_sync": Effect("no_sync")},
 }
-# Methods whose name alone says that they are collective, whatever they are called on.
+# Methods whose name alone says what they do to all ranks, whatever they are called on.
 TELLING = {
     name: collective(name, "gathered")
     for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
-}
+} | {"save_16bit_model": collective("save_16bit_model", ""), "split_between_processes": Effect("share")}
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",
     "is_main_process": "zero",
@@ -181,12 +250,32 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("deepspeed", "DeepSpeedEngine"): "deepspeed",
     ("transformers", "Trainer"): "hf_trainer",
     ("transformers", "Seq2SeqTrainer"): "hf_trainer",
+    ("distmetrics", "Module"): "distmetrics_module",
     ("torch", "Module"): "module",
     ("torch", "Dataset"): "dataset",
     ("torch", "IterableDataset"): "dataset",
     ("torch", "DataLoader"): "loader",
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
+}
+# What a class is by the end of its name, wherever it comes from.
+UNMISTAKABLE = {"LightningModule": "lightning_module", "LightningDataModule": "data_module", "LightningLite": "fabric"}
+# What names stand for in a snippet that doesn't import them.
+UNBOUND = {
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "dist": "torch.distributed",
+    "np": "numpy",
+    "pl": "lightning.pytorch",
+    "L": "lightning",
+    "LightningModule": "lightning.pytorch.LightningModule",
+    "LightningDataModule": "lightning.pytorch.LightningDataModule",
+    "Callback": "lightning.pytorch.Callback",
+    "Trainer": "lightning.pytorch.Trainer",
+    "Accelerator": "accelerate.Accelerator",
+    "torchmetrics": "torchmetrics",
+    "distmetrics": "distmetrics",
 }
 # What is believed of a receiver whose class cannot be seen.
 CONVENTIONS = {
@@ -198,4 +287,6 @@ CONVENTIONS = {
     "pl_module": "lightning_module",
     "lightning_module": "lightning_module",
     "model_engine": "deepspeed",
+    "ds_engine": "deepspeed",
+    "deepspeed_engine": "deepspeed",
 }

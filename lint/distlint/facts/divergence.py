@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.collectives import receiver_kind
 from distlint.facts.data_tests import DATA
 from distlint.facts.project import CallPlace, FunctionSummary
 from distlint.facts.roles import Role, roles
@@ -23,36 +21,6 @@ if TYPE_CHECKING:
 Region = cst.FunctionDef | cst.Module
 Trace = tuple[tuple[cst.CSTNode | CallPlace, str, str], ...]
 # Calls that say or end something, and modules that know of no ranks.
-_MESSAGES = frozenset(
-    {
-        "append",
-        "close",
-        "critical",
-        "debug",
-        "destroy_process_group",
-        "error",
-        "exception",
-        "exit",
-        "extend",
-        "finish",
-        "format",
-        "get",
-        "info",
-        "items",
-        "join",
-        "keys",
-        "log",
-        "print",
-        "update",
-        "values",
-        "warn",
-        "warning",
-        "write",
-    }
-)
-_SEEN_ROOTS = frozenset(sys.stdlib_module_names) | {"builtins", "torch", "numpy", "wandb", "tqdm"}
-_OF_SHARDS = frozenset({"get_state_dict", "save_model", "save_state"})
-_DOING = (cst.Expr, cst.Assign, cst.Return)  # what is called for what it does, rather than asked
 _EXITS = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 
 
@@ -148,32 +116,6 @@ def _find_guard(
     return (before[-1] if before else None), False
 
 
-def may_be_answered(facts: ModuleFacts, projector: Projector, found: Divergence) -> bool:
-    """Whether the ranks that do not make the call go into code that cannot be seen, and may make it there.
-
-    ``if rank == 0: broadcast(request) … else: server.follow()``, or ``if rank != 0: server.follow(); return``.
-    """
-    branch = facts.parents.get(found.guard)
-    if not isinstance(branch, cst.If) or found.instead is not None:
-        return False
-    other: cst.CSTNode | None = branch.body
-    if found.is_around and found.call in walk_scope(branch.body):
-        other = branch.orelse
-    below = walk_scope(other) if other is not None else ()
-    calls = (node for node in below if isinstance(node, cst.Call) and isinstance(facts.parents[node], _DOING))
-    return any(_is_unseen(facts, projector, call) for call in calls)
-
-
-def _is_unseen(facts: ModuleFacts, projector: Projector, call: cst.Call) -> bool:
-    """A call of something that is neither of this file, nor of the standard library, nor a message."""
-    if call in projector.operations or facts.local_function(call) is not None:
-        return False
-    full, name = facts.resolve(call.func), tail(call.func) or ""
-    if name in _MESSAGES or name[:1].isupper():
-        return False
-    return full is None or full.partition(".")[0] not in _SEEN_ROOTS
-
-
 def guard_text(facts: ModuleFacts, guard: cst.CSTNode) -> str:
     """A guard as one line of source."""
     if isinstance(guard, cst.Decorator):
@@ -210,22 +152,6 @@ def find_origin(projector: Projector, call: cst.Call, label: str) -> cst.Call | 
             seen.add(made)
             pending += [node for node in walk_scope(made) if isinstance(node, cst.Call)]
     return None
-
-
-def waits_when_sharded(facts: ModuleFacts, projector: Projector, call: cst.Call, label: str) -> bool:
-    """Whether a call of Accelerate needs every rank only where the model is sharded; plain DDP makes it local.
-
-    ``save_state()`` without a folder names its checkpoints itself, and always waits for all ranks.
-    """
-    if label not in _OF_SHARDS:
-        return False
-    origin = find_origin(projector, call, label)
-    if isinstance(origin, CallPlace):
-        return "accelerator." in origin.text and not origin.text.endswith("save_state()")
-    if origin is None or (label == "save_state" and not origin.args):
-        return False
-    func = origin.func
-    return isinstance(func, cst.Attribute) and receiver_kind(facts, func.value) == "accelerator"
 
 
 def who(role: Role) -> str:

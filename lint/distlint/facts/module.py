@@ -9,7 +9,6 @@ from typing import TypeVar
 import libcst as cst
 
 from distlint.facts.classes import ClassFacts, collect_classes
-from distlint.facts.evaluation import Log, evaluation_logs
 from distlint.facts.factories import Place
 from distlint.facts.flow import Definition
 from distlint.facts.invariance import is_gathering
@@ -18,9 +17,7 @@ from distlint.facts.locality import Locality
 from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
-from distlint.facts.projection import Projector
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
-from distlint.facts.shares import Shares
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
 
@@ -129,24 +126,9 @@ class ModuleFacts:
         return find_synced(self)
 
     @cached_property
-    def synced_projector(self) -> Projector:
-        """The collectives and logs of the module, made once for the rules that ask where they stand."""
-        return Projector(self, self.synced_operations)
-
-    @cached_property
     def gathering(self) -> list[cst.Call]:
         """Every call that brings the ranks' values together."""
         return [call for call in self.nodes(cst.Call) if is_gathering(self, call)]
-
-    @cached_property
-    def evaluation_logs(self) -> list[Log]:
-        """What validation and test log."""
-        return evaluation_logs(self)
-
-    @cached_property
-    def shares(self) -> Shares:
-        """Which values are made from one rank's share of the data."""
-        return Shares(self)
 
     def imports(self, root: str) -> bool:
         """Whether the module imports a package, or something from it."""

@@ -7,6 +7,7 @@ import builtins
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from distlint.facts.handed import Handed, read_handed
 from distlint.facts.joins import Joiner, read_joiners
 from distlint.facts.project import MOVING, ClassSummary
 from distlint.facts.releases import LIGHTNING, read_releases
@@ -33,6 +34,7 @@ class Outline:
         releases: what it says of Lightning's release, see ``facts.releases``.
         uses_classes: whether it does more than define, or one of its functions names one of its classes.
         places: whether it names what places modules on devices: a trainer, or a wrapper for several processes.
+        handed: which classes it hands to what places or pickles their objects.
     """
 
     imports: dict[str, str] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Outline:
     releases: frozenset[str] = frozenset()
     uses_classes: bool = True
     places: bool = False
+    handed: Handed = field(default_factory=Handed)
 
     def full(self, text: str) -> str:
         """A dotted text with what its first name is imported as."""
@@ -54,7 +57,12 @@ class Outline:
 
 
 def read_outline(
-    tree: ast.Module, *, may_train: bool = True, may_evaluate: bool = True, places: bool = False
+    tree: ast.Module,
+    *,
+    may_train: bool = True,
+    may_evaluate: bool = True,
+    may_hand: bool = True,
+    places: bool = False,
 ) -> Outline:
     """The outline of a parsed module.
 
@@ -62,6 +70,7 @@ def read_outline(
         tree: the module.
         may_train: whether a trainer may be made in it.
         may_evaluate: whether results may be gathered or evaluated in it.
+        may_hand: whether objects may be placed or pickled in it.
         places: whether it names what places modules.
     """
     reader = _Reader()
@@ -81,6 +90,7 @@ def read_outline(
         read_releases(tree) if has_lightning else frozenset(),
         not has_lightning or _uses_classes(tree),
         places,
+        read_handed(tree, reader.full, may_hand=may_hand),
     )
 
 
@@ -125,9 +135,10 @@ class _Reader:
         text = dotted(node.value)
         for target in node.targets if text is not None else ():
             if isinstance(target, ast.Name) and text is not None and target.id != text:
-                self.imports.setdefault(target.id, self._full(text))
+                self.imports.setdefault(target.id, self.full(text))
 
-    def _full(self, text: str) -> str:
+    def full(self, text: str) -> str:
+        """A dotted text with what its first name is imported as."""
         head, dot, rest = text.partition(".")
         return self.imports.get(head, HERE + head) + dot + rest
 
@@ -152,7 +163,7 @@ class _Reader:
             name=inside + node.name,
             path="",
             line=node.lineno,
-            bases=tuple("" if base is None else self._full(base) for base in bases),
+            bases=tuple("" if base is None else self.full(base) for base in bases),
             methods=frozenset(method.name for method in methods),
             emptied=frozenset(name for method in methods for name in _emptied(method)),
             moves=bool(bases) and any(_moves(method) for method in methods if method.name != "__init__"),

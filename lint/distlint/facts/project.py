@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from distlint.analysis import Summary
@@ -98,12 +98,14 @@ class Settings:
         averageable: full names whose mean over ranks is right.
         non_averageable: full names whose mean over ranks is not, each with the reason or "".
         trainer_bases: full names of classes whose subclasses a trainer places and drives.
+        devices: whether the code runs on one device or on many, where the user says so.
     """
 
     collectives: frozenset[str] = frozenset()
     averageable: frozenset[str] = frozenset()
     non_averageable: Mapping[str, str] = field(default_factory=dict)
     trainer_bases: frozenset[str] = frozenset()
+    devices: Literal["", "one", "many"] = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ class Project:
             ``facts.versions``.
         is_alone: whether the project makes trainers, and nothing in it says or offers several devices; or uses
             this file nowhere.
+        placed: full names of the file's classes whose objects are handed to a trainer, Fabric or Accelerate.
+        pickled: the same of those that are saved whole, or handed to processes that are spawned.
+        spawns: whether some file makes that the way to start processes.
         is_placed: whether what places modules on devices, a trainer say, is in the file or one that imports it, or that
             cannot be told.
         evidence: what the prefilter must take for present in the file, since other files have it.
@@ -142,6 +147,9 @@ class Project:
     saves_alone: bool = False
     is_alone: bool = False
     is_placed: bool = True
+    placed: frozenset[str] = frozenset()
+    pickled: frozenset[str] = frozenset()
+    spawns: bool = False
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class of another file that an import, resolved to its dotted text, stands for."""

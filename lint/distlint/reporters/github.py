@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from distlint.model import Finding
 from distlint.reporters.places import relative, spot, trace_text
 
+_LEVEL = {"note": "notice"}
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"})
 
 
 def report_github(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
-    """All findings as ``::error …`` and ``::warning …``."""
+    """All findings as ``::error …``, ``::warning …`` and ``::notice …``."""
     return "".join(_one(found) for found in findings)
 
 
@@ -24,4 +25,4 @@ def _one(found: Finding) -> str:
     properties["title"] = f"{found.code} {found.name}"
     shown = ",".join(f"{key}={str(value).translate(_PROPERTY)}" for key, value in properties.items())
     text = "\n".join([where.message, *(trace_text(step) for step in found.trace)])
-    return f"::{found.severity.value} {shown}::{text.translate(_DATA)}\n"
+    return f"::{_LEVEL.get(found.level, found.level)} {shown}::{text.translate(_DATA)}\n"

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distlint.baseline import fingerprints
-from distlint.model import Finding, Severity
+from distlint.model import Finding
 from distlint.reporters.places import relative, spot, trace_text
 
-_SEVERITY = {Severity.ERROR: "major", Severity.WARNING: "minor"}
+_SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 
 
 def report_gitlab(findings: Sequence[Finding], sources: Mapping[str, Sequence[str]]) -> str:
@@ -26,7 +26,7 @@ def _one(found: Finding, key: str) -> dict[str, Any]:
         "description": "\n".join([f"{found.code} {where.message}", *(trace_text(step) for step in found.trace)]),
         "check_name": found.code,
         "fingerprint": hashlib.sha256(f"{path}\n{found.cell}\n{key}".encode()).hexdigest(),
-        "severity": _SEVERITY[found.severity],
+        "severity": _SEVERITY[found.level],
         "location": {
             "path": path,
             "positions": {

@@ -1,4 +1,4 @@
-"""For programs: one array of objects."""
+"""For programs: one array of objects, or one object a line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def report_json(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str
     return json.dumps([_one(found) for found in findings], indent=1) + "\n"
 
 
+def report_json_lines(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
+    """All findings as one JSON object a line."""
+    return "".join(json.dumps(_one(found)) + "\n" for found in findings)
+
+
 def _one(found: Finding) -> dict[str, Any]:
     fix = None
     if found.fix is not None:
@@ -29,6 +34,7 @@ def _one(found: Finding) -> dict[str, Any]:
         "end_line": found.end_line,
         "end_column": found.end_column,
         "severity": found.severity.value,
+        "confidence": found.confidence,
         "fix": fix,
         "trace": [_step(step) for step in found.trace],
     }

@@ -35,7 +35,7 @@ def _suite(path: str, findings: Sequence[Finding]) -> ET.Element:
         case.set("file", _legal(path))
         if found.cell is None:
             case.set("line", str(found.line))
-        failure = ET.SubElement(case, "failure", message=_legal(found.message), type=found.severity.value)
+        failure = ET.SubElement(case, "failure", message=_legal(found.message), type=found.level)
         failure.text = _legal("\n".join(_text(found, f"{path}:{at}")))
     return suite
 

@@ -56,7 +56,7 @@ def _result(found: Finding, key: str, rule: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": found.code,
         "ruleIndex": rule,
-        "level": found.severity.value,
+        "level": found.level,
         "message": {"text": where.message},
         "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri(found.path)}, "region": region}}],
         "partialFingerprints": {"distlint/v1": key},

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from distlint.model import Finding, Severity
+from distlint.model import Finding
 from distlint.reporters.places import trace_text
 
-_BOLD, _DIM, _RED, _YELLOW, _CYAN = "1", "2", "1;31", "1;33", "36"
+_BOLD, _DIM, _CYAN = "1", "2", "36"
+_BY_LEVEL = {"error": "1;31", "warning": "1;33", "note": "1;34"}  # red, yellow, blue
 Paint = Callable[[str, str], str]
 
 
@@ -33,8 +34,9 @@ def _coloured(text: str, style: str) -> str:
 
 def _one(found: Finding, lines: Sequence[str], paint: Paint) -> str:
     place = paint(f"{found.place}:{found.line}:{found.column}", _BOLD)
-    code = paint(found.code, _severity(found))
-    shown = [f"{place} {code} [{found.name}] {found.message}"]
+    code = paint(found.code, _BY_LEVEL[found.level])
+    review = ", review" * (found.confidence == "review")
+    shown = [f"{place} {code} [{found.name}{review}] {found.message}"]
     shown += [paint("  " + trace_text(step), _CYAN) for step in found.trace]
     if 0 < found.line <= len(lines):
         shown += _frame(found, lines, paint)
@@ -42,10 +44,6 @@ def _one(found: Finding, lines: Sequence[str], paint: Paint) -> str:
         how = "--fix" if found.fix.safe else "--fix --unsafe-fixes"
         shown.append(paint(f"  {how} repairs it", _DIM))
     return "\n".join(shown) + "\n\n"
-
-
-def _severity(found: Finding) -> str:
-    return _RED if found.severity is Severity.ERROR else _YELLOW
 
 
 def _frame(found: Finding, lines: Sequence[str], paint: Paint) -> list[str]:
@@ -57,5 +55,5 @@ def _frame(found: Finding, lines: Sequence[str], paint: Paint) -> list[str]:
     text = lines[found.line - 1]
     end = found.end_column if found.end_line == found.line else len(text) + 1
     indent = "".join("\t" if character == "\t" else " " for character in text[: found.column - 1])
-    marks = paint("^" * max(1, end - found.column), _severity(found))
+    marks = paint("^" * max(1, end - found.column), _BY_LEVEL[found.level])
     return [*shown, f"{paint('  ' + ' ' * width + ' |', _DIM)} {indent}{marks}"]

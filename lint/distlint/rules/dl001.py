@@ -12,8 +12,9 @@ from distlint.facts.classes import STEP_HOOKS, ClassFacts
 from distlint.facts.devices import hard_coded, is_chosen
 from distlint.facts.hosts import runs_on_cuda_alone
 from distlint.facts.rewrite import source_at
+from distlint.facts.trainers import ONE
 from distlint.facts.tree import keyword, positional, tail, walk
-from distlint.model import Change, Example, Hit, Repair, Rule, Severity
+from distlint.model import Change, Condition, Example, Hit, Repair, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _PLACED = frozenset({"module", "datamodule", "callback", "lite"})
 _DEVICE_METHODS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})
+_ELSEWHERE = Condition("devices", "if this code is placed on other devices")
 _LEFT_BEHIND = (
     "self.device is still the CPU in __init__: the tensor stays there when the module moves; register it as a buffer"
 )
@@ -39,6 +41,9 @@ class HardCodedDevice(Rule):
     How to fix: leave the call out; what must follow a tensor goes ``.to(x.device)`` or ``.to(self.device)``;
     a tensor kept on a module is a buffer (``self.register_buffer("sigma", sigma)``). In ``__init__`` not even
     ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
+
+    For review, unless a trainer, Fabric or Accelerate is seen in the project to be given an object of the class, or of
+    one that makes or extends it, and not for one device alone: elsewhere nobody may ever place it.
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or ``to``; code
     that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built on Megatron, Transformer
@@ -178,11 +183,18 @@ class Model(LightningModule):
             found = hard_coded(facts, call)
             if found is None or not _is_placed(facts, call) or is_chosen(facts, call):
                 continue
-            message = f"{found} in code that a trainer places: follow a tensor or self.device instead"
-            yield Hit(call, message, repair=_repair(facts, call))
+            message = f"{found} ties this code to one device: follow a tensor or self.device instead"
+            yield Hit(call, message, repair=_repair(facts, call), condition=_condition(facts, call))
         for call in facts.nodes(cst.Call):
             if _own_device_in_init(facts, call):
-                yield Hit(call, _LEFT_BEHIND)
+                yield Hit(call, _LEFT_BEHIND, condition=_condition(facts, call))
+
+
+def _condition(facts: ModuleFacts, call: cst.Call) -> Condition | None:
+    """None where a trainer for several devices, or Fabric, is seen to be given an object of this class."""
+    owner = facts.owner(call)
+    is_seen = owner is not None and ("lite" in owner.kinds or facts.full_name(owner) in facts.project.placed)
+    return None if is_seen and facts.project.devices != {ONE} else _ELSEWHERE
 
 
 def _takes_number(call: ast.Call) -> bool:

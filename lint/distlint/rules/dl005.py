@@ -9,9 +9,10 @@ import libcst as cst
 
 from distlint.facts.classes import ClassFacts, reached
 from distlint.facts.flow import reaching
+from distlint.facts.handed import SPAWNING
 from distlint.facts.programs import Programs
-from distlint.facts.tree import argument, children, is_name, keyword, number, tail, walk
-from distlint.model import Example, Hit, Rule, Severity
+from distlint.facts.tree import argument, children, is_name, keyword, number, tail, text_of, walk
+from distlint.model import Condition, Example, Hit, Rule, Severity
 from distlint.prefilter import has_local_definition
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _PICKLED = {
 }
 _LOADERS = frozenset({"DataLoader", "StatefulDataLoader", "WebLoader"})
 _GIVEN = ("collate_fn", "worker_init_fn", "batch_sampler", "sampler")
+_OBJECT = Condition("pickled", "which matters if the object is saved whole or handed to spawned processes")
+_WORKERS = Condition("pickled", "which matters if the workers are spawned, as on macOS and Windows")
 # Calls whose result keeps the function it is given.
 _KEEPERS = frozenset(
     {"partial", "vectorize", "defaultdict", "Compose", "Lambda", "RandomApply", "RandomChoice", "getattr"}
@@ -46,6 +49,9 @@ class Unpicklable(Rule):
 
     How to fix: a function at module level, with ``functools.partial`` for what it must know; a method;
     ``operator.itemgetter``.
+
+    For review, unless an object of the class is seen in the project to be saved whole (``torch.save(model)``) or given
+    to processes that are spawned (``strategy="ddp_spawn"``, ``mp.spawn``, ``multiprocessing_context="spawn"``).
 
     Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
     plain objects, a loader without workers, what a module sets on itself later than in ``__init__``, modules whose
@@ -196,7 +202,13 @@ def _kept_by_objects(facts: ModuleFacts) -> Iterator[Hit]:
                 for node, what in _unpicklable(facts, value):
                     if where == _PICKLED["module"] and programs.is_for_one_device:
                         continue
-                    yield Hit(node, f"{what} kept on a {where} as self.{name} cannot be pickled")
+                    message = f"{what} kept on a {where} as self.{name} cannot be pickled"
+                    yield Hit(node, message, condition=_condition(facts, info))
+
+
+def _condition(facts: ModuleFacts, info: ClassFacts) -> Condition | None:
+    """None where an object of the class is seen to be saved whole, or handed to spawned processes."""
+    return None if facts.full_name(info) in facts.project.pickled else _OBJECT
 
 
 def _is_of_init(facts: ModuleFacts, info: ClassFacts, node: cst.CSTNode) -> bool:
@@ -218,7 +230,14 @@ def _given_to_loaders(facts: ModuleFacts) -> Iterator[Hit]:
         for name in _GIVEN:
             value = keyword(call, name)
             for node, what in _unpicklable(facts, value) if value is not None else ():
-                yield Hit(node, f"{what} given to a loader as {name} cannot be pickled by spawned workers")
+                message = f"{what} given to a loader as {name} cannot be pickled"
+                yield Hit(node, message, condition=None if _spawns(facts, call) else _WORKERS)
+
+
+def _spawns(facts: ModuleFacts, call: cst.Call) -> bool:
+    """Whether the workers of a loader are seen to be spawned."""
+    context = keyword(call, "multiprocessing_context")
+    return facts.project.spawns if context is None else text_of(context) in SPAWNING
 
 
 def _has_workers(call: cst.Call) -> bool:
@@ -238,7 +257,8 @@ def _in_transforms(facts: ModuleFacts) -> Iterator[Hit]:
             continue
         for arg in call.args:
             for node, what in _unpicklable(facts, arg.value):
-                yield Hit(node, f"{what} inside a transform of a {_pickled_as(owner)} cannot be pickled")
+                message = f"{what} inside a transform of a {_pickled_as(owner)} cannot be pickled"
+                yield Hit(node, message, condition=_condition(facts, owner))
 
 
 def _is_used_at_once(facts: ModuleFacts, made: cst.Call) -> bool:

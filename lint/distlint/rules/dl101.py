@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
+from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
+from distlint.analysis.sequences import LAST_TURN, Divergence
 from distlint.facts import known
-from distlint.facts.divergence import (
-    Divergence,
-    describe,
-    divergences,
-    guard_text,
-    may_be_answered,
-    waits_when_sharded,
-    who,
-)
-from distlint.facts.followers import is_followed
-from distlint.facts.hoisting import hoist
-from distlint.facts.projection import Projector
 from distlint.facts.rank_names import RANK_TOKENS
-from distlint.model import Example, Hit, Rule
+from distlint.hoisting import hoist
+from distlint.model import Condition, Example, Query, Report
+from distlint.partings import Partings
+from distlint.tracing import guard_of, lets_others_in, way_to
 
 if TYPE_CHECKING:
+    import libcst as cst
+
+    from distlint.analysis import Analysis, Event
     from distlint.facts import ModuleFacts
+    from distlint.model import Repair
+
+_NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
 
 
-class CollectiveUnderRankGuard(Rule):
+class CollectiveUnderRankGuard(Query):
     """A collective that only some ranks reach: the others never answer, and the job hangs.
 
     Every rank must make the same collectives in the same order. Where a test of the rank lets one rank into
@@ -47,17 +47,19 @@ class CollectiveUnderRankGuard(Rule):
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
 
+    For review: calls that wait for all ranks only where the model is sharded (``accelerator.get_state_dict``,
+    ``save_state``, ``save_model``), in a file that names neither FSDP nor DeepSpeed; a test of a variable that is set
+    under a test of the rank, and that may come out the same everywhere.
+
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
-    which lets every rank in where the call needs all of them; ``group is None and is_main_process``, which means
-    one process; other ranks that go into code that cannot be seen and may make the call there, or that wait for
-    the same call in an endless loop, as followers do for their leader; ``trainer.save_checkpoint`` in a file or project
-    that uses what Lightning 2.0 took away (before 2.1 it waits for nobody) and names nothing that shards states, or in
-    a class that Lightning does not drive; a trainer of one device; a file whose only process group is of one process
-    (``init_process_group(..., world_size=1)``).
+    which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and may
+    make the call there, or that wait for the same call in an endless loop, as followers do for their leader;
+    ``trainer.save_checkpoint`` in a file or project that uses what Lightning 2.0 took away (before 2.1 it waits for
+    nobody) and names nothing that shards states, or in a class that Lightning does not drive; a trainer of one device;
+    a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
 
-    When to ignore: where the strategy makes the call local, for example ``accelerator.get_state_dict`` under
-    plain DDP, and the code will never run under another.
+    When to ignore: the ranks that the guard lets in are all there are.
     """
 
     code, name, group = "DL101", "collective-under-rank-guard", "divergence"
@@ -270,23 +272,77 @@ def rerun(model, data):
         """Most files are distributed by their licence alone."""
         return known.may_have_collective(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function."""
-        projector = Projector(facts)
-        for found in divergences(facts, projector):
-            if not may_be_answered(facts, projector, found) and not is_followed(facts, projector, found):
-                yield _hit(facts, projector, found)
+        for found, what, event in Partings(analysis).find(lambda atom: atom.varies == RANK, analysis.needs_all):
+            if _is_told_elsewhere(found) or (_needs_shards(found) and lets_others_in(found, event)):
+                continue
+            trace = (*guard_of(found), *way_to(found.visit))
+            condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
+            repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
+            yield Report(event.node, _message(found, what), trace, condition, repair)
 
 
-def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
-    what, inner = describe(facts, projector, found.call, found.label)
-    trace = ((found.guard, "guard", guard_text(facts, found.guard)), *inner)
-    ranks = who(found.role)
-    waits = "it waits for ever" if found.by_role else "the others wait for ever"
-    if waits_when_sharded(facts, projector, found.call, found.label):
-        waits = f"under DeepSpeed or FSDP {waits}"
-    message = f"only {ranks} reaches this {what}" if found.by_role else f"{ranks} never reaches this {what}"
+def _is_told_elsewhere(found: Divergence) -> bool:
+    """A variable that some ranks alone have set, and that ends a loop: DL108."""
+    reason = found.atom.reason
+    return found.visit.label == LAST_TURN and reason is not None and reason[2]
+
+
+def _condition(found: Divergence, event: Event) -> Condition | None:
+    """What the finding depends on that the code does not say."""
+    if _needs_shards(found):
+        return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
+    reason = found.atom.reason
+    if not found.is_around and (others := _other_tests(found, event)):
+        return Condition("data", f"if {others} can be so at once")
+    is_set = reason is not None and reason[2] and not found.atom.text.endswith("is None")
+    return Condition("data", f"if ranks answer `{found.atom.text}` differently") if is_set else None
+
+
+def _other_tests(found: Divergence, event: Event) -> str:
+    """The tests that decide, besides the rank, who leaves early and who stays: they may rule each other out."""
+    step, guard = found.visit.step.event, found.visit.guard
+    if step is None or guard is None:
+        return ""
+    leaves = [atom for atom in atoms(guard.test) if atom.varies == UNKNOWN]
+    inner = [
+        each for one in {event, step} for each in one.guards if each.kind == "branch" and each.node is not guard.node
+    ]
+    if not leaves or not any(each.test.varies == UNKNOWN for each in inner):
+        return ""
+    return f"`{guard.place.text}` and what leads to the call"
+
+
+def _needs_shards(found: Divergence) -> bool:
+    event = found.visit.step.event
+    is_numbered = found.visit.step.label == "save_state" and event is not None and not event.args and not event.options
+    return found.visit.step.effect.sharded and not is_numbered  # a checkpoint that it names itself: all must agree
+
+
+def _message(found: Divergence, what: str) -> str:
+    ranks = _who(found.atom)
+    message = f"only {ranks} reaches this {what}" if found.reached else f"{ranks} never reaches this {what}"
     if found.instead is not None:
-        message += f", the others make {found.instead_label} instead"
-        trace = (*trace, (found.instead, "others", facts.code(found.instead)))
-    return Hit(found.call, f"{message}: {waits}", trace, hoist(facts, projector, found))
+        message += f", the others make {found.instead.step.effect.label} instead"
+    return f"{message}: {'it waits' if found.reached else 'the others wait'} for ever"
+
+
+def _who(atom: Atom) -> str:
+    """The ranks that a test picks out, in words."""
+    if atom in _NAMES:
+        return _NAMES[atom]
+    number = atom.text.partition("==")[2]
+    return f"rank {number}" if atom.text.startswith("rank==") else f"a rank with {atom.text}"
+
+
+def _is_plain(found: Divergence, event: Event) -> bool:
+    """True if one plain test of the rank, and no other, keeps ranks from the call itself."""
+    guard = found.visit.guard
+    tests = [each for each in event.guards if each.test.is_rank]
+    is_plain = guard is not None and isinstance(guard.test, Atom) and found.is_around and not guard.other
+    return is_plain and event is found.visit.step.event and found.instead is None and len(tests) == 1
+
+
+def _repair(label: str, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+    return hoist(facts, call, label)

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.divergence import Divergence, describe, divergences, guard_text, who
-from distlint.facts.logs import find_logs, log_call, may_log
-from distlint.facts.projection import Projector
-from distlint.facts.rank_names import GLOBAL_ZERO, LOCAL_ZERO, RANK_TOKENS
+from distlint.analysis import key_of, only_logs
+from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.logs import may_log
+from distlint.analysis.sequences import Divergence, divergences
+from distlint.facts.rank_names import RANK_TOKENS
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.model import Change, Example, Query, Repair, Report
+from distlint.tracing import guard_of, named, way_to, who
 
 if TYPE_CHECKING:
+    from distlint.analysis import Analysis, Step
     from distlint.facts import ModuleFacts
 
 
-class LogUnderRankGuard(Rule):
+class LogUnderRankGuard(Query):
     """``self.log`` that only some ranks reach, without ``rank_zero_only=True``: Lightning takes it for all ranks'.
 
     Lightning keeps the logged values of each rank in a collection of its own and reads it at the end of the
@@ -164,40 +167,44 @@ class Theirs(Trainer):
         """Most files that mention logs have no such method."""
         return may_log(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank logs in each function."""
-        operations = find_logs(facts)
-        if not operations:
-            return
-        projector = Projector(facts, operations)
-        for found in divergences(facts, projector):
-            if found.instead is None and not _is_on_purpose(facts, found):  # two logs are a matter of their keys
-                yield _hit(facts, projector, found)
+        decorators = {id(each) for function in analysis.index.all_functions for each in function.decorators}
+        for report in analysis.reports.values():
+            body = only_logs(report.body, key_of)
+            for found in divergences(body, lambda atom: atom.varies == RANK, lambda step: True):
+                guard = found.visit.guard
+                is_hook = guard is not None and id(guard.node) in decorators
+                if found.instead is None and not (is_hook and not _is_synced(found.visit.step)):
+                    yield from _report(found)
 
 
-def _is_on_purpose(facts: ModuleFacts, found: Divergence) -> bool:
-    """A hook for one rank as a whole, whose plain values nobody else is asked for."""
-    log = log_call(facts, found.call)
-    return isinstance(found.guard, cst.Decorator) and not (log is not None and log.is_synced)
+def _is_synced(step: Step) -> bool:
+    return step.effect.kind == "log"
 
 
-def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
-    what, inner = describe(facts, projector, found.call, found.label)
-    what = what.replace(found.label, "this", 1)
-    ranks = who(found.role)
-    message = f"only {ranks} logs {what}" if found.by_role else f"{ranks} never logs {what}"
-    log = log_call(facts, found.call)
-    if log is not None and log.is_synced:
+def _report(found: Divergence) -> Iterator[Report]:
+    _, event = named(found.visit)
+    if event is None:
+        return
+    is_direct = event is found.visit.step.event
+    what = "this" if is_direct else f"this (inside {event.label})"
+    ranks = who(found.atom)
+    message = f"only {ranks} logs {what}" if found.reached else f"{ranks} never logs {what}"
+    if _is_synced(found.visit.step):
         message += ": sync_dist=True waits for the others, which never come"
     else:
         message += ": without rank_zero_only=True Lightning takes it for a value of every rank"
-    repair = None
-    if log is not None and found.by_role and (found.role.get(GLOBAL_ZERO) or found.role.get(LOCAL_ZERO)):
-        repair = Repair(True, tuple(_say_so(facts, log.call)))
-    return Hit(found.call, message, ((found.guard, "guard", guard_text(facts, found.guard)), *inner), repair)
+    is_first = is_direct and found.reached and found.atom in (ZERO, LOCAL_ZERO)
+    yield Report(event.node, message, (*guard_of(found), *way_to(found.visit)), repair=_say_so if is_first else None)
 
 
-def _say_so(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
+def _say_so(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+    """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
+    return Repair(True, tuple(_changes(facts, call))) if isinstance(call, cst.Call) else None
+
+
+def _changes(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
     """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
     denied, synced = keyword(call, "rank_zero_only"), keyword(call, "sync_dist")
     if denied is not None:

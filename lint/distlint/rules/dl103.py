@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
+from distlint.analysis.formula import DATA
 from distlint.facts import known
-from distlint.facts.data_tests import DataTests
-from distlint.facts.divergence import Divergence, describe, divergences, guard_text
-from distlint.facts.logs import waits_for_epoch
-from distlint.facts.projection import Projector
-from distlint.model import Example, Hit, Rule
+from distlint.model import Example, Query, Report
+from distlint.partings import Partings
+from distlint.tracing import guard_of, way_to
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Event, Step
+    from distlint.analysis.sequences import Divergence
 
 
-class CollectiveUnderDataGuard(Rule):
+class CollectiveUnderDataGuard(Query):
     """A collective that depends on this rank's data: the ranks decide differently, and the job hangs.
 
     Each rank sees other batches, so a test of a loss, a mask or a clock can hold on one rank and not on the next:
@@ -208,35 +209,39 @@ def save(model, loader):
         """Most files are distributed by their licence alone."""
         return b"sync_dist" in source or known.may_have_collective(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what a rank does where a test of its data holds with what it does where not."""
-        if not facts.synced_operations:
-            return
-        tests = DataTests(facts)
-        projector = Projector(facts, facts.synced_operations, tests)
-        parted = list(divergences(facts, projector))
-        skipped = {found.guard for found in parted if _waits_for_epoch(facts, found)}
-        if skipped:  # a collective may follow the log
-            operations = facts.synced_operations.items()
-            at_once = {call: what for call, what in operations if not waits_for_epoch(facts, call)}
-            again = divergences(facts, Projector(facts, at_once, tests))
-            parted = [found for found in parted if not _waits_for_epoch(facts, found)]
-            calls = {found.call for found in parted}
-            parted += [found for found in again if found.guard in skipped and found.call not in calls]
-        for found in parted:
-            yield _hit(facts, projector, found)
+        partings = Partings(analysis)
+        told: set[int] = set()
+        for is_patient in (True, False):  # a collective may follow a log for the epoch
+            counts = partial(_counts, analysis, is_patient)
+            for found, what, event in partings.find(lambda atom: atom.varies == DATA, counts):
+                is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
+                if not is_late and id(event.node) not in told:
+                    told.add(id(event.node))
+                    yield Report(event.node, _message(found, what), (*guard_of(found), *way_to(found.visit)))
 
 
-def _waits_for_epoch(facts: ModuleFacts, found: Divergence) -> bool:
+def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
+    if step.effect.kind == "log":
+        return is_patient or not _waits_for_epoch(step.event)
+    return analysis.needs_all(step) or (step.effect.kind == "backward" and analysis.reduces_gradients(step))
+
+
+def _waits_for_epoch(event: Event | None) -> bool:
     """A log that is reduced at the epoch's end, after ``if …: return``: some batch will come to it on every rank."""
-    return not found.is_around and waits_for_epoch(facts, found.call)
+    if event is None or event.kind != "log":
+        return False
+    at_once = event.options.get("on_step")
+    if at_once is not None:
+        return at_once.constant is False
+    return event.function.name in ("validation_step", "test_step")
 
 
-def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
-    what, inner = describe(facts, projector, found.call, found.label)
-    shown = guard_text(facts, found.guard)
-    message = (
-        f"whether a rank reaches this {what} depends on its own data ({shown}): "
+def _message(found: Divergence, what: str) -> str:
+    guard = found.visit.guard
+    shown = f" (if {guard.place.text})" if guard is not None else ""
+    return (
+        f"whether a rank reaches this {what} depends on its own data{shown}: "
         "those that do wait for ever for those that do not"
     )
-    return Hit(found.call, message, ((found.guard, "guard", shown), *inner))

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from distlint.facts import known
-from distlint.facts.divergence import describe
-from distlint.facts.lengths import Lengths, loops_around
-from distlint.model import Example, Hit, Rule
+from distlint.model import Example, Query, Report
+from distlint.partings import all_made
+from distlint.tracing import of_guard
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.projection import Projector
+    from distlint.analysis import Analysis, Guard
 
 
-class CollectiveInLocalLoop(Rule):
+class CollectiveInLocalLoop(Query):
     """A collective in a loop that is longer on some ranks than on others: the longest waits for ever.
 
     A collective per turn is right only where every rank makes as many turns. A share of the files, the classes
@@ -140,27 +137,23 @@ def train(model, loader, accelerator, prompts):
         """Most files are distributed by their licence alone."""
         return b"sync_dist" in source or known.may_have_collective(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what decides its length; one finding for each loop."""
-        if not facts.synced_operations:
-            return
-        projector, lengths = facts.synced_projector, Lengths(facts)
-        reported: set[cst.CSTNode] = set()
-        for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
-            if not projector.label(call):
+        told: set[int] = set()
+        for made in all_made(analysis):
+            loop = next(filter(_is_own, made.event.guards), None)
+            if loop is None or id(loop.node) in told:
                 continue
-            for loop, length in loops_around(facts, call):
-                if loop not in reported and lengths.is_local(loop):
-                    reported.add(loop)
-                    yield _hit(facts, projector, call, loop, length)
-                    break
+            told.add(id(loop.node))
+            _, _, _, shown = trace = of_guard(analysis, loop)
+            message = (
+                f"ranks make this {made.what} as often as their own loop turns ({shown}): the longest waits for ever"
+            )
+            yield Report(made.event.node, message, (trace, *made.trace))
 
 
-def _hit(
-    facts: ModuleFacts, projector: Projector, call: cst.Call, loop: cst.CSTNode, length: cst.BaseExpression
-) -> Hit:
-    what, inner = describe(facts, projector, call, projector.label(call))
-    word = "while" if isinstance(loop, cst.While) else "for … in"
-    shown = f"{word} {facts.code(length)}"
-    message = f"ranks make this {what} as often as their own loop turns ({shown}): the longest waits for ever"
-    return Hit(call, message, ((loop if isinstance(loop, cst.While) else length, "loop", shown), *inner))
+def _is_own(guard: Guard) -> bool:
+    """True if a loop's length is this rank's own, but for a variable that some ranks alone have set: DL108."""
+    if guard.kind not in ("for", "while") or (guard.test.reason is not None and guard.test.reason.control):
+        return False
+    return guard.test.length if guard.kind == "for" else guard.test.is_local

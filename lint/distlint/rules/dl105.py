@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
 from distlint.facts import known
-from distlint.facts.divergence import describe
-from distlint.facts.lengths import loops_around
-from distlint.facts.orders import Disorder, Orders
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import positional, tail
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.model import Change, Example, Query, Repair, Report
+from distlint.partings import Made, all_made
+from distlint.tracing import of_guard
 
 if TYPE_CHECKING:
+    from distlint.analysis import Analysis, Guard
     from distlint.facts import ModuleFacts
-    from distlint.facts.projection import Projector
+
+
+class _Order(NamedTuple):
+    why: str
+    is_sortable: bool
+    is_same_content: bool = True
+
+
+_ORDERS = {
+    "set": _Order("a set", False),
+    "texts": _Order("a set", True),
+    "files": _Order("a list of files, in the file system's order", True),
+    "entries": _Order("a list of files, in the file system's order", False),
+    "keys": _Order("a dict whose keys come from this rank's batches", False, False),
+}
 
 # These carry nothing, so that it does not matter which turn of another rank they meet.
-_WITHOUT_DATA = frozenset({"", "barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
+_WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
 
-class CollectiveInUnorderedLoop(Rule):
+class CollectiveInUnorderedLoop(Query):
     """Collectives while iterating a set or the like: each process has its own order, and values get mixed up.
 
     Python's hash of a string differs from process to process, so sets of the same names come in different orders,
@@ -153,39 +168,31 @@ class Model(LightningModule):
         """Most files are distributed by their licence alone."""
         return b"sync_dist" in source or known.may_have_collective(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what it runs over; one finding for each loop."""
-        operations = facts.synced_operations
-        if not operations:
-            return
-        projector, orders = facts.synced_projector, Orders(facts)
-        reported: set[cst.CSTNode] = set()
-        for call in sorted(operations, key=lambda call: facts.order[call]):
-            if projector.label(call) in _WITHOUT_DATA:
+        told: set[int] = set()
+        for made in all_made(analysis):
+            loop = next((each for each in made.event.guards if each.kind == "for" and each.test.order), None)
+            if loop is None or id(loop.node) in told or made.step.label in _WITHOUT_DATA:
                 continue
-            for loop, over in loops_around(facts, call):
-                found = None if isinstance(loop, cst.While) or loop in reported else orders.disorder(over)
-                if found is not None:
-                    reported.add(loop)
-                    yield _hit(facts, projector, call, over, found)
-                    break
+            told.add(id(loop.node))
+            yield _report(analysis, made, loop)
 
 
-def _hit(facts: ModuleFacts, projector: Projector, call: cst.Call, over: cst.BaseExpression, found: Disorder) -> Hit:
-    what, inner = describe(facts, projector, call, projector.label(call))
-    shown = facts.code(over)
-    message = f"this {what} is made for each element of {found.why} ({shown}): each process has its own order"
-    if not found.is_same_content:
-        message += " and its own elements"
-    repair = None
-    if found.is_same_content:
-        target = _to_sort(over)
-        repair = Repair(found.is_sortable, (Change(target, f"sorted({source_at(facts, target)})"),))
-    return Hit(call, message, ((over, "loop", f"for … in {shown}"), *inner), repair)
+def _report(analysis: Analysis, made: Made, loop: Guard) -> Report:
+    order = _ORDERS[loop.test.order]
+    shown = analysis.index.text_of(loop.node)
+    message = f"this {made.what} is made for each element of {order.why} ({shown}): each process has its own order"
+    if not order.is_same_content:
+        return Report(made.event.node, f"{message} and its own elements", (of_guard(analysis, loop), *made.trace))
+    repair = partial(_sorted, shown, order.is_sortable)
+    return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), repair=repair)
 
 
-def _to_sort(over: cst.BaseExpression) -> cst.BaseExpression:
-    """What is sorted: what ``enumerate`` and the like are given."""
+def _sorted(shown: str, is_safe: bool, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+    """``sorted(...)`` around what the loop runs over."""
+    loops = (above for above in facts.ancestors(call) if isinstance(above, cst.For | cst.CompFor))
+    over = next((loop.iter for loop in loops if " ".join(facts.code(loop.iter).split()) == shown), None)
     while isinstance(over, cst.Call) and tail(over.func) in ("enumerate", "tqdm", "track") and positional(over):
         over = positional(over)[0]
-    return over
+    return Repair(is_safe, (Change(over, f"sorted({source_at(facts, over)})"),)) if over is not None else None

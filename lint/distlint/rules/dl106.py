@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from distlint.facts import known
-from distlint.facts.divergence import describe
-from distlint.facts.tree import statements, tail, walk_scope
-from distlint.model import Example, Hit, Rule
+from distlint.model import Condition, Example, Query, Report
+from distlint.modules import is_test
+from distlint.partings import Made, all_made
+from distlint.syntax import TRY_STAR, FunctionNode, dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.projection import Projector
+    from distlint.analysis import Analysis, Guard
 
 # What a program raises on every rank or on none: it is a matter of what is installed, or of the person at the keys.
 _SAME_EVERYWHERE = frozenset(
@@ -31,9 +30,11 @@ _SAME_EVERYWHERE = frozenset(
         "TypeError",
     }
 )
+_LEAVES = frozenset({"_exit", "destroy_process_group", "exit"})
+_STARTERS = frozenset({"Process", "launch", "notebook_launcher", "spawn", "start_processes"})
 
 
-class CollectiveInExcept(Rule):
+class CollectiveInExcept(Query):
     """A collective inside ``except`` or ``finally``: the rank that failed makes it, the others do not.
 
     An exception is most often one rank's own: out of memory, a broken file, a NaN. That rank then waits in the
@@ -52,7 +53,10 @@ class CollectiveInExcept(Rule):
 
     Silent: handlers of what all ranks raise or none (``ImportError``, ``AttributeError``, ``TypeError``,
     ``KeyboardInterrupt``); a handler that makes the collectives that the ``try`` would have made, or one
-    collective in the place of a single one that was tried; generators, whose ``finally`` ends a ``with``.
+    collective in the place of a single one that was tried; generators, whose ``finally`` ends a ``with``; the end of
+    a test or of a job, after which nothing is left to wait for.
+
+    For review: handlers of errors that all ranks may meet at once.
 
     When to ignore: the exception is sure to come on every rank.
     """
@@ -177,81 +181,82 @@ def train(trainer, model):
         """Most files are distributed by their licence alone."""
         return b"sync_dist" in source or known.may_have_collective(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Look above every collective for a handler; one finding for each."""
-        if not facts.synced_operations:
-            return
-        projector = facts.synced_projector
-        reported: set[cst.CSTNode] = set()
-        for call in sorted(facts.synced_operations, key=lambda call: facts.order[call]):
-            arm = _arm(facts, call)
-            if arm is None or arm in reported or projector.operations[call] is facts.function_of(call):
-                continue  # a function that calls itself tries again
-            if not projector.label(call):
+        made = list(all_made(analysis))
+        told: set[tuple[int, str]] = set()
+        for each in made:
+            arm = next((guard for guard in reversed(each.event.guards) if guard.kind in ("except", "finally")), None)
+            if arm is None or (id(arm.node), arm.kind) in told:
                 continue
-            reported.add(arm)
-            if not _is_harmless(facts, projector, arm):
-                yield _hit(facts, projector, call, arm)
+            told.add((id(arm.node), arm.kind))
+            if not _is_harmless(analysis, made, each, arm) and not _ends_the_job(made, arm, each.event.function):
+                yield _report(analysis, each, arm)
 
 
-Arm = cst.ExceptHandler | cst.ExceptStarHandler | cst.Finally
-
-
-def _arm(facts: ModuleFacts, call: cst.Call) -> Arm | None:
-    """The nearest handler or ``finally`` of the same function that a call is in."""
-    for above in facts.ancestors(call):
-        if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
-            return None
-        if isinstance(above, cst.ExceptHandler | cst.ExceptStarHandler | cst.Finally):
-            return above
-    return None
-
-
-def _is_harmless(facts: ModuleFacts, projector: Projector, arm: Arm) -> bool:
-    whole = facts.parents[arm]
-    if not isinstance(whole, cst.Try | cst.TryStar):
-        return True
-    tried = _labels(projector, whole.body)
-    if isinstance(arm, cst.Finally):
-        is_context = any(isinstance(node, cst.Yield) for node in walk_scope(whole.body))
+def _is_harmless(analysis: Analysis, made: list[Made], found: Made, arm: Guard) -> bool:
+    whole = next(each for each in _tries(found.event.function) if arm.node in (each, *each.handlers))
+    inside = {id(node) for statement in whole.body for node in ast.walk(statement)}
+    tried = {each.step.label for each in made if id(each.event.node) in inside}
+    if not isinstance(arm.node, ast.ExceptHandler):
+        is_context = any(isinstance(node, ast.Yield) for statement in whole.body for node in ast.walk(statement))
         return is_context or not tried
-    kinds = _kinds(arm.type)
+    kinds = {dotted(node).rpartition(".")[2] for node in _kinds(arm.node.type)}
     if kinds and kinds <= _SAME_EVERYWHERE:
         return True
-    made = _labels(projector, arm.body)
-    if len(made) == 1 and _is_one_collective(facts, whole.body):
-        return True
-    return set(made) <= set(tried)  # another try at the same
+    handled = {each.step.label for each in made if any(guard.node is arm.node for guard in each.event.guards)}
+    return handled <= tried or (len(handled) == 1 and _is_one_collective(analysis, whole))
 
 
-def _is_one_collective(facts: ModuleFacts, tried: cst.BaseSuite) -> bool:
+def _tries(function: FunctionNode) -> Iterator[ast.Try]:
+    return (node for node in ast.walk(function.node) if isinstance(node, ast.Try | TRY_STAR))
+
+
+def _kinds(node: ast.expr | None) -> list[ast.expr]:
+    """The exceptions that a handler takes."""
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node] if node is not None else []
+
+
+def _is_one_collective(analysis: Analysis, whole: ast.Try) -> bool:
     """Whether nothing else is tried than a collective of torch: what the backend cannot do, it can do on no rank."""
-    lines = statements(tried)
-    parts = lines[0].body if len(lines) == 1 and isinstance(lines[0], cst.SimpleStatementLine) else ()
-    value = parts[0].value if len(parts) == 1 and isinstance(parts[0], cst.Expr | cst.Assign) else None
-    return isinstance(value, cst.Call) and (facts.resolve(value.func) or "").startswith("torch.distributed.")
+    value = whole.body[0].value if len(whole.body) == 1 and isinstance(whole.body[0], ast.Expr | ast.Assign) else None
+    return isinstance(value, ast.Call) and analysis.index.qualify(value.func).startswith("torch.distributed.")
 
 
-def _kinds(node: cst.BaseExpression | None) -> set[str]:
-    """The exceptions that a handler takes, by last name."""
-    if isinstance(node, cst.Tuple):
-        return {name for element in node.elements for name in _kinds(element.value)}
-    name = None if node is None else tail(node)
-    return {name} if name is not None else set()
+def _ends_the_job(made: list[Made], arm: Guard, function: FunctionNode) -> bool:
+    """Whether a test or a job ends with the arm: it leaves the group, or what runs as a whole makes no more calls."""
+    node = arm.node.finalbody[-1] if isinstance(arm.node, ast.Try | TRY_STAR) else arm.node
+    last = node.end_lineno or node.lineno
+    loops = (each for each in ast.walk(function.node) if isinstance(each, ast.For | ast.AsyncFor | ast.While))
+    if any(loop.lineno <= last <= (loop.end_lineno or 0) for loop in loops):
+        return False
+    calls = (each for each in ast.walk(function.node) if isinstance(each, ast.Call) and each.lineno >= arm.node.lineno)
+    if any(dotted(each.func).rpartition(".")[2] in _LEAVES for each in calls):
+        return True
+    is_last = not any(each.event.function is function and each.event.node.lineno > last for each in made)
+    return is_last and _is_whole(function)
 
 
-def _labels(projector: Projector, body: cst.CSTNode) -> list[str]:
-    calls = (node for node in walk_scope(body) if isinstance(node, cst.Call) and node in projector.operations)
-    return [label for label in map(projector.label, calls) if label]
+def _is_whole(function: FunctionNode) -> bool:
+    """Whether a function is a test, or what a module or a process runs."""
+    name = function.name
+    if name == "<module>" or is_test(function.module.path) or name.startswith("test"):
+        return True
+    for each in ast.walk(function.module.tree):
+        is_start = isinstance(each, ast.Call) and dotted(each.func).rpartition(".")[2] in _STARTERS
+        if is_start and any(isinstance(given, ast.Name) and given.id == name for given in ast.walk(each)):
+            return True
+    outside = (part for part in function.module.tree.body if not isinstance(part, ast.FunctionDef | ast.ClassDef))
+    calls = (each for part in outside for each in ast.walk(part) if isinstance(each, ast.Call))
+    return any(dotted(each.func) == name for each in calls)
 
 
-def _hit(facts: ModuleFacts, projector: Projector, call: cst.Call, arm: Arm) -> Hit:
-    what, inner = describe(facts, projector, call, projector.label(call))
-    if isinstance(arm, cst.Finally):
-        shown, why = "finally", "a rank that fails in the try comes here while the others are in a collective there"
-    else:
-        kind = getattr(arm, "type", None)
-        shown = "except" + (f" {facts.code(kind)}" if kind is not None else "")
+def _report(analysis: Analysis, made: Made, arm: Guard) -> Report:
+    shown, condition = arm.kind, None
+    why = "a rank that fails in the try comes here while the others are in a collective there"
+    if isinstance(arm.node, ast.ExceptHandler):
         why = "only a rank that fails comes here: it waits for ever, and its error is never seen"
-    word = shown.partition(" ")[0]
-    return Hit(call, f"this {what} in {word}: {why}", ((arm, "handler", shown), *inner))
+        shown += f" {analysis.index.text_of(arm.node.type)}" if arm.node.type is not None else ""
+        condition = Condition("data", "if not all ranks fail at once")
+    trace = (analysis.index.path, arm.node.lineno, "handler", shown)
+    return Report(made.event.node, f"this {made.what} in {arm.kind}: {why}", (trace, *made.trace), condition)

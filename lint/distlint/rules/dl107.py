@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.data_tests import DataTests
-from distlint.facts.divergence import Divergence, divergences, guard_text
-from distlint.facts.logs import UNKNOWN_KEYS, find_logs, log_call, may_log, waits_for_epoch
-from distlint.facts.projection import Projector
+from distlint.analysis import Log, key_of, logs, only_logs
+from distlint.analysis.formula import DATA, RANK, atoms, is_true
+from distlint.analysis.logs import UNKNOWN_KEYS, may_log
+from distlint.analysis.sequences import Divergence, divergences
 from distlint.facts.rank_names import RANK_TOKENS
-from distlint.facts.ranks import RankTests
-from distlint.facts.tree import argument, tail, walk
-from distlint.model import Example, Hit, Rule
+from distlint.model import Example, Query, Report
+from distlint.tracing import guard_of, named
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.operations import Operation
+    from distlint.analysis import Analysis, Step
+    from distlint.analysis.events import Node
 
 
-class LogKeysDiffer(Rule):
+class LogKeysDiffer(Query):
     """Ranks log under different keys: Lightning reduces one rank's value with another value of the next.
 
     With ``sync_dist=True`` every rank reduces its logged values one after the other, and nothing but their order
@@ -97,7 +95,7 @@ class Model(LightningModule):
             return
         self.log("large", loss, sync_dist=True)
 """,
-            {9: "fails log 'large' where others log 'small'"},
+            {7: "holds log 'small' where others log 'large'"},
         ),
     )
     good = (
@@ -158,64 +156,55 @@ class Model(LightningModule):
         """Most files that mention logs have no such method."""
         return may_log(source)
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare the keys that each kind of rank logs, and read the keys that name the rank."""
-        logs = find_logs(facts)
-        if not logs:
-            return
-        synced = {call: made for call, made in logs.items() if _is_synced(facts, call, made)}
-        yield from _differing(facts, Projector(facts, logs))
-        late = {call for call, made in synced.items() if isinstance(made, str) and waits_for_epoch(facts, call)}
-        for is_late in (False, True):  # what is reduced in the step never meets what is reduced at the epoch's end
-            together = {call: made for call, made in synced.items() if (call in late) == is_late}
-            yield from _differing(facts, Projector(facts, together, DataTests(facts)))
-        yield from _naming_the_rank(facts, synced)
+        for report in analysis.reports.values():
+            yield from _differing(only_logs(report.body, key_of), RANK)
+            yield from _differing(only_logs(report.body, _reduced_at_once), DATA)
+            yield from _differing(only_logs(report.body, _reduced_late), DATA)
+        yield from _naming_the_rank(analysis)
 
 
-def _is_synced(facts: ModuleFacts, call: cst.Call, made: Operation) -> bool:
-    found = log_call(facts, call)
-    return found.is_synced if found is not None else not isinstance(made, str)
+def _reduced_at_once(step: Step) -> str:
+    """What is reduced in the step never meets what is reduced at the epoch's end."""
+    return key_of(step) if step.effect.kind == "log" and not _is_late(step) else ""
 
 
-def _differing(facts: ModuleFacts, projector: Projector) -> Iterator[Hit]:
-    for found in divergences(facts, projector):
-        if found.instead is not None and not any(label.endswith(UNKNOWN_KEYS) for label in _labels(found)):
-            yield _hit(facts, projector, found)
+def _reduced_late(step: Step) -> str:
+    return key_of(step) if step.effect.kind == "log" and _is_late(step) else ""
 
 
-def _labels(found: Divergence) -> tuple[str, str]:
-    return found.label, found.instead_label
+def _is_late(step: Step) -> bool:
+    return step.event is not None and Log(step.event).waits_for_epoch
 
 
-def _hit(facts: ModuleFacts, projector: Projector, found: Divergence) -> Hit:
-    here, there = (label.removeprefix("log of ").replace('"', "'") for label in _labels(found))
-    assert found.instead is not None
-    shown = guard_text(facts, found.guard)
-    outcome = "holds" if _holds(projector, found) else "fails"
-    return Hit(
-        found.call,
-        f"ranks for which this test ({shown}) {outcome} log {here} where others log {there}",
-        ((found.guard, "guard", shown), (found.instead, "others", facts.code(found.instead))),
-    )
-
-
-def _holds(projector: Projector, found: Divergence) -> bool:
-    """Whether the test, as it is written, holds for the ranks that make the call: ``not`` turns the role's around."""
-    if not isinstance(found.guard, cst.BaseExpression):
-        return found.by_role
-    role = found.role if found.by_role else dict.fromkeys(found.role, False)
-    holds = projector.tests.decide(found.guard, role)
-    return holds if isinstance(holds, bool) else found.by_role
-
-
-def _naming_the_rank(facts: ModuleFacts, synced: Mapping[cst.Call, Operation]) -> Iterator[Hit]:
-    tests = RankTests(facts)
-    for call in synced:
-        key = argument(call, 0, "name") if tail(call.func) == "log" else None
-        if not isinstance(key, cst.FormattedString | cst.BinaryOperation):
+def _differing(body: tuple[Node, ...], varies: int) -> Iterator[Report]:
+    for found in divergences(body, lambda atom: atom.varies == varies, lambda step: True):
+        _, event = named(found.visit)
+        if event is None or found.instead is None or UNKNOWN_KEYS in (found.visit.label, found.instead.label):
             continue
-        for part in walk(key):
-            if isinstance(part, cst.Name | cst.Attribute | cst.Call) and tests.rank(part) is not None:
-                message = f"this key names the rank ({facts.code(key)}): every rank reduces under another key"
-                yield Hit(call, message, ((part, "rank", facts.code(part)),))
-                break
+        place, other = found.visit.guard, found.instead.step.place
+        shown = f"if {place.place.text}" if place is not None else found.atom.text
+        outcome = "holds" if _holds(found) else "fails"
+        message = (
+            f"ranks for which this test ({shown}) {outcome} log {found.visit.label} "
+            f"where others log {found.instead.label}"
+        )
+        yield Report(event.node, message, (*guard_of(found), (other.path, other.line, "others", other.text)))
+
+
+def _holds(found: Divergence) -> bool:
+    """Whether the test, as it is written, holds for the ranks that make the call."""
+    if found.visit.guard is None:
+        return found.reached
+    test = found.visit.guard.test
+    return is_true(test, {**{each.text: True for each in atoms(test)}, found.atom.text: found.reached})
+
+
+def _naming_the_rank(analysis: Analysis) -> Iterator[Report]:
+    for log in logs(analysis):
+        key, node = log.event.argument(0, "name"), log.event.argument_node(0, "name")
+        is_written = isinstance(node, ast.JoinedStr | ast.BinOp) and not log.many
+        if is_written and key is not None and key.is_rank and log.flag("sync_dist") and not log.flag("rank_zero_only"):
+            message = f"this key names the rank ({log.keys()}): every rank reduces under another key"
+            yield Report(log.event.node, message)

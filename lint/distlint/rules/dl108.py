@@ -99,6 +99,8 @@ def train(rank, step, last, loss):
 
 def _is_set_by_some(guard: Guard) -> bool:
     reason = guard.test.reason
+    if guard.kind == "for" and guard.test.elements:
+        return False  # written out: as long everywhere
     return guard.kind in ("for", "while") and guard.test.is_local and reason is not None and reason.control
 
 

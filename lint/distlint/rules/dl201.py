@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
+from distlint.analysis import Log, logs
 from distlint.averageable import named
-from distlint.facts.evaluation import is_single_process
-from distlint.facts.metric_calls import Verdict, collection_metric
-from distlint.facts.own_loaders import sees_all_data
-from distlint.facts.ranks import RankTests
-from distlint.facts.tree import argument, is_name, keyword, tail, text_of
-from distlint.facts.values import Values
-from distlint.model import Example, Hit, Rule
+from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis
+    from distlint.analysis.measures import Measure
+
+_MEANS = frozenset({"avg", "mean"})
 
 
-class SyncDistNonAverageable(Rule):
+class SyncDistNonAverageable(Query):
     """``sync_dist=True`` on a metric that is no mean over examples: the logged number is wrong, silently.
 
     ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all data for a loss or an
@@ -132,19 +128,17 @@ class Model(LightningModule):
             """\
 import torch
 from lightning.pytorch import LightningModule
-from .metrics import compute_auc, voicing_metrics
+from .metrics import compute_auc
 
 class Model(LightningModule):
     def validation_step(self, batch, batch_idx):
         auc = compute_auc(self(batch), batch["y"])
         self.log("auc", auc, sync_dist=True)
-        pitch, f1_score = voicing_metrics(self(batch), batch["y"])
-        self.log_dict({"pitch": pitch, "f1": f1_score}, sync_dist=True)
         loss = self.loss(batch)
         self.log("perplexity", torch.exp(loss.clamp(max=100)), sync_dist=True)
         self.log("rmse", torch.sqrt(loss), sync_dist=True)
 """,
-            {8: "compute_auc", 10: "f1_score", 12: "perplexity", 13: "root"},
+            {8: "compute_auc", 10: "perplexity", 11: "root"},
         ),
     )
     good = (
@@ -223,60 +217,35 @@ class Model(LightningModule):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge the values of every call that logs with ``sync_dist=True``."""
-        values, tests = Values(facts), RankTests(facts)
-        for call in facts.nodes(cst.Call):
-            name = tail(call.func)
-            if name not in ("log", "log_dict") or not is_name(keyword(call, "sync_dist"), "True"):
+        for log in logs(analysis):
+            if not log.flag("sync_dist") or _has_own_reduction(log) or not log.event.is_reached:
                 continue
-            if _has_own_reduction(call) or is_single_process(facts, tests, call):
-                continue
-            verdict = _judge_one(values, call) if name == "log" else _judge_many(facts, values, call)
-            if verdict is not None and not sees_all_data(facts, _computed(facts, verdict, call)):
-                yield _hit(facts, call, verdict)
+            found = next(((key, value.measure) for key, value in log.entries() if value.measure is not None), None)
+            if found is not None:
+                key, measure = found
+                trace = ((analysis.index.path, measure.line, "value", measure.text),)
+                condition = Condition("data", f"if {measure.what} is what its name says") if measure.is_guess else None
+                yield Report(log.event.node, _message(key, measure), trace, condition)
 
 
-def _computed(facts: ModuleFacts, verdict: Verdict, call: cst.Call) -> cst.CSTNode:
-    """Where the value is computed: for a metric that ``__init__`` makes, where it is called and logged."""
-    function = facts.function_of(verdict.node)
-    return call if function is not None and function.name.value == "__init__" else verdict.node
-
-
-def _hit(facts: ModuleFacts, call: cst.Call, verdict: Verdict) -> Hit:
-    where = f" under {verdict.key}" if verdict.key is not None else ""
-    message = (
-        f"sync_dist=True logs{where} the mean over ranks of {verdict.what}, which is not that of all data: "
-        f"{verdict.reason}{_way_out(verdict)}"
+def _message(key: str, measure: Measure) -> str:
+    where = f" under {key!r}" if key else ""
+    entry = named(measure.what)
+    way_out = ""
+    if entry is not None and entry.metric:
+        way_out = f"; log a metric object, such as torchmetrics' {entry.metric}, which syncs its counts"
+    return (
+        f"sync_dist=True logs{where} the mean over ranks of {measure.what}, which is not that of all data: "
+        f"{measure.reason}{way_out}"
     )
-    return Hit(call, message, ((verdict.node, "value", facts.code(verdict.node)),))
 
 
-def _way_out(verdict: Verdict) -> str:
-    entry = named(verdict.what)
-    if entry is None or not entry.metric:
-        return ""
-    return f"; log a metric object, such as torchmetrics' {entry.metric}, which syncs its counts"
-
-
-def _has_own_reduction(call: cst.Call) -> bool:
+def _has_own_reduction(log: Log) -> bool:
     """Anything but a mean is another matter."""
-    given = keyword(call, "reduce_fx") or keyword(call, "sync_dist_op")
-    return given is not None and text_of(given) not in ("mean", "avg") and tail(given) != "mean"
-
-
-def _judge_one(values: Values, call: cst.Call) -> Verdict | None:
-    return values.judge(argument(call, 1, "value"))
-
-
-def _judge_many(facts: ModuleFacts, values: Values, call: cst.Call) -> Verdict | None:
-    logged = argument(call, 0, "dictionary")
-    found = collection_metric(facts, logged)
-    if found is not None:
-        return found
-    for key, value in values.entries(logged):
-        verdict = values.judge(value)
-        if verdict is not None:
-            shown = None if key is None else facts.code(key)
-            return Verdict(verdict.what, verdict.reason, verdict.node, shown)
-    return None
+    for name in ("reduce_fx", "sync_dist_op"):
+        given = log.event.options.get(name)
+        if given is not None and given.constant not in _MEANS and not given.name.endswith(".mean"):
+            return True
+    return False

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.evaluation import is_unconditional
-from distlint.facts.metric_calls import is_loss
-from distlint.facts.metric_objects import forwarded
-from distlint.facts.programs import Programs
+from distlint.analysis import Log, Stages, logs
+from distlint.api import was_brought_together
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
-from distlint.facts.values import Values
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.tracing import data_of
 
 if TYPE_CHECKING:
+    from distlint.analysis import Analysis, Value
     from distlint.facts import ModuleFacts
-    from distlint.facts.evaluation import Log
+
+_LONGEST = 40  # characters of a value that a message shows
 
 
-class EvalLogNotSynced(Rule):
+class EvalLogNotSynced(Query):
     """A value of one rank's shard is logged in validation or test: the number is rank 0's, silently.
 
     Every rank evaluates its own share of the data. Without synchronisation, what the logger writes, and what
@@ -37,6 +38,9 @@ class EvalLogNotSynced(Rule):
     (``torchmetrics``) that is logged itself for F1, AUC, precision and all that is no mean over examples; or
     ``self.all_gather`` and one computation. ``--fix`` adds ``sync_dist=True`` to losses that every batch logs.
 
+    For review: whether several devices run the evaluation, the code seldom says. A trainer in the same file that is
+    made for several does, and so does ``devices = "many"`` in the configuration; ``"one"`` takes the findings away.
+
     The rule follows the data: from the parameters of ``validation_step``, ``test_step`` and their epoch ends,
     through variables, containers on ``self`` and methods of the class (with the stage that they are given), to
     the logged value.
@@ -45,14 +49,10 @@ class EvalLogNotSynced(Rule):
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not written out
     (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their epoch
     values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True`` (DL203);
-    a value of each batch alone (``on_step=True, on_epoch=False``); a project whose trainers are all for one device
-    or one process (``"dp"``), in its files and settings, or of which nothing is said where no word of its files or
-    settings is one of several processes (``strategy="ddp"``, ``sync_dist``, ``torchrun`` …), or before Lightning
-    2.0; a file that nothing of a whole project uses, and a notebook in which nothing trains; a file that makes the
-    ``Trainer`` itself, or a fragment whose base class is not imported, that says nothing of devices, strategies or
-    ranks; modules whose trainers, in the file, or in those that import it and all others of the project, are made
-    for one device, or see one (``CUDA_VISIBLE_DEVICES``); a file whose trainers are told
-    ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank evaluates all data.
+    a value of each batch alone (``on_step=True, on_epoch=False``); modules whose trainers, in the file or in those
+    that import it and all others of the project, are made for one device, or see one (``CUDA_VISIBLE_DEVICES``); a
+    file whose trainers are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank
+    evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -151,18 +151,6 @@ from .models import Base
 class Model(Base):
     def validation_step(self, batch, batch_idx):
         self.log("loss", self.loss(batch))
-""",
-        """\
-import lightning as L
-import torch.nn.functional as F
-
-class Model(L.LightningModule):
-    def validation_step(self, batch, batch_idx):
-        x, y = batch
-        self.log("val_loss", F.cross_entropy(self(x), y))
-
-trainer = L.Trainer(max_epochs=20)
-trainer.fit(Model(), data)
 """,
         """\
 import torch
@@ -269,40 +257,50 @@ class Model(LightningModule):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what validation and test log without synchronisation."""
-        programs = Programs(facts)
-        for log in facts.evaluation_logs:
-            if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False or _is_trace(log):
+        if analysis.devices == "one" or analysis.evaluates_everything:
+            return
+        stages = Stages(analysis)
+        for log in logs(analysis):
+            value = next((each for _, each in log.entries() if each.is_share), None)
+            if value is None or value.call is not None or not log.is_plain or _is_trace(log) or _is_said(log):
                 continue
-            for value in log.values(facts):
-                source = facts.shares.source(value)
-                if source is not None and forwarded(facts, value) is None:
-                    if not programs.is_introduction(log.call) and not programs.sees_all_data:
-                        yield _hit(facts, log, value, source)
-                    break
+            if stages.is_evaluation(log):
+                condition = None if analysis.devices == "many" else SEVERAL_DEVICES
+                repair = _sync if _is_loss(value, log) and not log.event.guards else None
+                yield Report(log.event.node, _message(log, value), data_of(analysis, value), condition, repair)
 
 
 def _is_trace(log: Log) -> bool:
     """A value of each batch and none of the epoch: no number of all the data, on one device either."""
-    return is_name(keyword(log.call, "on_step"), "True") and is_name(keyword(log.call, "on_epoch"), "False")
+    return log.flag("on_step") is True and "on_epoch" in log.event.options and log.flag("on_epoch") is False
 
 
-def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, source: cst.CSTNode) -> Hit:
-    code = facts.code(value)
-    shown = code if len(code) <= 40 else code[:37] + "..."
-    verdict = Values(facts).judge(value)
-    if verdict is not None:
-        help_ = f"log a metric object, since {verdict.what} cannot be averaged ({verdict.reason})"
+def _is_said(log: Log) -> bool:
+    """Whether the name of the value says that it is that of all ranks."""
+    names = (node.id for node in ast.walk(log.node) if isinstance(node, ast.Name)) if log.node is not None else ()
+    return any(map(was_brought_together, names))
+
+
+def _is_loss(value: Value, log: Log) -> bool:
+    """A mean over examples that every batch logs."""
+    is_step = log.event.function.name in ("validation_step", "test_step") and not log.event.function.decorators
+    return is_step and not log.many and value.measure is None and value.scale in ("mean", "mean?")
+
+
+def _message(log: Log, value: Value) -> str:
+    code = ast.unparse(log.node) if log.node is not None else "value"
+    shown = code if len(code) <= _LONGEST else code[: _LONGEST - 3] + "..."
+    if value.measure is not None:
+        help_ = f"log a metric object, since {value.measure.what} cannot be averaged ({value.measure.reason})"
     else:
         help_ = "pass sync_dist=True if it is a mean over examples, else log a metric object or gather first"
-    message = f"the logged {shown} is made from this rank's share of the data, so the number is rank 0's: {help_}"
-    loss = verdict is None and not log.many and is_loss(facts, value)
-    repair = _repair(facts, log.call) if loss and is_unconditional(facts, log.call) else None
-    return Hit(log.call, message, ((source, "data", facts.code(source)),), repair)
+    return f"the logged {shown} is made from this rank's share of the data: {help_}; the number is rank 0's"
 
 
-def _repair(facts: ModuleFacts, call: cst.Call) -> Repair:
+def _sync(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+    assert isinstance(call, cst.Call)
     given = keyword(call, "sync_dist")
     if is_name(given, "False") and given is not None:
         return Repair(True, (Change(given, "True"),))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.evaluation import Log, logs
-from distlint.facts.metric_calls import is_loss
-from distlint.facts.tree import walk
-from distlint.model import Example, Hit, Rule
+from distlint.analysis import Log, Stages, logs
+from distlint.model import Example, Query, Report
+from distlint.tracing import data_of
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Value
+
+_SWITCHED_OFF = "rank_zero_only=True switches sync_dist=True off: nothing is reduced, the number is rank 0's"
+_NOT_SYNCED = (
+    "rank_zero_only=True logs a value made from this rank's share of the data, so the number is rank 0's: gather it, "
+    "or let a metric object compute it, on every rank first"
+)
 
 
-class RankZeroOnlyNotSynced(Rule):
+class RankZeroOnlyNotSynced(Query):
     """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all data.
 
     The flag only says who logs. It synchronises nothing, and it switches ``sync_dist=True`` off: with both,
@@ -103,34 +107,24 @@ class Model(LightningModule):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what rank 0 alone logs."""
-        evaluated = {log.call for log in facts.evaluation_logs}
-        for log in logs(facts):
-            if log.flag("rank_zero_only") is not True:
+        stages = Stages(analysis)
+        for log in logs(analysis):
+            local = _local(log) if log.flag("rank_zero_only") and log.is_lightning else None
+            if local is None:
                 continue
-            if log.flag("sync_dist") is True:
-                if _source(facts, log) is not None or any(is_loss(facts, value) for value in log.values(facts)):
-                    yield Hit(
-                        log.call,
-                        "rank_zero_only=True switches sync_dist=True off: nothing is reduced, the number is rank 0's",
-                    )
-            elif log.call in evaluated and not _is_in_pipeline(facts, log):
-                source = _source(facts, log)
-                if source is not None:
-                    message = (
-                        "rank_zero_only=True logs a value made from this rank's share of the data, so the number is "
-                        "rank 0's: gather it, or let a metric object compute it, on every rank first"
-                    )
-                    yield Hit(log.call, message, ((source, "data", facts.code(source)),))
+            if log.flag("sync_dist"):
+                yield Report(log.event.node, _SWITCHED_OFF, data_of(analysis, local))
+            elif log.flag("sync_dist") is False and stages.evaluates(log.event) and not _is_on_other_rank(log):
+                yield Report(log.event.node, _NOT_SYNCED, data_of(analysis, local))
 
 
-def _is_in_pipeline(facts: ModuleFacts, log: Log) -> bool:
-    """``if is_pipeline_last_stage()``: only there the value exists, and who has it has reduced it."""
-    tests = (above.test for above in facts.ancestors(log.call) if isinstance(above, cst.If))
-    return any("pipeline" in node.value for test in tests for node in walk(test) if isinstance(node, cst.Name))
+def _local(log: Log) -> Value | None:
+    """A value that differs between ranks, of those that are logged."""
+    return next((value for _, value in log.entries() if value.is_share), None)
 
 
-def _source(facts: ModuleFacts, log: Log) -> cst.CSTNode | None:
-    found = (facts.shares.source(value) for value in log.values(facts))
-    return next((source for source in found if source is not None), None)
+def _is_on_other_rank(log: Log) -> bool:
+    """Whether an unknown function picks ranks, as for the last stage of a pipeline: it may know more."""
+    return any(guard.kind == "branch" and isinstance(guard.node, ast.Call) for guard in log.event.guards)

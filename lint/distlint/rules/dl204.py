@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.metric_objects import forwarded, metric_object
-from distlint.facts.programs import Programs
-from distlint.facts.tree import is_name, keyword, tail, text_of, walk
-from distlint.facts.values import Values
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.analysis import Log, Stages, logs
+from distlint.analysis.calls import constants_of
+from distlint.facts.tree import argument
+from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
 
 if TYPE_CHECKING:
+    from distlint.analysis import Analysis, Event, Value
     from distlint.facts import ModuleFacts
-    from distlint.facts.evaluation import Log
 
 # Metrics whose compute() is no single number: such an object cannot be logged itself.
 _MANY = (
@@ -33,7 +34,7 @@ _MANY = (
 )
 
 
-class MetricForwardLogged(Rule):
+class MetricForwardLogged(Query):
     """The value of calling a metric object is logged in validation or test, instead of the object.
 
     ``self.f1(x, y)`` returns the metric of this batch, on this rank. What is logged is then the mean of rank
@@ -144,70 +145,62 @@ class Model(LightningModule):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what validation and test log without synchronisation."""
-        programs, values = Programs(facts), Values(facts)
-        for log in facts.evaluation_logs:
-            if log.flag("sync_dist") is not False or log.flag("rank_zero_only") is not False:
+        stages, index = Stages(analysis), analysis.index
+        for log in logs(analysis):
+            value = next((each for _, each in log.entries() if each.call is not None and each.is_share), None)
+            if value is None or value.call is None or not (log.is_plain and stages.is_evaluation(log)):
                 continue
-            if all(is_name(keyword(log.call, name), "False") for name in ("on_step", "on_epoch")):
-                continue  # nothing is kept of it
-            for value in log.values(facts):
-                call = forwarded(facts, value)
-                if call is not None and facts.shares.source(value) is not None:
-                    if values.judge(value) is not None or not programs.is_for_one_device:
-                        yield _hit(facts, log, value, call)
-                    break
+            is_wrong_alone = (
+                value.measure is not None
+            )  # batch by batch, it is not averaged rightly on one device either
+            if is_wrong_alone or analysis.devices != "one":
+                metric = index.text_of(value.call.func)
+                seen = "the batches" if log.event.function.name.endswith("end") else "one batch"
+                message = (
+                    f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
+                    "which counts over all batches and ranks"
+                )
+                condition = None if is_wrong_alone or analysis.devices == "many" else SEVERAL_DEVICES
+                trace = ((index.path, value.call.lineno, "value", index.text_of(value.call)),)
+                repair = partial(_repair, metric, log) if _is_mendable(analysis, log, value) else None
+                yield Report(log.event.node, message, trace, condition, repair)
 
 
-def _hit(facts: ModuleFacts, log: Log, value: cst.BaseExpression, call: cst.Call) -> Hit:
-    metric = facts.code(call.func)
-    method = facts.method_of(log.call)
-    is_at_end = method is not None and method.name.value.endswith(("_epoch_end", "_validation_end", "_test_end"))
-    seen = "the batches" if is_at_end else "one batch"
-    message = (
-        f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
-        "which counts over all batches and ranks"
-    )
-    return Hit(log.call, message, ((call, "value", facts.code(call)),), _repair(facts, log, value, call))
+def _is_mendable(analysis: Analysis, log: Log, value: Value) -> bool:
+    """Whether this step alone touches the metric: logging the object resets it."""
+    owner, called = log.event.function.owner, value.call
+    if owner is None or called is None or not isinstance(called.func, ast.Attribute):
+        return False
+    made = next((each for each in analysis.events("forward") if each.node is called), None)
+    uses = [
+        node
+        for node in ast.walk(owner.node)
+        if isinstance(node, ast.Attribute) and node.attr == called.func.attr and isinstance(node.ctx, ast.Load)
+    ]
+    is_step = log.event.function.name in ("validation_step", "test_step")
+    return is_step and uses == [called.func] and value is log.subject and made is not None and _is_one_number(made)
 
 
-def _repair(facts: ModuleFacts, log: Log, value: cst.BaseExpression, call: cst.Call) -> Repair | None:
-    """Log the object; only where nothing else uses it, since logging resets it."""
-    if value is not log.value or not _is_alone(facts, log, call) or not _is_one_number(facts, call):
+def _is_one_number(made: Event) -> bool:
+    """Whether a metric of the library is a single number, or a collection of such."""
+    name, options = made.receiver.name, constants_of(made.receiver.call)
+    average = options.get("average", "")
+    return bool(name) and not name.endswith(_MANY) and average != "none" and average is not None
+
+
+def _repair(metric: str, log: Log, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+    """Log the object; what was called in the same place is updated before."""
+    assert isinstance(call, cst.Call)
+    value = argument(call, 0, "dictionary") if log.many else argument(call, 1, "value")
+    if isinstance(value, cst.Name):
+        return Repair(True, (Change(value, metric),))
+    statement = facts.statement(call)
+    if not isinstance(value, cst.Call) or facts.code(value.func) != metric:
         return None
-    metric = facts.code(call.func)
-    if value is not call:
-        named = isinstance(value, cst.Name)
-        return Repair(True, (Change(value, metric),)) if named else None
-    statement = facts.statement(log.call)
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
-    ways = metric if log.flag("on_step") is not False else f"{metric}.update"
-    text = f"{ways}({', '.join(facts.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in call.args)})"
-    return Repair(True, (Change(statement, text, "before"), Change(value, metric)))
-
-
-def _is_alone(facts: ModuleFacts, log: Log, call: cst.Call) -> bool:
-    """Whether this step alone touches the metric."""
-    function, owner, attribute = facts.function_of(log.call), facts.owner(call), facts.self_attribute(call.func)
-    if function is None or owner is None or attribute is None:
-        return False
-    if function.name.value not in ("validation_step", "test_step") or not facts.classes[owner.node].known:
-        return False
-    for node in walk(owner.node.body):
-        if isinstance(node, cst.Attribute) and facts.self_attribute(node) == attribute:
-            parent = facts.parents[node]
-            is_made = isinstance(parent, cst.AssignTarget | cst.AnnAssign)
-            if not is_made and not (parent is call or facts.function_of(node) is None):
-                return False
-    return True
-
-
-def _is_one_number(facts: ModuleFacts, call: cst.Call) -> bool:
-    made = metric_object(facts, call.func)
-    if made is None or tail(made.func) in ("MetricCollection", "clone"):
-        return made is not None and tail(made.func) == "MetricCollection"
-    average = keyword(made, "average")
-    is_many = (tail(made.func) or "").endswith(_MANY) or text_of(average) == "none" or is_name(average, "None")
-    return not is_many
+    way = metric if log.flag("on_step") is not False else f"{metric}.update"
+    given = ", ".join(facts.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in value.args)
+    return Repair(True, (Change(statement, f"{way}({given})", "before"), Change(value, metric)))

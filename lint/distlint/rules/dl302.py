@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.classes import STEP_HOOKS, ClassFacts, reached
-from distlint.facts.collectives import receiver_kind
-from distlint.facts.programs import Programs
-from distlint.facts.tree import argument, is_name, keyword, tail, walk, walk_scope
-from distlint.model import Example, Hit, Rule, Severity
+from distlint.analysis import Log, Stages
+from distlint.analysis.calls import constants_of
+from distlint.model import SEVERAL_DEVICES, Example, Query, Report, Severity
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Event
 
-_SELDOM_WORDS = ("step", "batch", "idx", "last", "every", "epoch", "interval", "freq", "train", "sanity")
+_STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
+_LOGGED = (
+    "sync_dist=True reduces over the ranks in every training step: on_step=False, on_epoch=True logs the mean of the "
+    "epoch with one reduction"
+)
 
 
-class SyncDistEveryStep(Rule):
+class SyncDistEveryStep(Query):
     """A synchronisation in every step: all ranks wait for each other once per batch and value.
 
     ``sync_dist=True`` reduces over the ranks whenever the value is logged per step, which is the default in
@@ -33,9 +33,9 @@ class SyncDistEveryStep(Rule):
     log the metric object: it is computed once.
 
     Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
-    ``sync_dist`` does not touch; what runs now and then (``if batch_idx % 100 == 0``); helpers with a condition
-    around; flags that are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203); modules
-    whose trainers, in Python or in settings, are all made for one device or are not there at all (DL202).
+    ``sync_dist`` does not touch; what runs under a condition, now and then (``if batch_idx % 100 == 0``); flags that
+    are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203); modules whose trainers are
+    all made for one device (DL202).
 
     When to ignore: the step is long compared with a reduction, and the mean over ranks is wanted per step.
     """
@@ -118,72 +118,28 @@ def training_step(model, batch, logger):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Look at the steps of every LightningModule, and at what they call."""
-        reported: set[cst.CSTNode] = set()
-        programs = Programs(facts)
-        for owner in facts.classes.values():
-            if "lightning" not in owner.kinds:
-                continue
-            for hook in sorted(STEP_HOOKS & owner.methods.keys(), key=lambda name: name != "training_step"):
-                for call, is_direct in _calls(facts, owner, owner.methods[hook]):
-                    message = None if call in reported else _per_step(facts, call, hook)
-                    if message is not None and not _is_seldom(facts, call, is_direct=is_direct):
-                        reported.add(call)
-                        if not programs.is_for_one_device:
-                            yield Hit(call, message)
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Look at what every step of a LightningModule logs and computes."""
+        if analysis.devices == "one":
+            return
+        condition = None if analysis.devices == "many" else SEVERAL_DEVICES
+        stages = Stages(analysis)
+        for event in analysis.events("log", "collective"):
+            hooks = [way.hook for way in stages.ways(event) if way.hook in _STEPS and way.is_always_taken(event)]
+            if event.kind == "log" and "training_step" in hooks and _syncs_in_step(Log(event)):
+                yield Report(event.node, _LOGGED, condition=condition)
+            elif hooks and event.label == "compute" and _gathers(event):
+                step = hooks[0].replace("_", " ")
+                message = f"compute() gathers the metric's state in every {step}: log the metric object"
+                yield Report(event.node, message, condition=condition)
 
 
-def _calls(facts: ModuleFacts, owner: ClassFacts, hook: cst.FunctionDef) -> Iterator[tuple[cst.Call, bool]]:
-    """Every call in a hook and in the class's methods that it reaches, and whether it stands in the hook itself."""
-
-    def is_often(call: cst.Call) -> bool:
-        return not _is_seldom(facts, call, is_direct=facts.function_of(call) is hook)
-
-    for method, _ in reached(facts, owner, [hook], is_often):
-        for node in walk_scope(method):
-            if isinstance(node, cst.Call):
-                yield node, method is hook
+def _syncs_in_step(log: Log) -> bool:
+    on_step = log.flag("on_step") if "on_step" in log.event.options else True
+    is_synced = log.is_lightning and log.flag("sync_dist") is True and log.flag("rank_zero_only") is False
+    return is_synced and on_step is True and any(value.is_share for _, value in log.entries())
 
 
-def _per_step(facts: ModuleFacts, call: cst.Call, hook: str) -> str | None:
-    """Why a call synchronises whenever it runs; None when it does not, or not certainly."""
-    name = tail(call.func)
-    if name == "compute" and isinstance(call.func, cst.Attribute):
-        is_metric = receiver_kind(facts, call.func.value) == "metric"
-        step = hook.replace("_", " ")
-        return f"compute() gathers the metric's state in every {step}: log the metric object" if is_metric else None
-    if hook != "training_step" or name not in ("log", "log_dict") or facts.self_attribute(call.func) is None:
-        return None
-    if not is_name(keyword(call, "sync_dist"), "True") or _is_metric(facts, argument(call, 1, "value"), name):
-        return None
-    if keyword(call, "rank_zero_only") is not None and not is_name(keyword(call, "rank_zero_only"), "False"):
-        return None
-    on_step = keyword(call, "on_step")
-    if on_step is None or is_name(on_step, "True"):
-        return "sync_dist=True reduces over the ranks in every training step: on_step=False reduces once per epoch"
-    return None
-
-
-def _is_metric(facts: ModuleFacts, value: cst.BaseExpression | None, name: str) -> bool:
-    """A metric object, or an attribute that may be one."""
-    return name == "log" and facts.self_attribute(value) is not None
-
-
-def _is_seldom(facts: ModuleFacts, call: cst.Call, *, is_direct: bool) -> bool:
-    """Under a condition that lets few steps through; in a helper, under any."""
-    for above in facts.ancestors(call):
-        if isinstance(above, cst.FunctionDef):
-            return False
-        if isinstance(above, cst.If | cst.IfExp) and (not is_direct or _speaks_of_time(above.test)):
-            return True
-    return False
-
-
-def _speaks_of_time(test: cst.BaseExpression) -> bool:
-    for node in walk(test):
-        if isinstance(node, cst.Modulo):
-            return True
-        if isinstance(node, cst.Name) and any(word in node.value.lower() for word in _SELDOM_WORDS):
-            return True
-    return False
+def _gathers(compute: Event) -> bool:
+    metric = compute.receiver
+    return metric.family == "metric" and constants_of(metric.call).get("sync_on_compute") is not False

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Located = ast.expr | ast.stmt | ast.excepthandler | ast.pattern | ast.arg | ast.keyword | ast.alias  # with positions
+TRY_STAR = getattr(ast, "TryStar", ast.Try)
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -21,7 +22,7 @@ class ClassNode:
         name: as written.
         node: its tree.
         module: the file.
-        bases: qualified names of the bases; "" for one that is no plain name.
+        bases: qualified names of the bases, as written where nothing says what they are; "" for no plain name.
         methods: by name; the last definition counts.
     """
 
@@ -63,6 +64,17 @@ class FunctionNode:
             return []
         arguments = self.node.args
         return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+
+    @property
+    def with_default(self) -> frozenset[str]:
+        """The names of the parameters that a call may leave out."""
+        if not isinstance(self.node, Function):
+            return frozenset()
+        arguments = self.node.args
+        plain = [*arguments.posonlyargs, *arguments.args]
+        last = plain[len(plain) - len(arguments.defaults) :]
+        only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        return frozenset(each.arg for each in [*last, *(name for name, default in only if default is not None)])
 
     @property
     def is_static(self) -> bool:
@@ -202,7 +214,7 @@ class _Indexer:
                     self._import_from(statement, function)
         for each in self.index.all_classes:
             bases = (base.value if isinstance(base, ast.Subscript) else base for base in each.node.bases)
-            each.bases = tuple(self.index.qualify(base) for base in bases)
+            each.bases = tuple(self.index.qualify(base) or dotted(base) for base in bases)
         self.index.all_functions.sort(key=lambda each: getattr(each.node, "lineno", 0))
         self.index.all_classes.sort(key=lambda each: each.node.lineno)
 

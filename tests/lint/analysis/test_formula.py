@@ -38,7 +38,7 @@ FORMULAS = st.recursive(
 def table(formula: Formula) -> list[bool]:
     """Its answers for all answers of four atoms."""
     every_way = itertools.product((False, True), repeat=4)
-    return [is_true(formula, dict(zip("abcd", way, strict=True)).__getitem__) for way in every_way]
+    return [is_true(formula, dict(zip("abcd", way, strict=True))) for way in every_way]
 
 
 @given(FORMULAS)

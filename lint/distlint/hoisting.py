@@ -12,9 +12,7 @@ from distlint.facts.tree import names_in, statements, tail, walk
 from distlint.model import Change, Repair
 
 if TYPE_CHECKING:
-    from distlint.facts.divergence import Divergence
     from distlint.facts.module import ModuleFacts
-    from distlint.facts.projection import Projector
 
 # What hands back a new value and leaves everything else alone, so that the other ranks may make it unseen; and what
 # that value is called.
@@ -34,42 +32,23 @@ _EFFECTS = (cst.Call, cst.Await, cst.Yield, cst.NamedExpr)
 _MAYBE = (cst.IfExp, cst.BooleanOperation, cst.Lambda, cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)
 
 
-def hoist(facts: ModuleFacts, projector: Projector, found: Divergence) -> Repair | None:
-    """Make the call on every rank, right before the branch; None where that may do something else.
+def hoist(facts: ModuleFacts, call: cst.CSTNode, label: str) -> Repair | None:
+    """Make a call on every rank, right before the branch on the rank around it; None where that may do something else.
 
-    It is safe where the branch is on the rank and nothing else, the call is the first thing that happens in it,
-    needs nothing that only this branch has, and leaves the other ranks as they were.
+    It is safe where the call is the first thing that happens in the branch, needs nothing that only this branch has,
+    and leaves the other ranks as they were. That nothing but one plain test of the rank keeps ranks from it, the
+    caller knows.
     """
-    name = _HARMLESS.get(found.label)
-    branch = facts.parents.get(found.guard)
-    if name is None and found.label not in _WRITING:
+    name = _HARMLESS.get(label)
+    branch = next((above for above in facts.ancestors(call) if isinstance(above, cst.If)), None)
+    if not isinstance(call, cst.Call) or branch is None or (name is None and label not in _WRITING):
         return None
-    if not isinstance(branch, cst.If) or not _is_the_only_difference(facts, projector, found, branch):
-        return None
-    if not _is_first(facts, found.call, branch) or not _can_be_made_before(facts, found.call, branch):
-        return None
-    is_framework = not (facts.resolve(found.call.func) or "").startswith("torch.")
-    return Repair(name is not None and is_framework, _changes(facts, found.call, branch, name or "saved"))
-
-
-def _is_the_only_difference(facts: ModuleFacts, projector: Projector, found: Divergence, branch: cst.If) -> bool:
-    """Whether one plain test of the rank, and no other, keeps ranks from the call."""
-    tests = projector.tests
-    if found.guard is not branch.test or not found.is_around or not found.by_role or found.instead is not None:
-        return False
-    if found.call not in walk(branch.body) or not tests.is_plain(branch.test):
-        return False
     if not isinstance(facts.parents[branch], cst.IndentedBlock | cst.Module):
-        return False  # an elif
-    if branch.orelse is not None and projector.is_marked(branch.orelse):
-        return False
-    function = facts.function_of(branch)
-    if function is not None and projector.decorator_key(function) is not None:
-        return False
-    if not isinstance(projector.operations.get(found.call), str):
-        return False
-    around = [above for above in facts.ancestors(branch) if isinstance(above, cst.If | cst.While)]
-    return not any(tests.keys(above.test) for above in around)
+        return None  # an elif
+    if not _is_first(facts, call, branch) or not _can_be_made_before(facts, call, branch):
+        return None
+    is_framework = not (facts.resolve(call.func) or "").startswith("torch.")
+    return Repair(name is not None and is_framework, _changes(facts, call, branch, name or "saved"))
 
 
 def _is_first(facts: ModuleFacts, call: cst.Call, branch: cst.If) -> bool:

@@ -1,0 +1,101 @@
+"""What decides the order that samplers draw, and how it is made the same on all ranks."""
+
+import random
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
+
+
+State = list[tuple[Any, str, Any]]
+
+
+def held(part: Any, name: str, default: Any = None) -> Any:
+    """Return what an object itself holds, and not its class."""
+    return getattr(part, "__dict__", {}).get(name, default)
+
+
+def samplers_in(part: Any) -> Iterator[Any]:
+    """Yield a sampler, the one inside it, and so on."""
+    seen: list[Any] = []
+    while part is not None and not any(part is other for other in seen):
+        yield part
+        seen.append(part)
+        part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
+
+
+def random_state(parts: Iterable[Any]) -> State:
+    """Return what decides the order that samplers, or data sets, draw.
+
+    A list of: the part that draws, an attribute of it, its value. Accelerate's sampler has a seed
+    of its own, by default each rank's.
+    """
+    state: State = []
+    for part in parts:
+        generator = held(part, "generator")
+        if isinstance(generator, torch.Generator):
+            state.append((part, "generator", generator.get_state().numpy().tobytes()))
+        numbers = ("initial_seed", "seed", "epoch") if isinstance(part, Sampler) else ()
+        names = [name for name in numbers if type(held(part, name)) is int]
+        state.extend((part, name, held(part, name)) for name in names)
+    return state
+
+
+def set_generator(generator: torch.Generator, state: bytes) -> torch.Generator:
+    """Return a generator that goes on from where another was."""
+    return generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+@contextmanager
+def as_at_first(state: State, epoch: int) -> Iterator[None]:
+    """Let samplers draw as they did in the state, and put everything back that drawing changes.
+
+    A rank may have read a pass that others have not.
+    """
+    before = [(part, name, getattr(part, name)) for part, name, _ in state]
+    try:
+        for part, name, value in state:
+            if name == "generator":
+                part.generator = set_generator(torch.Generator(), value)
+                if epoch:
+                    part.generator.manual_seed(part.generator.initial_seed() + epoch)
+        yield
+    finally:
+        for each in before:
+            setattr(*each)
+
+
+@contextmanager
+def seeded(seed: int, sampler: Any) -> Iterator[None]:
+    """Seed the generators of PyTorch, Python and NumPy inside the block; theirs come back.
+
+    Samplers that would draw from PyTorch's get one of their own: other threads draw from that too,
+    for each loader that they begin to read.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    generator = torch.Generator().manual_seed(seed)
+    # as torch's RandomSampler draws it from that of the process
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
+    without = [part for part in samplers_in(sampler) if held(part, "generator", part) is None]
+    with drawing, torch.random.fork_rng(devices=[]):
+        states = random.getstate(), numpy and numpy.random.get_state()
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed % 2**32)
+        for part in without:
+            part.generator = generator
+        try:
+            yield
+        finally:
+            for part in without:
+                part.generator = None
+            random.setstate(states[0])
+            if numpy:
+                numpy.random.set_state(states[1])
