@@ -199,14 +199,17 @@ def shallow(value: Value) -> Value:
 
 def combine(values: list[Value]) -> Value:
     """Return what is known of a value that is computed from others."""
-    result = UNKNOWN_VALUE if not values else SAME_VALUE
+    if not values:
+        return UNKNOWN_VALUE
+    most = SAME_VALUE
+    sources, grad, length = _NOTHING, False, False
     for value in values:
-        more = value if value.varies > result.varies else result
-        result = Value(
-            varies=more.varies,
-            reason=more.reason,
-            sources=result.sources | value.sources if value.sources else result.sources,
-            grad=result.grad or value.grad,
-            length=result.length or value.length,
-        )
-    return result
+        if value.varies > most.varies:
+            most = value
+        if value.sources:
+            sources |= value.sources
+        grad = grad or value.grad
+        length = length or value.length
+    if most.varies == SAME and not (sources or grad or length):
+        return SAME_VALUE
+    return Value(most.varies, most.reason, sources=sources, grad=grad, length=length)

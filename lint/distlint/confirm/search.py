@@ -126,10 +126,11 @@ class _Search:
             runs += 1
             asked = {key: each for rank in ended.ranks for key, each in rank.asked.items()}
             if ended.stopped is not None and not ended.own:
-                if any(rank.last & self._lines for rank in ended.ranks):
+                if any(rank.last & self._lines for rank in ended.ranks) or self._part(ended):
                     return Verdict("confirmed", str(ended.stopped), runs, tuple(asked.values()))
                 self.elsewhere |= {rank.here for rank in ended.ranks} - {0}
-            is_reached = is_reached or any(rank.reached & self._lines for rank in ended.ranks)
+            lines = {each.line for each in asked.values()}.union(*(rank.reached for rank in ended.ranks))
+            is_reached = is_reached or bool(lines & self._lines)
             whole += not ended.own and ended.stopped is None
             reason = reason or ended.own
             pending += _others(scenario, asked.values(), known)
@@ -138,6 +139,14 @@ class _Search:
             return Verdict("refuted", text, runs)
         where = f"line {min(self._lines)} was reached in none of {runs} ways of answering"
         return Verdict("not runnable", f"{where}; {reason}" if reason else where, runs)
+
+    def _part(self, ended: _Ended) -> bool:
+        """Whether the ranks have answered a test in the lines differently: a finding may be about the test."""
+        answers = [
+            sorted((each.line, each.answer) for each in rank.asked.values() if each.line in self._lines)
+            for rank in ended.ranks
+        ]
+        return any(each != answers[0] for each in answers)
 
 
 def _others(scenario: Scenario, asked: Iterable[Asked], known: set[object]) -> Iterator[Scenario]:
