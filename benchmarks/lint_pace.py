@@ -2,10 +2,11 @@
 
     python -m benchmarks.lint_pace FOLDER…   # any folders of Python files
 
-Lines are all lines of the files that are read, empty ones and comments too. Seconds are CPU seconds of the process,
-which stay the same on a machine that others use as well; reading the files is not counted. Nothing is cached, no
-prefilter leaves files out of the first two, and the best of a few rounds counts. A file that Python cannot parse is
-left out. The check is what a user gets: all rules, after the prefilter, without knowledge of other files.
+Lines are all lines of the files that are read, empty ones and comments too. Seconds are CPU
+seconds of the process, which stay the same on a machine that others use as well; reading the files
+is not counted. Nothing is cached, no prefilter leaves files out of the first two, and the best of a
+few rounds counts. A file that Python cannot parse is left out. The check is what a user gets: all
+rules, after the prefilter, without knowledge of other files.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def examine(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Within, Python does not look for cycles: trees are full of them and stay to the end of a file. A sixth quicker."""
+    """Within, Python looks for no cycles: trees are full of them, and stay to the end of a file. A sixth quicker."""
     was_on = gc.isenabled()
     gc.disable()
     try:
