@@ -14,6 +14,11 @@ from typing import Any
 
 import libcst
 
+from distlint.analysis import Summary, Value
+from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Place, Step
+from distlint.analysis.formula import All, Atom, Constant, Not, Some
+from distlint.analysis.value import Reason
+from distlint.api import Effect
 from distlint.engine import Examined
 from distlint.facts.handed import Handed
 from distlint.facts.joins import Joiner
@@ -30,20 +35,36 @@ _SIZE = 20  # bytes of a hash
 _STORED: dict[tuple[str, str], type] = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (
+        All,
+        Atom,
+        Branch,
         CallPlace,
         ClassSummary,
         Condition,
+        Constant,
         Edit,
+        Effect,
         Examined,
+        Exit,
         Finding,
         Fix,
         FunctionSummary,
         Handed,
+        Handled,
+        Inlined,
         Joiner,
+        Loop,
+        Not,
         Outline,
+        Place,
+        Reason,
         Scanned,
         Severity,
+        Some,
+        Step,
+        Summary,
         TraceStep,
+        Value,
         frozenset,
         set,
     )
@@ -195,7 +216,8 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return tuple(sorted(value.items()))
     if isinstance(value, tuple):
-        return tuple(_plain(each) for each in value)
+        name = () if type(value) is tuple else (type(value).__name__,)  # two formulas of the same parts differ
+        return (*name, *(_plain(each) for each in value))
     if hasattr(value, "__dataclass_fields__"):
         return tuple(_plain(getattr(value, name)) for name in value.__dataclass_fields__)
     return value

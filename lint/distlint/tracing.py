@@ -76,6 +76,26 @@ def stands_in(visit: Visit, kind: str, word: str) -> bool:
     )
 
 
+def model_of(visit: Visit) -> Value:
+    """Return what a forward pass is made of: where a helper is given the model, what this way gives it."""
+    event = visit.step.event
+    assert event is not None
+    value, called, function = event.receiver, event.node, event.function
+    expression: ast.expr | None = called.func if isinstance(called, ast.Call) else None
+    for call in reversed(visit.calls):
+        names = [each.arg for each in function.parameters]
+        if call.event is None or not isinstance(expression, ast.Name) or expression.id not in names:
+            break
+        position = names.index(expression.id)
+        value = call.event.argument(position, expression.id) or value
+        bound = len(call.event.args) - len(call.event.node.args) if isinstance(call.event.node, ast.Call) else 0
+        expression = call.event.argument_node(position - bound, expression.id)
+        function = call.event.function
+        if not value.wrapped:
+            break
+    return value
+
+
 def of_guard(analysis: Analysis, guard: Guard) -> Trace:
     """The trace of a guard of an event."""
     words = {"while": "while", "for": "for … in"}
@@ -101,3 +121,15 @@ def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
 def has_own_group(event: Event) -> bool:
     """True if a call names the process group that it is for: fewer than all may have to make it."""
     return event.has_own_group
+
+
+def is_by_rank(event: Event | None) -> bool:
+    """True if a test of the rank decides directly whether a place is reached."""
+    guards = event.guards if event is not None else ()
+    kinds = ("branch", "and", "decorator", "exit return", "exit continue", "exit break")
+    return any(each.kind in kinds and each.test.is_rank and not is_set_by_some(each.test) for each in guards)
+
+
+def is_set_by_some(value: Value) -> bool:
+    """True if ranks disagree about a value because some of them alone have set it."""
+    return value.is_local and value.reason is not None and value.reason.control

@@ -100,7 +100,7 @@ def test_named_files_are_checked_unless_exclusion_is_forced(project: Path, capsy
         ('per-path-ignores = {"tools/**" = "DL1"}', "per-path-ignores.'tools/**' in [tool.distlint] must be a list"),
         ('per-path-ignores = {"tests/**" = ["DL999"]}', "no rule has the code DL999"),
         ("non-averageable = {a = 1}", "a list of names, or a table of names and reasons"),
-        ('select = ["DL11"]', "no rule has the code DL11; did you mean"),
+        ('select = ["DL12"]', "no rule has the code DL12; did you mean"),
         ("select = [", "is not valid TOML"),
     ],
 )

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import sys
 from collections.abc import Iterator
 
 from distlint import averageable
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
-from distlint.analysis.expressions import Expressions
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
-from distlint.analysis.measures import Measure, curved, measure_in, told_by_library, told_by_name
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, has_one_device, named_dtype, result_of
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join, of_unseen
+from distlint.analysis.measures import curved, measure_in
+from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
+from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, named_dtype, result_of
+from distlint.analysis.value import (
+    HAS_GRADIENT,
+    MAY_HAVE_GRADIENT,
+    NONE_VALUE,
+    UNKNOWN_VALUE,
+    Value,
+    combine,
+    join,
+    of_unseen,
+)
 from distlint.api import (
     Effect,
     attribute_effect,
@@ -32,10 +42,34 @@ _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten",
 _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
 _OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
 _LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
-_LIBRARIES = (*averageable.LIBRARIES, "torch.", "numpy.", "scipy.", "evaluate.", "datasets.")
-_CURVES = frozenset({"exp", "sqrt"})
 _CONTAINERS = frozenset({"torch.nn.ModuleDict", "torch.nn.ModuleList", "collections.OrderedDict"})
-_FRESH = frozenset({"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full"})
+_FRESH = frozenset(
+    {
+        "clone",
+        "item",
+        "new_tensor",
+        "tensor",
+        "stack",
+        "cat",
+        "mean",
+        "sum",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+    }
+)
+_MAY_BE_SAME = frozenset({"to", "cuda", "cpu", "float", "double", "half", "long", "int", "bfloat16"})
+_ARITHMETIC: dict[str, ast.operator] = {
+    **dict.fromkeys(("div", "div_", "divide", "true_divide"), ast.Div()),
+    **dict.fromkeys(("mul", "mul_", "multiply"), ast.Mult()),
+    **dict.fromkeys(("add_", "sub_"), ast.Add()),
+}
+_EMPTIES = frozenset({"zero_", "fill_"})
 _ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
@@ -45,14 +79,12 @@ _TEXTS = (ast.Constant, ast.JoinedStr)
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
-class Calls(Expressions):
+class Calls(Metrics):
     """Evaluates calls."""
 
     def call(self, node: ast.Call) -> Value:
         """Return the result of a call, and note what it does."""
         receiver, callee = self._callee(node.func)
-        args = tuple(self.value(part) for part in node.args)
-        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
         name = "" if callee.instance else callee.name
         effect = function_effect(name) if name else None
         if effect is None and isinstance(node.func, ast.Attribute):
@@ -62,6 +94,7 @@ class Calls(Expressions):
         is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
         if effect is not None and effect.kind == "log" and not self._is_log(receiver, node):
             effect = None
+        args, options = self._arguments(node, effect)
         if effect is not None and not is_own:
             return self._known(effect, node, receiver, args, options)
         if callee.target is not None:
@@ -72,6 +105,25 @@ class Calls(Expressions):
         if effect is not None:
             return self.ranked(effect.kind, node)
         return self._unknown(node, receiver, callee, args, options)
+
+    def _arguments(self, node: ast.Call, effect: Effect | None) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        """The values of the arguments; what is only shown is not read, and a collective keeps what it is given."""
+        kind = effect.kind if effect is not None else ""
+        is_shown = kind in ("show", "log") or (isinstance(node.func, ast.Name) and node.func.id == "print")
+        read, owned = self.read, self.owned
+        if is_shown:
+            self.read = frozenset()
+        args = tuple(self.value(part) for part in node.args)
+        options = {each.arg or "**": self.value(each.value) for each in node.keywords}
+        for value in (*args, *options.values()):
+            if value.sources:
+                self.read |= value.sources
+        if is_shown:
+            self.shown |= self.read
+            self.read = read
+        if is_shown or kind == "collective":
+            self.owned = owned
+        return args, options
 
     def _is_declared(self, callee: Value, receiver: Value, func: ast.expr) -> bool:
         """Whether the user says that what is called is collective: a function, or a method of a class or its bases."""
@@ -114,8 +166,11 @@ class Calls(Expressions):
             self.block.append(Step("log", self.place(node), event, effect if is_synced else LOCAL_LOG))
         elif effect.kind == "collective":
             self._collective(event)
-        elif effect.kind == "wrap" and effect.label:  # it compares and broadcasts the parameters
-            self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
+        elif effect.kind == "wrap":
+            if effect.changes:
+                self.bind(_root(node.args[0])[0] or node.args[0], event.result)
+            if effect.label:  # it compares and broadcasts the parameters
+                self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
@@ -143,11 +198,13 @@ class Calls(Expressions):
             value = event.argument(position, "tensor")
             if node is None or value is None:
                 continue
-            root, is_fresh = _root(node)
-            event.is_lost = is_fresh
+            root, _ = _root(node)
+            event.is_lost = root is None and is_new(node)
             if root is not None:
-                result = event.result._replace(scale=value.scale, grad=value.grad)
-                self.bind(root, result._replace(family=value.family, dtype=value.dtype))
+                event.is_owned = isinstance(root, ast.Name) and root.id in self.owned
+                self.bind(root, event.result._replace(family=value.family, dtype=value.dtype))
+                if event.is_owned and isinstance(root, ast.Name):
+                    self.owned |= {root.id}
                 self._change_all(root, event.result)
 
     def _change_all(self, item: ast.expr, result: Value) -> None:
@@ -182,19 +239,11 @@ class Calls(Expressions):
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
         result = returned if returned is not None else UNKNOWN_VALUE
-        event.result = self._named_measure(target, node, given, result)
+        event.result = self.named_measure(target, node, given, result)
         named = name_effect(target.name)
         if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
             event.result = self.ranked(named.kind, node)  # what it does cannot be seen
         return event.result
-
-    def _named_measure(self, target: FunctionNode, node: ast.Call, given: dict[str, Value], result: Value) -> Value:
-        """The result of a function of this file, with what its name or the user says that it measures."""
-        is_example = any(value.family == "example" for value in given.values())
-        if result.measure is not None or is_example or result.scale in ("mean", "mean?") or result.elements:
-            return result
-        measure = self._measured_by(f"{self.index.name}.{target.name}", {}, combine(list(given.values())), node)
-        return result._replace(measure=measure) if measure is not None and not result.reduced else result
 
     def _construct(
         self, target: ClassNode, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
@@ -219,38 +268,18 @@ class Calls(Expressions):
         return combine([*args, *options.values()])
 
     def _forward(self, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
-        result = combine([*args, *options.values()])._replace(grad=callee.family != "metric")
+        has_gradient = callee.family != "metric" and not self.gradless
+        result = combine([*args, *options.values()])._replace(grad=HAS_GRADIENT if has_gradient else 0, length=False)
+        if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
+            result = result._replace(varies=DATA, reason=self.reason(node))
         if callee.family == "metric":
-            result = self._of_metric(callee, node, result)
+            result = self.of_metric(callee, node, result)
         elif callee.name.startswith("torch.nn."):
-            result = result._replace(scale=_loss_scale(callee.name, constants_of(callee.call)))
+            result = result._replace(scale=loss_scale(callee.name, constants_of(callee.call)))
         event = self.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
         if callee.wrapped:
             self.block.append(Step("forward", self.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
         return result
-
-    def _of_metric(self, metric: Value, node: ast.Call, whole: Value) -> Value:
-        """What calling a metric object returns: its value for this batch."""
-        if constants_of(metric.call).get("dist_sync_on_step") is True:
-            return Value(0, reduced="gathered", family="result")
-        parts = metric.elements or (metric,)
-        measures = (self._measured_by(each.name, constants_of(each.call), whole, node, each) for each in parts)
-        return whole._replace(family="result", call=node, measure=next(filter(None, measures), None))
-
-    def _measured_by(
-        self, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
-    ) -> Measure | None:
-        """What a library's metric measures, if that must not be averaged and is of this rank's data."""
-        if not name or not whole.is_local or whole.sources:
-            return None
-        reason = told_by_library(name, options, self.facts.reason_against)
-        guess = told_by_name(name.rpartition(".")[2]) if reason is None and not name.startswith(_LIBRARIES) else None
-        if reason is None and guess is not None:
-            return Measure(name.rpartition(".")[2], guess, node.lineno, self.index.text_of(node), is_guess=True)
-        if reason is None:
-            return None
-        place = made.call if made is not None and made.call is not None else node
-        return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 
     def _give(self, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
         """Tell a function what it is called with; the values by parameter."""
@@ -273,6 +302,8 @@ class Calls(Expressions):
         summary = self.facts.find(name)
         if summary is not None:
             return self._of_other_file(summary, node, args, options)
+        if name == "itertools.islice" and len(args) == 4:
+            self.emit(SHARE_OF, node, args=(args[1], args[3]))
         family = self.facts.family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
@@ -281,13 +312,16 @@ class Calls(Expressions):
             return self.ranked(effect.kind, node)
         if name in _CONTAINERS and args:
             return args[0]._replace(family=args[0].family or "list")
-        measure = self._library_measure(name, node, args, options)
+        measure = self.library_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
-            function = METHODS_OF_TENSORS.get(name.rpartition(".")[2])
+            last = name.rpartition(".")[2]
+            if last in _ARITHMETIC and len(args) > 1:
+                return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
+            function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
-                return function(args[0], combine([*args, *options.values()]), options)
+                return function(args[0], combine([*args, *options.values()]), _with_dimension(args[1:], options))
             whole = combine([*args, *options.values()])
-            scale = _loss_scale(name, {key: value.constant for key, value in options.items()})
+            scale = loss_scale(name, {key: value.constant for key, value in options.items()})
             made = Value(0, family="module", instance=True, name=name, call=node) if scale and not args else None
             return made or whole._replace(scale=scale if args else "", measure=measure)
         if name.startswith("tqdm.") and args:
@@ -295,23 +329,14 @@ class Calls(Expressions):
         self._opaque(name, node, args, options)
         if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
+        if name in averageable.DICT_FUNCTIONS:
+            return combine([*args, *options.values()])._replace(family="scores")
         return of_unseen([*args, *options.values()])._replace(measure=measure)
-
-    def _library_measure(
-        self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-    ) -> Measure | None:
-        """What an imported function measures, if that must not be averaged; one example after another may be."""
-        last = name.rpartition(".")[2]
-        if last in _CURVES and args:
-            return curved(args[0], node, self.index.text_of(node), is_root=last == "sqrt")
-        if any(value.family == "example" for value in args[:2]) or last[:1].isupper():
-            return None
-        known = {key: value.constant for key, value in options.items()}
-        return self._measured_by(name, known, combine([*args, *options.values()]), node)
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
-        if name.partition(".")[0] not in _SEEN and not (node.args and isinstance(node.args[0], _TEXTS)):
+        is_known = name.partition(".")[0] in _SEEN or hasattr(builtins, name)
+        if not is_known and not (node.args and isinstance(node.args[0], _TEXTS)):
             self.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
 
     def _instance(
@@ -360,7 +385,10 @@ class Calls(Expressions):
 
     def _of_unknown_callable(self, name: str, whole: Value) -> Value:
         is_loss = "loss" in name.lower() or name == "criterion"
-        return whole._replace(grad=whole.varies == DATA, scale="mean?" if is_loss and whole.varies == DATA else "")
+        if whole.varies != DATA:
+            return whole._replace(scale="")
+        grad = 0 if self.gradless else HAS_GRADIENT if is_loss else MAY_HAVE_GRADIENT
+        return whole._replace(grad=max(grad, whole.grad), scale="mean?" if is_loss else "")
 
     def _method(
         self,
@@ -387,15 +415,23 @@ class Calls(Expressions):
             if not self.keeps_gradients:
                 self.block.append(Step("backward", self.place(node), event, event.effect))
             return NONE_VALUE
+        if name in _ARITHMETIC and args:
+            return self._arithmetic_method(node, func, receiver, args[0])
+        if name == "format" and isinstance(receiver.constant, str):
+            return whole._replace(family="text", elements=(*args, *options.values()))
+        if name in _EMPTIES:
+            return self._changed(func.value, Value(UNKNOWN, family="made"))
+        if name == "shard" and {"num_shards", "index"} <= options.keys():
+            self.emit(SHARE_OF, node, args=(options["index"], options["num_shards"]))
         if name == "item":
             self.emit(Effect("item", "item"), node, receiver=receiver)
-        if name in _CURVES and not args:
+        if name in CURVES and not args:
             return whole._replace(measure=curved(receiver, node, self.index.text_of(node), is_root=name == "sqrt"))
         if receiver.family == "metric" and name in ("clone", "to", "copy"):
             return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
-            result = function(receiver, whole, options)
+            result = function(receiver, whole, _with_dimension(args, options))
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
         inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
@@ -405,8 +441,21 @@ class Calls(Expressions):
             self._opaque(name, node, args, options)
         if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
             return UNKNOWN_VALUE
+        if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
+            return UNKNOWN_VALUE  # another object on some ranks may still tell the same
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
+
+    def _arithmetic_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
+        result = self.arithmetic(_ARITHMETIC[func.attr], receiver, other, node)
+        return self._changed(func.value, result) if func.attr.endswith("_") else result
+
+    def _changed(self, node: ast.expr, value: Value) -> Value:
+        """A tensor that is changed in place."""
+        root, _ = _root(node)
+        if isinstance(root, ast.Name) and root is node:
+            self.bind(root, value)
+        return value
 
     def _add(self, node: ast.expr, known: Value, value: Value) -> None:
         """What is added to a list is in it from now on."""
@@ -415,7 +464,7 @@ class Calls(Expressions):
             node = node.value
         is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
         if root is not None and known.target is None and not known.name and not is_part:
-            is_example = any(guard.kind == "for" and _runs_over_examples(guard.test) for guard in self.guards)
+            is_example = any(guard.kind == "for" and runs_over_examples(guard.test) for guard in self.guards)
             measure = None if is_example else measure_in(value)
             added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
             joined = join(known._replace(elements=(), keys=()), added)
@@ -431,6 +480,31 @@ class Calls(Expressions):
         return self.value(root).family == "dict" and index.varies == DATA and index.family != "part"
 
 
+def _with_dimension(args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
+    """The options of a method of a tensor; the first argument is mostly a dimension."""
+    return {**options, "dim": args[0]} if args else options
+
+
+def _scale_of_loss(options: dict[str, Value]) -> str:
+    reduction = options.get("reduction", Value(constant="mean")).constant
+    return {"mean": "mean", "sum": "sum"}.get(reduction, "") if isinstance(reduction, str) else ""
+
+
+def is_new(node: ast.expr) -> bool:
+    """True if an expression makes a new tensor or list, which nothing else holds."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _FRESH:
+            return True
+        if node.func.attr not in _MAY_BE_SAME and node.func.attr not in _KEEPS_STORAGE:
+            return False
+        node = node.func.value
+    if isinstance(node, ast.List):
+        return all(map(is_new, node.elts))
+    if isinstance(node, ast.ListComp):
+        return is_new(node.elt)
+    return isinstance(node, ast.BinOp | ast.Constant)
+
+
 def defaults(target: FunctionNode) -> dict[str, Formula]:
     """Return what parameters are as conditions where a call leaves them out."""
     if not isinstance(target.node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -440,31 +514,6 @@ def defaults(target: FunctionNode) -> dict[str, Formula]:
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)  # type: ignore[arg-type]
     constants = ((each.arg, node.value) for each, node in pairs if isinstance(node, ast.Constant))
     return {name: Constant(bool(value)) for name, value in constants if value is None or isinstance(value, bool)}
-
-
-def _runs_over_examples(iterable: Value) -> bool:
-    """Whether a loop's turns are for single examples, so that the mean over them is one over examples."""
-    if iterable.family in ("zip", "enumerate"):
-        return any(map(_runs_over_examples, iterable.elements))
-    return iterable.is_local and iterable.family not in ("loader", "outputs", "values", "list", "dict")
-
-
-def constants_of(call: ast.Call | None) -> dict[str, object]:
-    """Return the arguments of a call by name: those that are constants with their value, others with None."""
-    given = call.keywords if call is not None else ()
-    return {
-        each.arg: each.value.value if isinstance(each.value, ast.Constant) else None
-        for each in given
-        if each.arg is not None
-    }
-
-
-def _loss_scale(name: str, options: dict[str, object]) -> str:
-    """What a loss of torch is over its examples, by its name and options; "" of anything else."""
-    if not name.startswith("torch.nn.") or not name.lower().endswith(("loss", "entropy")):
-        return ""
-    given = options.get("reduction", "mean")
-    return given if isinstance(given, str) else ""
 
 
 def _by_convention(func: ast.expr) -> Effect | None:
@@ -526,6 +575,6 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
         elif isinstance(node, Handled):
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
             body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
-            node = Handled(body, handlers, last)
+            node = Handled(body, handlers, last, node.node)
         result.append(node)
     return result

@@ -124,7 +124,7 @@ def _formula(node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) 
     """The formula of ``left operator right`` where the left side tells something about ranks."""
     if left.family in _ZEROS:
         return _rank_formula(left.family, operator, right)
-    if left.family == "world":
+    if left.family in ("world", "local_world"):
         return _world_formula(operator, right.constant)
     if left.formula is not None and isinstance(right.constant, bool):
         same = right.constant is isinstance(operator, ast.Eq | ast.Is)

@@ -47,6 +47,7 @@ class Event:
         result: what it returns.
         number: its place in the order of the function's events.
         is_lost: whether it changes a value in place that nobody can read: a temporary one.
+        is_owned: whether it changes a new tensor or list in place that nothing but a name of the function holds.
         is_dropped: whether its result is thrown away where it stands.
         target: the function or method of this file that is called.
     """
@@ -61,6 +62,7 @@ class Event:
     result: Value = UNKNOWN_VALUE
     number: int = 0
     is_lost: bool = False
+    is_owned: bool = False
     is_dropped: bool = False
     target: FunctionNode | None = None
 
@@ -156,11 +158,15 @@ class Exit(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case."""
+    """A ``try`` statement: what is tried, what each handler does instead, and what is done in any case.
+
+    ``node`` is None in summaries.
+    """
 
     body: tuple[Node, ...]
     handlers: tuple[tuple[Node, ...], ...]
     last: tuple[Node, ...] = ()
+    node: ast.Try | None = None
 
 
 class Inlined(NamedTuple):
@@ -192,7 +198,10 @@ class FunctionReport:
         events: in the order of the text.
         body: the tree of control; only what holds collectives or exits.
         returns: what is known of its result.
-        read: numbers of the collectives whose results are read.
+        returned: what each ``return`` gives.
+        read: numbers of the collectives whose results are read, but for those only logged or printed.
+        shown: numbers of those that are.
+        named: numbers of those whose results have a name.
         environment: its local names at the end.
     """
 
@@ -200,8 +209,15 @@ class FunctionReport:
     events: list[Event] = field(default_factory=list)
     body: tuple[Node, ...] = ()
     returns: Value = UNKNOWN_VALUE
-    read: set[int] = field(default_factory=set)
+    returned: list[tuple[ast.Return, Value]] = field(default_factory=list)
+    read: frozenset[int] = frozenset()
+    shown: frozenset[int] = frozenset()
+    named: frozenset[int] = frozenset()
     environment: dict[str, Value] = field(default_factory=dict)
+
+    def is_unread(self, event: Event) -> bool:
+        """True if nothing but its own name holds what a collective returns or changes, and that is never read."""
+        return event.number in self.named and event.number not in self.read | self.shown
 
 
 class Summary(NamedTuple):

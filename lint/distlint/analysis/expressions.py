@@ -9,10 +9,10 @@ from typing import Any
 
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
-from distlint.analysis.formula import DATA, SAME, UNKNOWN, Formula, every, negate, some, varies
-from distlint.analysis.measures import Measure, curved
+from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
+from distlint.analysis.measures import Measure, curved, one_of_several
 from distlint.analysis.orders import order_of, order_of_sets
-from distlint.analysis.results import length_of
+from distlint.analysis.results import SHARE_OF, length_of
 from distlint.analysis.state import State
 from distlint.analysis.value import (
     NONE_VALUE,
@@ -26,7 +26,16 @@ from distlint.analysis.value import (
     join,
     shallow,
 )
-from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, unbound
+from distlint.api import (
+    Effect,
+    attribute_effect,
+    environment_kind,
+    family_of,
+    function_effect,
+    name_effect,
+    names_loss,
+    unbound,
+)
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
@@ -70,7 +79,12 @@ class Expressions(State):
         if found is None:
             name = unbound(node.id)
             return self._imported(name) if name else self._conventional(node, node.id)
-        self.read |= found.sources
+        if found.sources:
+            self.read |= found.sources
+        if node.id in self.owned:
+            self.owned -= {node.id}
+        if self.gradless and found.grad:
+            found = found._replace(grad=0, cut=None)
         if found.varies <= UNKNOWN and not found.family and not found.target:
             believed = self._conventional(node, node.id)
             return found if believed is UNKNOWN_VALUE or found.constant is not None else believed
@@ -155,7 +169,14 @@ class Expressions(State):
         if receiver.family in ("trainer", "lightning_trainer") and name.endswith("_dataloaders"):
             return Value(0, family="loader", instance=True, wrapped="prepared")
         measure = receiver.measure if name in _KEPT else None
-        return Value(receiver.varies, receiver.reason, grad=receiver.grad, sources=receiver.sources, measure=measure)
+        return Value(
+            receiver.varies,
+            receiver.reason,
+            grad=receiver.grad,
+            cut=receiver.cut,
+            sources=receiver.sources,
+            measure=measure,
+        )
 
     def _member(self, owner: ClassNode, name: str) -> Value | None:
         for each in self.index.lineage(owner):
@@ -174,7 +195,7 @@ class Expressions(State):
         if whole.name == "os.environ" and isinstance(index.constant, str):
             return self.environment(index.constant, node)
         number, most = index.constant, len(whole.elements)
-        if isinstance(number, int) and -most <= number < most:
+        if isinstance(number, int) and -most <= number < most and whole.family != "dict":
             return whole.elements[number]
         if whole.family == "shape":
             is_own = whole.length and index.constant == 0
@@ -184,6 +205,7 @@ class Expressions(State):
             return self._item(whole, index)
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice):
+            result = self._slice(node, node.slice, result)
             return self._sliced(whole, index, result, node.slice)
         if index.family == "mask":
             result = result._replace(length=result.length or index.is_local, scale=whole.scale)
@@ -192,13 +214,13 @@ class Expressions(State):
         family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
         if index.family == "counter" and whole.is_local:
             family = "example"
-        is_loss = isinstance(index.constant, str) and "loss" in index.constant.lower() and whole.is_local
+        is_loss = isinstance(index.constant, str) and names_loss(index.constant) and whole.is_local
         return result._replace(
             family=family,
             wrapped=whole.wrapped,
             reduced=whole.reduced,
             divided=whole.divided,
-            measure=whole.measure,
+            measure=whole.measure or one_of_several(whole, index.constant, node, self.index.text_of(node)),
             call=whole.call if whole.family == "result" else None,
             scale="mean?" if is_loss else result.scale,
         )
@@ -218,6 +240,14 @@ class Expressions(State):
         is_own = index.varies == DATA or (index.is_rank and part.step is not None and whole.family != "even")
         family = "even" if is_even else whole.family if whole.family in ("list", "loader") else ""
         return result._replace(length=whole.length or is_own, scale=whole.scale, family=family, wrapped=whole.wrapped)
+
+    def _slice(self, node: ast.Subscript, part: ast.Slice, result: Value) -> Value:
+        """What follows or comes before the rank's own place of what was gathered needs no gradient of this rank."""
+        bounds = [self.value(bound) for bound in (part.lower, part.upper) if bound is not None]
+        if part.step is not None and bounds:
+            self.emit(SHARE_OF, node, args=(bounds[0], self.value(part.step)))
+        is_rest = any(bound.family in ("rank", "local_rank") for bound in bounds)
+        return result._replace(cut=None) if is_rest else result
 
     def environment(self, name: str, node: Located) -> Value:
         """Return the value of an environment variable."""
@@ -256,6 +286,9 @@ class Expressions(State):
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.value(part) for part in (node.left, *node.comparators)]
+        for turn, which in (values[:2], values[1::-1]):
+            if turn.family == "turn":
+                self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
         return compared(self, node, values)
 
     def _binary(self, node: ast.BinOp) -> Value:
@@ -281,12 +314,13 @@ class Expressions(State):
         if isinstance(operator, ast.Div | ast.FloorDiv):
             quotient = self._quotient(left, right, result)
             return quotient if isinstance(operator, ast.Div) else quotient._replace(dtype=dtype_of(left))
-        main = left if left.varies >= right.varies else right
-        scale, reduced = main.scale, main.reduced
+        main, other = (left, right) if _tells(left) >= _tells(right) else (right, left)
+        scale, reduced, divided = main.scale, main.reduced, left.divided or right.divided
         if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
             scale = ""
-        if isinstance(operator, ast.Mult) and "world" in (left.family, right.family):
-            reduced, scale = "scaled", main.scale
+        if isinstance(operator, ast.Mult):
+            scale, reduced = _product(main, other)
+            self._share(left, right, node)
         families = left.family, right.family
         family = next((each for each in ("even", "length", "clock") if each in families), "")
         if isinstance(operator, ast.Mod) and right.family == "world":
@@ -295,11 +329,19 @@ class Expressions(State):
             return result._replace(family="set", order=result_order)
         if isinstance(operator, ast.Mod) and left.family == "rank" and right.constant is None:
             family = "local_rank"  # by the number of devices of a machine
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "turn"
         measure = self._measured(operator, left, right, node)
         dtype = dtype_of(left) if dtype_of(left) == dtype_of(right) else ""
         return result._replace(
-            scale=scale, reduced=reduced, divided=main.divided, family=family, measure=measure, dtype=dtype
+            scale=scale, reduced=reduced, divided=divided, family=family, measure=measure, dtype=dtype
         )
+
+    def _share(self, left: Value, right: Value, node: ast.expr) -> None:
+        """Note where a rank's part of something begins: ``rank * (size // world)``."""
+        for which, size in ((left, right), (right, left)):
+            if size.family == "even":
+                self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
 
     def _measured(self, operator: ast.operator, left: Value, right: Value, node: ast.expr) -> Measure | None:
         """What a value measures that is scaled, or added to; the root of a mean of squares."""
@@ -313,15 +355,20 @@ class Expressions(State):
         return None
 
     def _quotient(self, left: Value, right: Value, result: Value) -> Value:
-        """Divided by the number of ranks or a reduced count, a value is normalised; by a local count, a local mean."""
+        """Divided by the number of ranks or a count of all, a value is normalised; by a local count, a local mean.
+
+        What else it is divided by may be either.
+        """
         measure = left.measure if not right.is_local or right.family == "length" else None
-        result = result._replace(dtype="float", measure=measure)
+        result = result._replace(
+            scale=left.scale, reduced=left.reduced, cut=left.cut, divided=True, dtype="float", measure=measure
+        )
         if right.family == "world" or right.sources or right.reduced:
-            family = "even" if right.family == "world" and left.varies <= UNKNOWN else ""
-            return result._replace(scale=left.scale, reduced=left.reduced, divided=True, family=family)
-        if left.scale == "sum" and (right.scale == "count" or right.family == "length"):
-            return result._replace(scale="mean", reduced=left.reduced)
-        return result._replace(scale=left.scale, reduced=left.reduced, divided=left.divided)
+            return result._replace(family="even" if right.family == "world" and left.varies <= UNKNOWN else "")
+        is_own_count = right.scale == "count" or (right.scale == "sum" and right.is_local and not right.grad)
+        if left.scale == "sum" and (is_own_count or right.family == "length"):
+            return result._replace(scale="local mean" if is_own_count else "mean", divided=left.divided)
+        return result._replace(divided=left.divided or right.scale != "batches")
 
     def _conditional(self, node: ast.IfExp) -> Value:
         test = self.value(node.test)
@@ -339,8 +386,12 @@ class Expressions(State):
 
     def merged(self, first: Value, second: Value, test: Value, node: Located) -> Value:
         """Return the value of what two ways make of it; where ranks go different ways, they differ in it."""
-        if first == second and (first.constant is not None or first.family == "none"):
+        if first is second or (first == second and (first.constant is not None or first.family == "none")):
             return first
+        if test.formula is not None and test.formula == TRUE:  # as in a job of several ranks
+            return first
+        if test.formula is not None and test.formula == FALSE:
+            return second
         formula = self._chosen(first, second, test, node)
         value = join(first, second)
         if first.reduced and second.reduced and value.varies == SAME:
@@ -348,7 +399,22 @@ class Expressions(State):
         if test.is_local and test.varies > value.varies:
             reason = test.reason or self.reason(node)
             value = value._replace(varies=test.varies, reason=reason._replace(control=True))
+        if value.wrapped and not (first.wrapped and second.wrapped) and self.asks_whether_wrapped(node):
+            value = value._replace(wrapped="")
         return value._replace(formula=formula)
+
+    def asks_whether_wrapped(self, node: Located) -> bool:
+        """True if a test is there to find the model inside of a wrapper."""
+        calls = (each for each in ast.walk(node) if isinstance(each, ast.Call) and len(each.args) == 2)
+        return any(self._is_of_wrapper(call) for call in calls)
+
+    def _is_of_wrapper(self, call: ast.Call) -> bool:
+        asked = call.args[1]
+        if isinstance(asked, ast.Constant):
+            return asked.value == "module"
+        types = asked.elts if isinstance(asked, ast.Tuple) else [asked]
+        effects = (function_effect(self.index.qualify(each, self.function)) for each in types)
+        return any(effect is not None and effect.kind == "wrap" for effect in effects)
 
     def _chosen(self, first: Value, second: Value, test: Value, node: Located) -> Formula | None:
         if first.formula is None or second.formula is None:
@@ -363,7 +429,11 @@ class Expressions(State):
             return combine(list(elements))._replace(family=family)
         whole = combine(list(elements)) if elements else SAME_VALUE
         order = order_of(elements) if isinstance(node, ast.Set) else ""
-        return whole._replace(family=family, elements=elements if len(elements) <= _MOST_ELEMENTS else (), order=order)
+        scales = {part.scale for part in elements}
+        scale = scales.pop() if len(scales) == 1 else ""
+        return whole._replace(
+            family=family, elements=elements if len(elements) <= _MOST_ELEMENTS else (), order=order, scale=scale
+        )
 
     def _dict(self, node: ast.Dict) -> Value:
         keys = [self.value(key) if key is not None else None for key in node.keys]
@@ -377,10 +447,16 @@ class Expressions(State):
         names = tuple(key.constant for key in keys if key is not None)
         return whole._replace(family="dict", elements=elements, keys=names)
 
+    def _text(self, node: ast.JoinedStr) -> Value:
+        parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+        elements = tuple(self.value(part) for part in parts)
+        return combine(list(elements))._replace(family="text", elements=elements)
+
     def _starred(self, node: ast.Starred) -> Value:
         return self.value(node.value)
 
     def _lambda(self, node: ast.Lambda) -> Value:
+        self.captured |= {each.id for each in ast.walk(node.body) if isinstance(each, ast.Name)}
         return Value(0, family="lambda")
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
@@ -440,6 +516,21 @@ class Expressions(State):
         return self.call(node)
 
 
+def _tells(value: Value) -> tuple[int, bool]:
+    """How much of a result comes from a value: from what ranks hold of their own, then from what was reduced."""
+    return value.varies, bool(value.reduced or value.scale)
+
+
+def _product(main: Value, other: Value) -> tuple[str, str]:
+    """What a value is over samples, and over ranks, after it is multiplied: by how many samples, a sum."""
+    if other.family == "world":
+        return main.scale, "scaled"
+    if isinstance(other.constant, int | float):
+        return main.scale, main.reduced
+    is_total = other.family == "length" or other.scale == "count"
+    return "sum" if is_total and main.scale else "", main.reduced
+
+
 _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.Constant: Expressions._constant,
     ast.Name: Expressions._name,
@@ -454,6 +545,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Expressions, Any], Value]] = {
     ast.List: Expressions._written_out,
     ast.Set: Expressions._written_out,
     ast.Dict: Expressions._dict,
+    ast.JoinedStr: Expressions._text,
     ast.Starred: Expressions._starred,
     ast.Lambda: Expressions._lambda,
     ast.ListComp: Expressions._comprehension,

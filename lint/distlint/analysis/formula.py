@@ -37,7 +37,7 @@ class Not(NamedTuple):
     inside: Formula
 
 
-class Any(NamedTuple):
+class Some(NamedTuple):
     """True where one of ``inside`` is."""
 
     inside: tuple[Formula, ...]
@@ -55,7 +55,7 @@ class Constant(NamedTuple):
     value: bool
 
 
-Formula: TypeAlias = Union["Atom", "Not", "Any", "All", "Constant"]
+Formula: TypeAlias = Union["Atom", "Not", "Some", "All", "Constant"]
 TRUE = Constant(True)
 FALSE = Constant(False)
 ZERO = Atom("rank==0", RANK)

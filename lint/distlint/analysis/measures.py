@@ -100,9 +100,17 @@ def told_by_name(name: str) -> str | None:
     return averageable.ENTRIES[stem].reason if stem is not None else None
 
 
+def one_of_several(scores: Value, key: object, node: ast.expr, text: str) -> Measure | None:
+    """Return what one of several metrics is that a library's function returns by name."""
+    entry = averageable.named(key) if isinstance(key, str) and scores.family == "scores" else None
+    if entry is None or entry.kind != "not averageable" or not scores.is_local or scores.sources:
+        return None
+    return Measure(str(key), entry.reason, node.lineno, text)
+
+
 def curved(value: Value, node: ast.expr, text: str, *, is_root: bool) -> Measure | None:
     """Return the measure that ``exp`` or the square root of a value is, where that is a mean."""
-    if value.scale not in ("mean", "mean?") or value.reduced:
+    if value.scale not in ("mean", "mean?") or value.reduced or not value.is_local:
         return None
     if is_root:
         return Measure("root of a mean squared error", averageable.ROOT_REASON, node.lineno, text, is_curved=True)

@@ -29,7 +29,7 @@ from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import family_of, function_effect, guard_decorator
-from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex
+from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _MOST_ROUNDS = 6
 _IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
@@ -43,6 +43,7 @@ _STEPS = {
     "module": ("forward",),
     "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
 }
+_LOSSES = {"lightning_module": ("training_step",), "hf_trainer": ("compute_loss",)}
 _NO_DATA = ("_idx", "_nb", "_index", "_id", "model")  # how parameters of steps end that are no data
 _HOOKED = frozenset({"lightning_module", "callback"})
 _SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
@@ -87,6 +88,20 @@ class Analysis:
             for event in self.reports[function].events:
                 if not kinds or event.kind in kinds:
                     yield event
+
+    def losses(self) -> Iterator[tuple[FunctionNode, Located, Value]]:
+        """What gradients are taken of: of what ``backward`` is called, and what a trainer's steps return."""
+        for function, report in self.reports.items():
+            for event in report.events:
+                if event.kind == "backward":
+                    yield function, event.node, event.args[0] if event.args else event.receiver
+            owner = function.owner if function.is_method else None
+            if owner is None or function.name not in _LOSSES.get(self.facts.family(owner), ()):
+                continue
+            for node, value in report.returned:
+                loss = value.elements[0] if value.elements and value.family == "tuple" else value
+                if loss.family not in ("tuple", "dict"):
+                    yield function, node, loss
 
     def needs_all(self, step: Step) -> bool:
         """True if a step is a collective of all ranks."""
@@ -159,14 +174,20 @@ class Analysis:
             decorator = function.decorators[0]
             reason = Reason(decorator.lineno, self._name(decorator))
             interpreter.guards = (Guard("decorator", Value(RANK, reason, _GUARDS[guard], "flag"), decorator),)
+        interpreter.gradless = any(map(interpreter.stops_gradients, function.decorators))
         interpreter.run(function.node.body)
+        interpreter.read |= _read_inside(function, interpreter)
         body = tuple(interpreter.block)
         if guard and body:
             place = interpreter.place(function.decorators[0])
             body = (Branch(_GUARDS[guard], body, (), place, function.decorators[0]),)
         self._tell(function, interpreter, body)
         returns = interpreter.returns or NONE_VALUE
-        return FunctionReport(function, interpreter.events, body, returns, interpreter.read, interpreter.names)
+        report = FunctionReport(function, interpreter.events, body, returns)
+        report.read, report.shown, report.named = interpreter.read, interpreter.shown, interpreter.named
+        report.environment = interpreter.names
+        report.returned = list(interpreter.returned.values())
+        return report
 
     def _name(self, decorator: ast.expr) -> str:
         if isinstance(decorator, ast.Call):
@@ -244,9 +265,7 @@ class Analysis:
             owner = f"{function.owner.name}." if function.owner is not None else ""
             names = tuple(each.arg for each in function.parameters)
             names = names[1:] if owner and not function.is_static else names
-            returns = report.returns._replace(
-                target=None, elements=(), keys=(), sources=frozenset(), call=None, sampler=None
-            )
+            returns = report.returns.for_other_files()
             name = f"{self.index.name}.{owner}{function.name}"
             yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
 
@@ -256,6 +275,14 @@ def _is_of_one(event: Event) -> bool:
     size = event.argument(3, "world_size")
     asks = any(_STARTED.search(ast.dump(guard.node)) for guard in event.guards)
     return size is not None and size.constant == 1 and "**" not in event.options and not asks
+
+
+def _read_inside(function: FunctionNode, interpreter: Interpreter) -> set[int]:
+    """Numbers of the collectives whose results inner functions may read, or others, of names of the file."""
+    names = set(interpreter.names) if function.name == "<module>" else set(interpreter.captured)
+    for inner in function.local.values():
+        names |= {each.id for each in ast.walk(inner.node) if isinstance(each, ast.Name)}
+    return {number for name in names if name in interpreter.names for number in interpreter.names[name].sources}
 
 
 def _first(function: FunctionNode) -> tuple[int, int]:

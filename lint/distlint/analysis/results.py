@@ -9,14 +9,32 @@ from typing import TYPE_CHECKING
 from distlint.analysis.formula import RANK, SAME, UNKNOWN
 from distlint.analysis.measures import measure_in
 from distlint.analysis.orders import order_of_set
-from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value, combine, dtype_of
+from distlint.analysis.value import (
+    HAS_GRADIENT,
+    NONE_VALUE,
+    SAME_VALUE,
+    UNKNOWN_VALUE,
+    Cut,
+    Value,
+    combine,
+    dtype_of,
+)
+from distlint.api import Effect
 
 if TYPE_CHECKING:
     from distlint.analysis.events import Event
     from distlint.analysis.expressions import Expressions
 
-_RANKS = frozenset({"rank", "local_rank", "world", "zero", "local_zero", "last", "distributed"})
+_RANKS = frozenset({"rank", "local_rank", "world", "local_world", "zero", "local_zero", "last", "distributed"})
+_GENERATION = frozenset(
+    {"attention_mask", "do_sample", "eos_token_id", "generation_config", "input_ids", "max_length", "max_new_tokens"}
+    | {"num_beams", "num_return_sequences", "pad_token_id", "top_k", "top_p"}
+)
 _MEAN = frozenset({"avg", "mean"})
+# Where a rank takes its part: with which number, and of how many.
+SHARE_OF = Effect("share_of", "share")
+_OPERATION_NAMES = ("op", "reduce_op", "reduction")
+_OPERATION_AT = {"fabric": 2, "strategy": 2}
 
 
 def result_of(state: Expressions, event: Event) -> Value:
@@ -25,13 +43,15 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind in _RANKS:
         return state.ranked(kind, event.node)
     if kind == "collective":
-        return _of_collective(event)
+        return _of_collective(state, event)
     if kind == "wrap":
         return _of_wrapper(event)
     if kind == "dict":
         return Value(SAME, family="dict")
     if kind == "loader":
         return _of_loader(event)
+    if kind == "same":
+        return event.args[-1] if event.args else UNKNOWN_VALUE
     if kind == "sampler":
         return _instance("sampler")._replace(sampler=event.node if isinstance(event.node, ast.Call) else None)
     if kind == "share":
@@ -42,7 +62,7 @@ def result_of(state: Expressions, event: Event) -> Value:
         return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind), order=order)
     if kind in ("select", "split"):
         whole = combine(list(event.args))
-        family = "shares" if kind == "split" else "list"
+        family = "shares" if kind == "split" else "tensor"
         return whole._replace(length=whole.is_local or whole.length, family=family)
     return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
 
@@ -81,11 +101,10 @@ def operation_of(event: Event) -> str:
         return "gathered"
     if "reduce" not in event.label:
         return ""
-    said = next(
-        (event.argument_node(-1, name) for name in ("op", "reduce_op", "reduction") if name in event.options), None
-    )
-    if said is None and event.effect.group == 2 and len(event.args) > 1:
-        said = event.argument_node(1, "op")
+    has_place = event.effect.group > 0 and not event.effect.grads
+    position = event.effect.group - 1 if has_place else _OPERATION_AT.get(event.receiver.family, 1)
+    said = next(filter(None, (event.argument_node(-1, name) for name in _OPERATION_NAMES)), None)
+    said = said or event.argument_node(position, "op")
     if said is not None:
         text = said.value if isinstance(said, ast.Constant) else getattr(said, "attr", "")
         word = str(text).lower()
@@ -93,21 +112,43 @@ def operation_of(event: Event) -> str:
     return "mean" if event.receiver.family in ("fabric", "strategy") else "sum"
 
 
-def _of_collective(event: Event) -> Value:
-    subject = event.args[0] if event.args else UNKNOWN_VALUE
+def _of_collective(state: Expressions, event: Event) -> Value:
+    subject = subject_of(event)
     sources = frozenset({event.number})
+    if event.label == "reduce" and event.effect.returns == "local":
+        return subject._replace(reduced=operation_of(event), sources=sources, constant=None, elements=())
     if event.effect.returns in ("local", ""):
         whole = combine(list(event.args))
         return whole._replace(sources=sources, length=whole.length and not event.label.startswith("pad_"))
     return Value(
         SAME,
         reduced=operation_of(event),
-        scale=subject.scale.replace("mean?", "mean?"),
+        divided=subject.divided,
+        scale=subject.scale,
         sources=sources | subject.sources,
         grad=subject.grad,
+        cut=_cut(state, event, subject),
         family=subject.family if subject.family in ("batch", "part", "length", "count") else "",
         dtype=subject.dtype,
     )
+
+
+def _cut(state: Expressions, event: Event, subject: Value) -> Cut | None:
+    """Where other ranks' part of a result has no gradient, though this rank's part has one."""
+    synced = event.options.get("sync_grads")
+    is_passed_on = event.effect.grads or (synced is not None and synced.constant is not False)
+    if not subject.grad or is_passed_on or operation_of(event) not in ("sum", "mean", "gathered"):
+        return subject.cut
+    reason = state.reason(event.node)
+    return Cut(reason.line, reason.text, event.label, subject.grad == HAS_GRADIENT)
+
+
+def subject_of(event: Event) -> Value:
+    """Return the value that a collective joins over ranks: of a gather into given places, the second argument."""
+    is_second = bool(event.effect.changes) and "gather" in event.label
+    names = ("tensor", "obj", "input_tensor", "input") if is_second else ("tensor", "data", "input")
+    named = next((event.options[name] for name in names if name in event.options), UNKNOWN_VALUE)
+    return event.args[is_second] if len(event.args) > is_second else named
 
 
 def _of_wrapper(event: Event) -> Value:
@@ -125,11 +166,15 @@ def _wrap(value: Value, how: str) -> Value:
     return value._replace(wrapped=how, varies=min(value.varies, UNKNOWN))
 
 
+_DIMENSIONS = frozenset({"dim", "axis", "dims"})
+
 Method = Callable[[Value, Value, dict[str, Value]], Value]
 
 
 def _reduce_to(scale: str) -> Method:
     def method(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+        if options.keys() & _DIMENSIONS:
+            return whole._replace(reduced=receiver.reduced, divided=receiver.divided)
         is_mask = receiver.family == "mask"
         kept = receiver.scale if receiver.scale and scale in ("mean", "sum") else scale
         if scale == "mean" and not options.keys().isdisjoint(("dim", "axis")):
@@ -140,7 +185,7 @@ def _reduce_to(scale: str) -> Method:
             dtype=_reduced_type(receiver, scale),
             call=receiver.call if receiver.family == "result" and scale == "mean" else None,
             scale="count" if is_mask and scale == "sum" else kept,
-            reduced=receiver.reduced if receiver.reduced != "gathered" else "",
+            reduced=receiver.reduced if receiver.reduced != "gathered" else scale,
             divided=receiver.divided,
             family="number",
             length=False,
@@ -163,17 +208,18 @@ def _same_value(receiver: Value, whole: Value, options: dict[str, Value]) -> Val
 
 
 def _without_gradient(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return receiver._replace(grad=False, constant=None, elements=())
+    return receiver._replace(grad=0, cut=None, constant=None, elements=())
 
 
 def _fresh(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor(x)``: the value, but not the gradient."""
     return receiver._replace(
-        grad=False,
+        grad=0,
+        cut=None,
         constant=None,
         elements=(),
         formula=None,
-        family="",
+        family="made" if receiver.constant is not None or receiver.family == "made" else "",
         dtype=named_dtype(options.get("dtype")) or dtype_of(receiver),
         measure=measure_in(receiver),
     )
@@ -184,8 +230,14 @@ def _joined_parts(receiver: Value, whole: Value, options: dict[str, Value]) -> V
     return receiver._replace(constant=None, elements=(), keys=(), formula=None, family="", measure=measure_in(receiver))
 
 
+def _made(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """A tensor of constants or noise: what it holds does not follow from its size."""
+    return Value(UNKNOWN, family="made", length=whole.length)
+
+
 def _filled(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(dtype=named_dtype(options.get("dtype")) or "float")
+    made = _made(receiver, whole, options)
+    return made._replace(dtype=named_dtype(options.get("dtype")) or "float")
 
 
 def _as_int(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -197,7 +249,13 @@ def _as_float(receiver: Value, whole: Value, options: dict[str, Value]) -> Value
 
 
 def _clamped(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(scale=receiver.scale, dtype=receiver.dtype, measure=receiver.measure)
+    return whole._replace(
+        scale=receiver.scale,
+        reduced=receiver.reduced,
+        divided=receiver.divided,
+        dtype=receiver.dtype,
+        measure=receiver.measure,
+    )
 
 
 def _squared(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
@@ -215,11 +273,11 @@ _FLOATS = frozenset({"float", "float16", "float32", "float64", "double", "half",
 
 
 def _condition(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(family="mask", grad=False, scale="")
+    return whole._replace(family="mask", grad=0, cut=None, scale="")
 
 
 def _selected(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole._replace(length=whole.is_local, family="list", grad=False)
+    return whole._replace(length=whole.is_local, family="tensor", grad=0, cut=None)
 
 
 def length_of(receiver: Value) -> Value:
@@ -236,6 +294,8 @@ def _size(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 def _length(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     if receiver.length:
         return Value(receiver.varies, receiver.reason, family="length", dtype="int")
+    if receiver.family == "loader":
+        return Value(UNKNOWN, family="length", scale="batches", dtype="int")
     return length_of(receiver)._replace(sources=receiver.sources)
 
 
@@ -246,13 +306,18 @@ def _padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
 
 def _batch_padded(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """Padded to the longest of its own samples."""
-    return whole._replace(length=whole.is_local, family="list")
+    return whole._replace(length=whole.is_local, family="tensor")
 
 
 def _concatenated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     """As long as its parts; those that are written out may fill up each other."""
     is_ragged = all(part.length for part in receiver.elements) if receiver.elements else receiver.length
     return whole._replace(length=is_ragged, family="", measure=measure_in(receiver))
+
+
+def _generated(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
+    """What a language model writes ends where each of its samples does; told by the options of transformers."""
+    return whole._replace(length=not _GENERATION.isdisjoint(options), grad=False, scale="", family="")
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
@@ -268,17 +333,21 @@ METHODS_OF_TENSORS: dict[str, Method] = {
         _same_value,
     ),
     **dict.fromkeys(("unsqueeze", "clone", "flatten", "requires_grad_", "copy", "deepcopy", "bool"), _same_value),
+    **dict.fromkeys(("ceil", "floor", "nan_to_num"), _same_value),
+    **dict.fromkeys(("rand", "randn", "randint", "arange", "eye", "linspace"), _made),
+    **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"), _made),
     **dict.fromkeys(("float", "double", "half", "bfloat16", "float32", "float64"), _as_float),
     **dict.fromkeys(("detach", "item", "tolist", "numpy"), _without_gradient),
     **dict.fromkeys(("int", "long", "short", "argmax", "argmin", "argsort", "bincount", "count_nonzero"), _as_int),
     **dict.fromkeys(("stack", "cat", "hstack", "vstack", "concatenate", "array", "asarray"), _joined_parts),
     **dict.fromkeys(("zeros", "ones", "empty"), _filled),
-    **dict.fromkeys(("clamp", "clip"), _clamped),
+    **dict.fromkeys(("clamp", "clamp_", "clip"), _clamped),
     **dict.fromkeys(("tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"), _fresh),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "gt", "lt", "ge", "le"), _condition),
     **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
     **dict.fromkeys(("size", "dim"), _size),
     "numel": _length,
+    "generate": _generated,
 }
 
 Builtin = Callable[["Expressions", ast.Call, tuple[Value, ...], Value], Value]
@@ -301,6 +370,8 @@ def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: V
 
     From one number of the rank's to another, as far as is known, every rank has as many; in strides from it, not.
     """
+    if len(args) == 3:
+        state.emit(SHARE_OF, node, args=(args[0], args[2]))
     asked = args[:1] if len(args) == 3 and args[0].is_rank else args
     own = [value for value in asked if value.is_local and value.family not in ("batch", "part")]
     return whole._replace(family="range", length=len(own) == 1 or (len(own) > 1 and len(args) == 3))
@@ -332,8 +403,6 @@ def _bool_of(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole:
 
 
 def _nothing(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    from distlint.api import Effect
-
     state.emit(Effect("show", "print"), node, args=args)
     return NONE_VALUE
 

@@ -94,9 +94,7 @@ class Facts:
 
     def tell(self, key: Key, value: Value) -> None:
         """Join a value to what is known."""
-        is_small = len(value.elements) <= _MOST_PARTS
-        elements, keys = (value.elements, value.keys) if is_small else ((), ())
-        value = value._replace(sources=frozenset(), elements=elements, keys=keys)
+        value = _without_sources(value)
         known = self.values.get(key)
         joined = value if known is None else join(known, value)
         if joined != known:
@@ -114,6 +112,14 @@ class Facts:
         """Return what a function does, as far as it is known yet."""
         self.callers.setdefault(function, set()).add(reader)
         return self.bodies.get(function, ())
+
+
+def _without_sources(value: Value, depth: int = 3) -> Value:
+    """A value as other functions see it, whose collectives have other numbers."""
+    if not depth or len(value.elements) > _MOST_PARTS:
+        return value._replace(sources=frozenset(), elements=(), keys=())
+    elements = tuple(_without_sources(each, depth - 1) for each in value.elements)
+    return value._replace(sources=frozenset(), elements=elements)
 
 
 def shape(body: tuple[Node, ...]) -> tuple[object, ...]:
@@ -141,7 +147,12 @@ class State:
         self.events: list[Event] = []
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
         self.returns: Value | None = None
-        self.read: set[int] = set()
+        self.read: frozenset[int] = frozenset()
+        self.shown: frozenset[int] = frozenset()
+        self.named: frozenset[int] = frozenset()  # of collectives whose results have a name
+        self.owned: frozenset[str] = frozenset()  # names of new tensors and lists that nothing else holds
+        self.captured: set[str] = set()  # names that inner functions read, and those of the file
+        self.gradless = False  # under torch.no_grad
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
         self.by_node: dict[tuple[int, str], int] = {}
 

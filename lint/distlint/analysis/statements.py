@@ -6,13 +6,14 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distlint.analysis.calls import Calls
+from distlint.analysis.calls import Calls, is_new
 from distlint.analysis.conditions import matched
 from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
 from distlint.analysis.formula import DATA, SAME, TRUE, UNKNOWN, every
+from distlint.analysis.results import METHODS_OF_TENSORS
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
-from distlint.api import Effect
+from distlint.api import Effect, stops_gradients
 from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
@@ -29,6 +30,7 @@ class Interpreter(Calls):
         super().__init__(function, facts)
         self.is_quick = False  # a loop's first round: it tells what the second begins with
         self.breaks: list[list[Value]] = []
+        self.returned: dict[int, tuple[ast.Return, Value]] = {}
 
     def run(self, body: Sequence[ast.stmt]) -> str:
         """Interpret statements; return how they end where every way through them does: one of _ENDS, or ""."""
@@ -44,12 +46,17 @@ class Interpreter(Calls):
         if isinstance(target, ast.Name):
             self.names[target.id] = value
             self.assigned.add(target.id)
+            if value.sources and target.id.startswith("_"):
+                self.read |= value.sources
+            elif value.sources:
+                self.named |= value.sources
         elif isinstance(target, ast.Tuple | ast.List):
             self._bind_parts(target.elts, value)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, value._replace(elements=()))
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value).target
+            self.read |= value.sources
             if isinstance(owner, ClassNode):
                 self.facts.tell(("attribute", owner, target.attr), value)
         elif isinstance(target, ast.Subscript):
@@ -65,11 +72,13 @@ class Interpreter(Calls):
             self.bind(each, part)
 
     def _bind_item(self, target: ast.Subscript, value: Value) -> None:
-        """An item of a list or dict is in it from now on."""
+        """An item of a list or dict is in it from now on; the rank's own part of what was gathered has its gradient."""
         index = self.value(target.slice)
         if isinstance(target.value, ast.Name):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
+                if index.family in ("rank", "local_rank"):
+                    known = known._replace(cut=None)
                 inside = value._replace(constant=None, formula=None, elements=(), keys=(), family=known.family)
                 joined = join(known, inside)
                 if self.is_own_key(target.value, target.slice):
@@ -77,6 +86,8 @@ class Interpreter(Calls):
                 keys, elements = _with_item(known, index.constant, value)
                 joined = joined._replace(scale="", elements=elements, keys=keys, length=known.length)
                 self.bind(target.value, joined)
+                return
+        self.read |= value.sources
 
     def element(self, value: Value) -> Value:
         """Return one turn's value of what is iterated over."""
@@ -141,10 +152,27 @@ class Interpreter(Calls):
         return ""
 
     def _assign(self, node: ast.Assign) -> str:
-        value = self.value(node.value)
+        value = self._assigned_value(node.value, node.targets)
         for target in node.targets:
             self.bind(target, self._given_back(target, node.value, value))
+        self._note_owned(node.targets, node.value)
         return ""
+
+    def _assigned_value(self, node: ast.expr, targets: list[ast.expr]) -> Value:
+        """The value of an expression; what is only computed with, into a name, is not read before that name is."""
+        read, owned = self.read, self.owned
+        value = self.value(node)
+        if not value.sources <= read and all(isinstance(each, ast.Name) for each in targets) and _only_computes(node):
+            self.read = read | (self.read - value.sources)
+            self.owned = owned
+        return value
+
+    def _note_owned(self, targets: list[ast.expr], node: ast.expr) -> None:
+        for target in targets:
+            if isinstance(target, ast.Name):
+                is_owned = len(targets) == 1 and is_new(node)
+                if is_owned != (target.id in self.owned):
+                    self.owned ^= {target.id}
 
     def _given_back(self, target: ast.expr, node: ast.expr, value: Value) -> Value:
         """``state = update(state, batch)``: what an unseen function is given and gives back is what it was before."""
@@ -159,11 +187,16 @@ class Interpreter(Calls):
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
-            self.bind(node.target, self.value(node.value))
+            self.bind(node.target, self._assigned_value(node.value, [node.target]))
+            self._note_owned([node.target], node.value)
         return ""
 
     def _augmented(self, node: ast.AugAssign) -> str:
-        before, added = self.value(node.target), self.value(node.value)
+        read, owned = self.read, self.owned
+        before = self.value(node.target)
+        if isinstance(node.target, ast.Name):
+            self.read, self.owned = read, owned
+        added = self._assigned_value(node.value, [node.target])
         if isinstance(node.op, ast.Div | ast.FloorDiv):
             self.note_division(before, added, node.target)
         result = self.arithmetic(node.op, before, added, node.target)
@@ -264,6 +297,8 @@ class Interpreter(Calls):
                 self.names[name] = join(before.get(name, NONE_VALUE), self.names[name])
         assigned |= self.assigned
         self.assigned = assigned
+        if kind == "while" and self.asks_whether_wrapped(asked):
+            self.names = {name: value._replace(wrapped="") for name, value in self.names.items()}
         self.is_quick = was_quick
         self.names.update(changed)
         self.loop(node, decides, block)
@@ -277,8 +312,10 @@ class Interpreter(Calls):
         assigned, self.assigned = self.assigned, set()
         with self.collected() as block:
             self.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
-            end = self.run(node.body) or self.run(node.orelse)
+            end = self.run(node.body)
             inner, self.guards = self.guards[len(outer) + bool(node.handlers) :], outer
+        with self.collected() as rest:
+            end = end or self.run(node.orelse)
         after, handlers, ends = self.names, [], [end]
         changed = self.assigned & after.keys()
         either = {name: join(before.get(name, after[name]), after[name]) for name in changed}
@@ -297,24 +334,36 @@ class Interpreter(Calls):
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
         with self.collected() as final:
             last = self.run(node.finalbody)
-        if block or any(handlers) or final:
-            self.block.append(Handled(tuple(block), tuple(handlers), tuple(final)))
+        if block or any(handlers) or final or rest:
+            # What follows a body without an exception is not tried.
+            tried = Handled(tuple(block), tuple(handlers), (), node)
+            self.block += (tried, *rest) if not final else (Handled((tried, *rest), (), tuple(final)),)
         self.guards = (*outer, *inner)
         return last or (end if all(ends) else "")
 
     def _with(self, node: ast.With | ast.AsyncWith) -> str:
-        outer = self.guards
+        outer, was_gradless = self.guards, self.gradless
         for item in node.items:
             value = self.value(item.context_expr)
             self.guards = (*self.guards, Guard("with", value, item.context_expr))
+            self.gradless = self.gradless or self.stops_gradients(item.context_expr)
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
         before = self.keeps_gradients
         self.keeps_gradients = before or any(_keeps_gradients(item.context_expr) for item in node.items)
         end = self.run(node.body)
-        self.keeps_gradients = before
+        self.keeps_gradients, self.gradless = before, was_gradless
         self.guards = (*outer, *self.guards[len(outer) + len(node.items) :])
         return end
+
+    def stops_gradients(self, node: ast.expr) -> bool:
+        """True if a decorator or context is ``torch.no_grad`` or the like."""
+        called = node.func if isinstance(node, ast.Call) else node
+        return stops_gradients(self.index.qualify(called, self.function))
+
+    def _names_of_others(self, node: ast.Global | ast.Nonlocal) -> str:
+        self.captured |= set(node.names)
+        return ""
 
     def _match(self, node: ast.Match) -> str:
         return self._cases(node.subject, self.value(node.subject), node.cases)
@@ -346,6 +395,10 @@ class Interpreter(Calls):
         if self.returns is not None and rank >= DATA and value != self.returns:
             reason = next(test.reason for test in guards if test.varies == rank)
             value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
+        if value.wrapped and self.returns is not None and not self.returns.wrapped:
+            is_told = any(self.asks_whether_wrapped(guard.node) for guard in self.guards)
+            value = value._replace(wrapped="" if is_told else value.wrapped)
+        self.returned[id(node)] = node, value
         self.returns = value if self.returns is None else join(self.returns, value)
         self.read |= value.sources
         if node.value is not None and value.family != "none" and self._is_trained_with_result():
@@ -385,6 +438,12 @@ class Interpreter(Calls):
     def _assert(self, node: ast.Assert) -> str:
         self.value(node.test)
         return ""
+
+
+def _only_computes(node: ast.expr) -> bool:
+    """True if an expression has no call but of methods of tensors that are known."""
+    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return all(isinstance(each, ast.Attribute) and each.attr in METHODS_OF_TENSORS for each in calls)
 
 
 def _with_item(known: Value, key: object, value: Value) -> tuple[tuple[Any, ...], tuple[Value, ...]]:
@@ -452,6 +511,8 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Interpreter, Any], str]] = {
     ast.AsyncFor: Interpreter._for,
     ast.While: Interpreter._while,
     ast.Try: Interpreter._try,
+    ast.Global: Interpreter._names_of_others,
+    ast.Nonlocal: Interpreter._names_of_others,
     ast.With: Interpreter._with,
     ast.AsyncWith: Interpreter._with,
     ast.Return: Interpreter._return,

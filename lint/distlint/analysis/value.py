@@ -9,6 +9,10 @@ from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
 from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
+_MEANS = {"mean", "mean?"}
+# Whether gradients flow through a value: of an unseen function of a batch that is not known.
+MAY_HAVE_GRADIENT = 1
+HAS_GRADIENT = 2
 
 
 class Reason(NamedTuple):
@@ -25,6 +29,22 @@ class Reason(NamedTuple):
     control: bool = False
 
 
+class Cut(NamedTuple):
+    """A collective that lets no gradient through.
+
+    Attributes:
+        line: where it is.
+        text: the source there.
+        label: what it is called.
+        is_sure: whether what was given to it is known to have a gradient.
+    """
+
+    line: int
+    text: str
+    label: str
+    is_sure: bool
+
+
 class Value(NamedTuple):
     """What is known of a value.
 
@@ -38,12 +58,14 @@ class Value(NamedTuple):
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.
         wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so.
-        scale: what it is over this rank's samples: "mean", "sum", "count" or "".
+        scale: what it is over this rank's samples: "mean", "mean?" where that is likely, "local mean" where it was
+            divided by a count of this rank's, "sum", "count", "batches" of the number of them, or "".
         reduced: what a reduction over ranks made of it: "sum", "mean", "max", "gathered", "local" or "".
-        divided: whether it was divided by the number of ranks, or by a count that was reduced as well.
+        divided: whether it was, or may have been, divided by the number of ranks or by a count of all ranks.
         sources: numbers of the collectives that it comes from.
         length: whether its length is this rank's own.
-        grad: whether gradients flow through it.
+        grad: whether gradients flow through it: 0, MAY_HAVE_GRADIENT or HAS_GRADIENT.
+        cut: the collective by which it lacks the gradient of the other ranks' part.
         dtype: "int" or "float" where the type of its numbers is known.
         measure: the metric that it is, where that must not be averaged over ranks.
         call: the call that made it, of the object of a framework's class or of what calling a metric returns.
@@ -68,7 +90,8 @@ class Value(NamedTuple):
     divided: bool = False
     sources: frozenset[int] = _NOTHING
     length: bool = False
-    grad: bool = False
+    grad: int = 0
+    cut: Cut | None = None
     dtype: str = ""
     measure: Measure | None = None
     call: ast.Call | None = None
@@ -77,6 +100,23 @@ class Value(NamedTuple):
     keys: tuple[Any, ...] = ()
     constant: Any = None
     order: str = ""
+
+    def for_other_files(self) -> Value:
+        """Return what of it can be told without this file's syntax."""
+        return Value(
+            varies=self.varies,
+            reason=self.reason,
+            formula=self.formula,
+            family=self.family,
+            instance=self.instance,
+            name=self.name,
+            wrapped=self.wrapped,
+            scale=self.scale,
+            reduced=self.reduced,
+            divided=self.divided,
+            length=self.length,
+            grad=self.grad,
+        )
 
     @property
     def is_local(self) -> bool:
@@ -115,17 +155,18 @@ def join(first: Value, second: Value) -> Value:
         varies=more.varies,
         reason=more.reason,
         formula=first.formula if first.formula == second.formula else None,
-        family=_common(first.family, second.family),
+        family=_common(first.family, second.family) if "made" not in (first.family, second.family) else "",
         target=first.target if first.target is second.target else (first.target or second.target),
         instance=first.instance or second.instance,
         name=_common(first.name, second.name),
         wrapped=first.wrapped or second.wrapped,
-        scale=_common(first.scale, second.scale),
+        scale="mean" if {first.scale, second.scale} == _MEANS else _common(first.scale, second.scale),
         reduced=_common(first.reduced, second.reduced),
         divided=first.divided or second.divided,
         sources=first.sources | second.sources,
         length=first.length or second.length,
-        grad=first.grad or second.grad,
+        grad=max(first.grad, second.grad),
+        cut=first.cut or second.cut,
         dtype=_common(dtype_of(first), dtype_of(second)),
         measure=first.measure or second.measure,
         sampler=first.sampler or second.sampler,
@@ -202,14 +243,15 @@ def combine(values: list[Value]) -> Value:
     if not values:
         return UNKNOWN_VALUE
     most = SAME_VALUE
-    sources, grad, length = _NOTHING, False, False
+    sources, grad, cut, length = _NOTHING, SAME_VALUE.grad, SAME_VALUE.cut, False
     for value in values:
         if value.varies > most.varies:
             most = value
         if value.sources:
             sources |= value.sources
-        grad = grad or value.grad
+        grad = max(grad, value.grad)
+        cut = cut or value.cut
         length = length or value.length
-    if most.varies == SAME and not (sources or grad or length):
+    if most.varies == SAME and not (sources or grad or cut or length):
         return SAME_VALUE
-    return Value(most.varies, most.reason, sources=sources, grad=grad, length=length)
+    return Value(most.varies, most.reason, sources=sources, grad=grad, cut=cut, length=length)

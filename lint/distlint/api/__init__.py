@@ -11,6 +11,8 @@ from distlint.api.lookup import (
     method_effect,
     name_effect,
     named_family,
+    names_loss,
+    stops_gradients,
     unbound,
     was_brought_together,
 )
@@ -27,6 +29,8 @@ __all__ = [
     "method_effect",
     "name_effect",
     "named_family",
+    "names_loss",
+    "stops_gradients",
     "unbound",
     "was_brought_together",
 ]

@@ -16,6 +16,7 @@ class Effect(NamedTuple):
         returns: "" nothing that is known | "same" on all ranks | "gathered" | "local".
         group: position of the process group among the arguments; -1 where it has none.
         sharded: whether only strategies that shard states (FSDP, DeepSpeed) make it wait for all ranks.
+        grads: whether gradients flow through a collective to the other ranks.
         wrapped: "ddp", "fsdp" or "prepared": what a wrapper makes of a model, or what this is a pass of; "prepared"
             where a framework decides.
     """
@@ -27,6 +28,7 @@ class Effect(NamedTuple):
     group: int = -1
     sharded: bool = False
     wrapped: str = ""
+    grads: bool = False
 
 
 def collective(label: str, returns: str = "same", changes: tuple[int, ...] = (), group: int = -1) -> Effect:

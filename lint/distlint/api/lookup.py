@@ -38,6 +38,7 @@ _DISTRIBUTED = re.compile(r"(is|use)_(dist|distributed|ddp)(_\w*initialized)?|di
 _LOADER = re.compile(r"(\w*_)?(data_?)?loader|\w*_(dl|dataloader)")
 _TOGETHER = re.compile(r"gather|reduc|sync|broadcast|across|average|agree|world|global", re.IGNORECASE)
 _TOGETHER_NOW = re.compile(r"(?:^|_)(?:all)?(?:reduced|gathered|synced|synchronized)(?:_|$)", re.IGNORECASE)
+_LOSS = re.compile(r"(?:^|[_/])(?:loss|losses|nll|ce|xent|entropy|nelbo)[_\d]*$", re.IGNORECASE)
 _BY_NAME = (
     (_LOCAL_ZERO, Effect("local_zero")),
     (_ZERO, Effect("zero")),
@@ -127,6 +128,16 @@ def guard_decorator(name: str) -> str:
     if _LOCAL_GUARD.fullmatch(last):
         return "local_rank==0"
     return "rank==0" if _GUARD.fullmatch(last) else ""
+
+
+def names_loss(name: str) -> bool:
+    """True if an entry of this name is a loss, a mean over examples."""
+    return _LOSS.search(name) is not None
+
+
+def stops_gradients(name: str) -> bool:
+    """True if a context or decorator of this qualified name lets nothing be differentiated."""
+    return name in ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode")
 
 
 def was_brought_together(name: str) -> bool:

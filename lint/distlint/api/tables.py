@@ -19,7 +19,7 @@ _DIST = {
     "broadcast_object_list": collective("broadcast_object_list", changes=(0,), group=2),
     "gather": collective("gather", "local", group=3),
     "gather_object": collective("gather_object", "local", group=3),
-    "reduce": collective("reduce", "local", group=3),
+    "reduce": Effect("collective", "reduce", (0,), "local", group=3),
     "reduce_scatter": collective("reduce_scatter", "local", group=3),
     "reduce_scatter_tensor": collective("reduce_scatter_tensor", "local", group=3),
     "scatter": collective("scatter", "local", group=3),
@@ -97,12 +97,19 @@ _OTHERS = {
 
 def _differentiable(effect: Effect) -> Effect:
     """A function that returns what the plain one writes into its argument."""
-    return effect._replace(changes=(), group=-1 if effect.group == -1 else 1)
+    return effect._replace(changes=(), group=-1 if effect.group == -1 else 1, grads=True)
 
+
+_LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+_SHOW = Effect("show", "log")
 
 FUNCTIONS: dict[str, Effect] = {
+    **{f"logging.{name}": _SHOW for name in _LEVELS},
+    **{f"mlflow.{name}": _SHOW for name in ("log_metric", "log_metrics")},
+    "wandb.log": _SHOW,
     **{f"torch.distributed.{name}": effect for name, effect in _DIST.items()},
     **{f"deepspeed.comm.{name}": effect for name, effect in _DIST.items()},
+    **{f"torch.distributed.nn.{name}": _differentiable(effect) for name, effect in _DIST.items()},
     **{f"torch.distributed.nn.functional.{name}": _differentiable(effect) for name, effect in _DIST.items()},
     **{f"torch.distributed.checkpoint.{name}": collective(name) for name in _CHECKPOINT},
     **{f"torch.distributed.checkpoint.state_dict.{name}": collective(name) for name in _STATE},
@@ -114,15 +121,19 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.nn.parallel.DistributedDataParallel": _DDP,
     "torch.nn.parallel.distributed.DistributedDataParallel": _DDP,
     "torch.distributed.fsdp.FullyShardedDataParallel": _FSDP_WRAP,
-    "torch.distributed.fsdp.fully_shard": _FSDP_WRAP,
+    "torch.distributed.fsdp.fully_shard": _FSDP_WRAP._replace(changes=(0,)),
+    "torch.distributed._composable.fsdp.fully_shard": _FSDP_WRAP._replace(changes=(0,)),
     "torch.utils.data.DataLoader": Effect("loader"),
     "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
     "torch.utils.data.DistributedSampler": Effect("sampler"),
+    "torch.cuda.device_count": Effect("local_world"),
     "torch.load": Effect("call", returns="unknown"),
     **{f"{package}.{name}": collective(name) for package, names in _OTHERS.items() for name in names},
     "deepspeed.zero.GatheredParameters": collective("GatheredParameters"),
     "torcheval.metrics.toolkit.sync_and_compute_collection": collective("sync_and_compute_collection"),
+    "torch.distributed.destroy_process_group": Effect("teardown", "destroy_process_group"),
     "sys.exit": Effect("exit", "exit"),
+    "os.abort": Effect("exit", "exit"),
     "os._exit": Effect("exit", "exit"),
     "os.listdir": Effect("list_files"),
     "os.scandir": Effect("list_files", "os.scandir"),
@@ -137,6 +148,8 @@ FUNCTIONS: dict[str, Effect] = {
     "time.time": Effect("clock"),
     "time.monotonic": Effect("clock"),
     "time.perf_counter": Effect("clock"),
+    "rich.progress.track": Effect("same"),
+    "accelerate.utils.tqdm": Effect("same"),
     "numpy.array_split": Effect("split"),
     "torch.tensor_split": Effect("split"),
     "torch.unique": Effect("select"),
@@ -150,6 +163,7 @@ ENVIRONMENT = {
     "LOCAL_RANK": "local_rank",
     "SLURM_LOCALID": "local_rank",
     "WORLD_SIZE": "world",
+    "LOCAL_WORLD_SIZE": "local_world",
 }
 _SHARDED_SAVE = Effect("collective", "save_checkpoint", sharded=True)
 _LOOPS = ("fit", "predict", "test", "validate")
@@ -172,6 +186,8 @@ METHODS: dict[str, dict[str, Effect]] = {
         "main_process_first": collective("main_process_first"),
         "split_between_processes": Effect("share"),
         "backward": _BACKWARD,
+        "log": _SHOW,
+        "print": _SHOW,
         "prepare": Effect("wrap", wrapped="prepared"),
         "prepare_model": Effect("wrap", wrapped="prepared"),
         "prepare_data_loader": Effect("loader"),
@@ -179,12 +195,16 @@ METHODS: dict[str, dict[str, Effect]] = {
     "fabric": {
         **{name: collective(name) for name in _COMM},
         "all_gather": collective("all_gather", "gathered"),
+        "all_reduce": collective("all_reduce", changes=(0,)),
         "load": collective("load"),
         "save": collective("save"),
         "setup": Effect("wrap", wrapped="prepared"),
         "setup_module": Effect("wrap", "setup_module", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
         "backward": _BACKWARD,
+        "log": _SHOW,
+        "log_dict": _SHOW,
+        "print": _SHOW,
     },
     "trainer": {"save_checkpoint": collective("save_checkpoint", "")},
     "lightning_trainer": {
@@ -214,14 +234,20 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_16bit_model": collective("save_16bit_model", ""),
         "backward": _BACKWARD,
     },
+    "logger": dict.fromkeys((*_LEVELS, "log_metrics", "log_dict", "add_scalar", "add_scalars"), _SHOW),
     "metric": {"compute": collective("compute")},
     "ddp": {"no_sync": Effect("no_sync")},
 }
-# Methods whose name alone says what they do to all ranks, whatever they are called on.
+# Methods whose name alone says what they are, whatever they are called on.
 TELLING = {
-    name: collective(name, "gathered")
-    for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
-} | {"save_16bit_model": collective("save_16bit_model", ""), "split_between_processes": Effect("share")}
+    **{
+        name: collective(name, "gathered")
+        for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
+    },
+    **dict.fromkeys(("add_scalar", "add_scalars", "log_metrics", "set_postfix", "set_postfix_str"), _SHOW),
+    "save_16bit_model": collective("save_16bit_model", ""),
+    "split_between_processes": Effect("share"),
+}
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",
     "is_main_process": "zero",
@@ -255,6 +281,9 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("torch", "Dataset"): "dataset",
     ("torch", "IterableDataset"): "dataset",
     ("torch", "DataLoader"): "loader",
+    ("torch", "SummaryWriter"): "logger",
+    ("logging", "Logger"): "logger",
+    ("logging", "getLogger"): "logger",
     ("torchmetrics", "MetricCollection"): "metric",
     ("torchmetrics", "Metric"): "metric",
 }
@@ -281,6 +310,7 @@ UNBOUND = {
 CONVENTIONS = {
     "accelerator": "accelerator",
     "fabric": "fabric",
+    "logger": "logger",
     "trainer": "trainer",
     "strategy": "strategy",
     "training_type_plugin": "strategy",

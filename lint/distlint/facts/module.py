@@ -13,8 +13,6 @@ from distlint.facts.factories import Place
 from distlint.facts.flow import Definition
 from distlint.facts.invariance import is_gathering
 from distlint.facts.known import DDP_CLASSES
-from distlint.facts.locality import Locality
-from distlint.facts.logs import find_synced
 from distlint.facts.operations import Operations, find_collectives
 from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
@@ -106,11 +104,6 @@ class ModuleFacts:
         return f"{self.key}.{self.own_scope(node).qualname()}"
 
     @cached_property
-    def locality(self) -> Locality:
-        """Which values are a matter of one rank's data."""
-        return Locality(self)
-
-    @cached_property
     def wraps_model(self) -> bool:
         """Whether the module makes a ``DistributedDataParallel``, whose backward pass reduces the gradients."""
         return any(self.resolve(call.func) in DDP_CLASSES for call in self.nodes(cst.Call))
@@ -119,11 +112,6 @@ class ModuleFacts:
     def operations(self) -> Operations:
         """The collectives that every call makes, itself or inside of the function that it reaches."""
         return find_collectives(self)
-
-    @cached_property
-    def synced_operations(self) -> Operations:
-        """The same, with the calls of ``log`` and ``backward`` that reduce over the ranks."""
-        return find_synced(self)
 
     @cached_property
     def gathering(self) -> list[cst.Call]:

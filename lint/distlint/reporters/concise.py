@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distlint.model import Finding
+from distlint.reporters.places import on_one_line
 
 
 def report_concise(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
@@ -14,4 +15,4 @@ def report_concise(findings: Sequence[Finding], _sources: Mapping[str, Sequence[
 
 def _one(found: Finding) -> str:
     message = " ".join(found.message.split())
-    return f"{found.place}:{found.line}:{found.column}: {found.code} {message}\n"
+    return f"{on_one_line(found.place)}:{found.line}:{found.column}: {found.code} {message}\n"

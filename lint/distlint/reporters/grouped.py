@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from distlint.model import Finding
+from distlint.reporters.places import on_one_line
 
 
 def report_grouped(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
@@ -14,7 +15,7 @@ def report_grouped(findings: Sequence[Finding], _sources: Mapping[str, Sequence[
 
 
 def _block(findings: Sequence[Finding]) -> Iterator[str]:
-    yield f"{findings[0].place}:\n"
+    yield f"{on_one_line(findings[0].place)}:\n"
     places = [f"{found.line}:{found.column}" for found in findings]
     width = max(map(len, places))
     for place, found in zip(places, findings, strict=True):

@@ -42,6 +42,11 @@ def trace_text(step: TraceStep) -> str:
     return f"{step.label} at {step.place}:{step.line}: {step.text}"
 
 
+def on_one_line(path: str) -> str:
+    """Return a path for formats of one line a finding: a line break in it is shown as one."""
+    return path.replace("\r", "\\r").replace("\n", "\\n")
+
+
 def relative(path: str) -> str:
     """A path below the current folder from there, with forward slashes; any other as it is."""
     full = Path(path).absolute()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distlint.model import Finding
-from distlint.reporters.places import relative, spot
+from distlint.reporters.places import on_one_line, relative, spot
 
 
 def report_pylint(findings: Sequence[Finding], _sources: Mapping[str, Sequence[str]]) -> str:
@@ -16,4 +16,4 @@ def report_pylint(findings: Sequence[Finding], _sources: Mapping[str, Sequence[s
 def _one(found: Finding) -> str:
     where = spot(found)
     message = " ".join(where.message.split())
-    return f"{relative(found.path)}:{where.line}: [{found.code}] {message}\n"
+    return f"{on_one_line(relative(found.path))}:{where.line}: [{found.code}] {message}\n"

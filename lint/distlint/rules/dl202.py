@@ -12,13 +12,14 @@ from distlint.analysis import Log, Stages, logs
 from distlint.api import was_brought_together
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import is_name, keyword
-from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.model import Change, Condition, Example, Query, Repair, Report
 from distlint.tracing import data_of
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Value
     from distlint.facts import ModuleFacts
 
+_SEVERAL = Condition("devices", "if this module is evaluated on several devices")
 _LONGEST = 40  # characters of a value that a message shows
 
 
@@ -267,7 +268,7 @@ class Model(LightningModule):
             if value is None or value.call is not None or not log.is_plain or _is_trace(log) or _is_said(log):
                 continue
             if stages.is_evaluation(log):
-                condition = None if analysis.devices == "many" else SEVERAL_DEVICES
+                condition = None if analysis.devices == "many" else _SEVERAL
                 repair = _sync if _is_loss(value, log) and not log.event.guards else None
                 yield Report(log.event.node, _message(log, value), data_of(analysis, value), condition, repair)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.analysis import Log, Stages, logs
-from distlint.analysis.calls import constants_of
+from distlint.analysis.metrics import constants_of
 from distlint.facts.tree import argument
 from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, Stages
-from distlint.analysis.calls import constants_of
+from distlint.analysis.metrics import constants_of
 from distlint.model import SEVERAL_DEVICES, Example, Query, Report, Severity
 
 if TYPE_CHECKING:

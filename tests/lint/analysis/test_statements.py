@@ -60,7 +60,7 @@ def test_what_guards_a_call(body: str, kinds: list[str]) -> None:
         ("try:\n    dist.barrier()\nexcept OSError:\n    pass", ["try"]),
         ("try:\n    pass\nexcept OSError:\n    dist.barrier()", ["except"]),
         ("try:\n    pass\nfinally:\n    dist.barrier()", ["finally"]),
-        ("try:\n    pass\nexcept OSError:\n    pass\nelse:\n    dist.barrier()", ["try"]),
+        ("try:\n    pass\nexcept OSError:\n    pass\nelse:\n    dist.barrier()", []),
         ("try:\n    pass\nexcept* OSError:\n    dist.barrier()", ["except"]),
         ("for a in x:\n    dist.barrier()", ["for"]),
         ("while x:\n    dist.barrier()", ["while"]),

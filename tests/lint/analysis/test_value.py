@@ -67,7 +67,7 @@ def test_parts_of_parts_are_let_go() -> None:
         ("load(path)", UNKNOWN),
         ("load(rank)", UNKNOWN),
         ("(y := rank)", RANK),
-        ("a if rank == 0 else b", RANK),
+        ("1 if rank == 0 else 2", RANK),
         ("[each for each in data[rank:]]", RANK),
         ("next(iter(train_loader))", DATA),
         ("lambda: rank", SAME),

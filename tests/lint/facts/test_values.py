@@ -68,7 +68,7 @@ NOT_AVERAGEABLE = [
     "math.exp(loss.item())",
     "torch.exp(self.criterion(p, y))",
     "torch.exp(F.cross_entropy(p, y))",
-    'torch.exp(losses["nll"])',
+    'torch.exp(self.losses(batch)["nll"])',
     "torch.sqrt(F.mse_loss(p, y))",
     "F.mse_loss(p, y).sqrt()",
     "self.distance(p, y) ** 0.5",
